@@ -17,8 +17,8 @@ from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
-from brokerd.delivery.attempts import Attempts
-from brokerd.delivery.classifying import HERE
+from brokerd.delivery.outgoing.attempts import Attempts
+from brokerd.delivery.outgoing.classification import HERE
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog

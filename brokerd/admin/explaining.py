@@ -1,7 +1,7 @@
 """`explain_route` and `ping`: where a service name would be sent, asked here and all the way.
 
 Reads: memory, and the store for a dialog that is not in memory.
-Calls: delivery.routes, delivery.pinging.
+Calls: delivery.peers.router, delivery.peers.ping.
 Never: takes a lock, or a turn of the balancer.
 """
 
@@ -11,9 +11,9 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
-from brokerd.delivery.attempts import Attempts
-from brokerd.delivery.pinging import Pinging
-from brokerd.delivery.routes import Router
+from brokerd.delivery.outgoing.attempts import Attempts
+from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.router import Router
 from brokerd.errors import ConversationNotFound, InvalidArgument, ObjectNotFound
 from brokerd.ids import BrokerId, Handle, show
 from brokerd.model import is_system

@@ -18,9 +18,9 @@ from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
 from brokerd.checking.checker import Checker
 from brokerd.clock import SECOND, Clock
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.forwarder import Forwarder
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.telemetry.metrics import Deltas, HeldLock, Histogram, Row
 from brokerd.transport.destination import Destination
 from brokerd.transport.destinations import Destinations

@@ -27,8 +27,8 @@ from brokerd.admin.views.browse import browse
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.views import Views
 from brokerd.broker.broker import Broker
-from brokerd.delivery.pinging import Pinging
-from brokerd.delivery.routes import Router
+from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.router import Router
 from brokerd.errors import (
     BrokerError,
     BrokerUnavailable,

@@ -42,7 +42,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "protocol.sending",
         "broker.endpoints",
     ),
-    "changeset": ("broker.rounds", "delivery.straight", "storage.changes"),
+    "changeset": ("broker.rounds", "delivery.fastpath.rows", "storage.changes"),
     "queue_and_wake_up": (
         "broker.queue",
         "broker.beyond",
@@ -52,7 +52,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "flush": ("storage.",),
     "verb": (
-        "delivery.direct",
+        "delivery.fastpath.",
         "verbs.",
         "broker.",
     ),

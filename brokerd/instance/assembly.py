@@ -30,19 +30,19 @@ from brokerd.checking.checker import InProcess
 from brokerd.client.session import open_session
 from brokerd.clock import SteadyClock
 from brokerd.config.settings import Balance, EndpointState, Settings
-from brokerd.delivery import duplicates
-from brokerd.delivery.ack_log import AckLog
-from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.duplicates import Duplicates
-from brokerd.delivery.forward_report import ForwardReport
-from brokerd.delivery.forwarder import Forwarder
-from brokerd.delivery.mirrors import Around, Mirrors
-from brokerd.delivery.notices import Notices
-from brokerd.delivery.pinging import Pinging
-from brokerd.delivery.routes import Router
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.forwarding.report import ForwardReport
+from brokerd.delivery.incoming.ack_log import AckLog
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.boxcars import Boxcars
+from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers import duplicates
+from brokerd.delivery.peers.duplicates import Duplicates
+from brokerd.delivery.peers.mirrors import Around, Mirrors
+from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.asking import Asking
 from brokerd.events.error_events import ErrorEvents
 from brokerd.events.events import Events

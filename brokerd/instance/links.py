@@ -27,16 +27,16 @@ from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
 from brokerd.config.exposure import OpenListener
 from brokerd.config.settings import Endpoint, Settings
-from brokerd.delivery.ack_log import AckLog
-from brokerd.delivery.answers import LooseAnswers
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.duplicates import Duplicates
-from brokerd.delivery.forwarder import MEGABYTE, Forwarder
-from brokerd.delivery.mirrors import Mirrors
-from brokerd.delivery.notices import Notices
-from brokerd.delivery.pinging import Pinging
-from brokerd.delivery.routes import Router
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.forwarding.forwarder import MEGABYTE, Forwarder
+from brokerd.delivery.incoming.ack_log import AckLog
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.duplicates import Duplicates
+from brokerd.delivery.peers.mirrors import Mirrors
+from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.asking import Asking
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events

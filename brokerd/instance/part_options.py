@@ -7,12 +7,12 @@ import msgspec
 
 from brokerd.checking.checker import Limits
 from brokerd.config.settings import Endpoint, LogLevel, Settings
-from brokerd.delivery.dispatcher import DispatcherOptions
-from brokerd.delivery.forward_report import ReportOptions
-from brokerd.delivery.forwarder import MEGABYTE, ForwarderOptions
-from brokerd.delivery.notices import NoticeOptions
-from brokerd.delivery.transmitter import TransmitterOptions
-from brokerd.delivery.ways import WayOptions
+from brokerd.delivery.forwarding.forwarder import MEGABYTE, ForwarderOptions
+from brokerd.delivery.forwarding.report import ReportOptions
+from brokerd.delivery.incoming.dispatcher import DispatcherOptions
+from brokerd.delivery.outgoing.transmitter import TransmitterOptions
+from brokerd.delivery.peers.arrival_routes import WayOptions
+from brokerd.delivery.peers.notices import NoticeOptions
 from brokerd.dynamic_routing.asking import AskingOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.sessions.sessions import SessionOptions

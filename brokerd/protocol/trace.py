@@ -1,7 +1,7 @@
 """TRACE frames: a question that walks the routing of a service name, and what it met (NBT-7).
 
 Reads:  nothing; values in, fields out, and back.    Calls: `protocol.wire`.
-Never:  knows how anything is routed; `delivery.pinging` does.
+Never:  knows how anything is routed; `delivery.peers.ping` does.
 """
 
 from enum import StrEnum

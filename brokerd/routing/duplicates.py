@@ -1,7 +1,7 @@
 """Duplicate brokers: which instances name one broker as theirs, and since when (RTE-70 on). PURE.
 
 Reads:  what instances say of themselves, moments.      Calls: nothing.
-Never:  asks, waits or looks at a clock; `delivery.duplicates` does.
+Never:  asks, waits or looks at a clock; `delivery.peers.duplicates` does.
 
 A naming outlives the connection over which it was heard: an instance that has left is remembered,
 but it proves nothing until it is ONLINE and says so again. So neither a failover nor a broker that

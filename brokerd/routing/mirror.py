@@ -1,7 +1,7 @@
 """Mirrored routes: which of two addresses is the principal of a broker (RTE-50 to RTE-59). PURE.
 
 Reads:  what the two places say of themselves, or that one does not answer.      Calls: nothing.
-Never:  asks, waits or looks at a clock; `delivery.mirrors` does.
+Never:  asks, waits or looks at a clock; `delivery.peers.mirrors` does.
 
 A place says of a broker that it is its principal, its mirror, or that it does not know it, with the
 epoch of the store. The epoch rises whenever a store is opened, and only one process has it open: so

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from brokerd.broker.transactions import Transaction, TxState
-from brokerd.delivery.plain_sends import send_plainly
+from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol.client_verbs import MAX_VERBS

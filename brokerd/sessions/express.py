@@ -1,7 +1,7 @@
 """The commonest requests without the general forms: transactions that only send, and dialogs that
 are begun, sent on and ended in one.
 
-Reads: the requests at the head of what a client wrote.      Calls: delivery.direct, one_way.
+Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.sends, one_way.
 Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from brokerd.delivery.direct import Message, Sends, send_each
-from brokerd.delivery.one_way import OneWay, Terms, converse_each
+from brokerd.delivery.fastpath.sends import Message, Sends, send_each
+from brokerd.delivery.fastpath.short_dialogs import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT

@@ -14,7 +14,7 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
 from brokerd.broker.rounds import TIMER
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.plain_sends import send_plainly
+from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT

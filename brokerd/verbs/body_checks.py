@@ -15,7 +15,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.held import CHECK_OVERRUN
 from brokerd.broker.transactions import Transaction
 from brokerd.checking.checker import Outcome, Verdict
-from brokerd.delivery.arriving_dialogs import ArrivingDialog
+from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.errors import CheckOverrun, CheckUnavailable
 from brokerd.model import MessageType
 from brokerd.protocol.frames import Fragment

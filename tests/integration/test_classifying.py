@@ -161,7 +161,7 @@ async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, eas
         asked.append((key.service_name, key.broker_id))
         return classify_outgoing(key, *rest, **more)
 
-    with patch("brokerd.delivery.routes.classify_outgoing", count):
+    with patch("brokerd.delivery.peers.router.classify_outgoing", count):
         assert west.instance.transmitter.rerouting.reclassify() == 60
     assert asked == [("urn:a", None), ("urn:b", None), ("urn:b", b"n" * 16)]
     assert {await west.key(handle) for handle in handles[:40]} == {"local_service_missing"}

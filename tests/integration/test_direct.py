@@ -1,4 +1,4 @@
-"""The straight way of a send and the long one do the same (`delivery.direct`)."""
+"""The straight way of a send and the long one do the same (`delivery.fastpath.sends`)."""
 
 import asyncio
 import gc
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.delivery import direct
+from brokerd.delivery.fastpath import sends
 from brokerd.errors import StoreFull, WrongDirection
 from brokerd.sessions import express
 from tests.integration.one_daemon import Daemon, play
@@ -56,7 +56,7 @@ async def converse(daemon: Daemon, session: Session, found: list[Any]) -> None:
 def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[int]:
     """How many requests each call took the straight way for; never any unless `straight`."""
     taken: list[int] = []
-    send_each = direct.send_each
+    send_each = sends.send_each
 
     def counting(*args: Any, **options: Any) -> int:
         taken.append(send_each(*args, **options) if straight else 0)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from brokerd.config.settings import Dispatcher
-from brokerd.delivery import acceptance, storing
+from brokerd.delivery.incoming import acceptance, storing
 from brokerd.protocol.frames import END
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_in_order import arriving

@@ -1,4 +1,4 @@
-"""The straight way of an arrival and the long one do the same (`delivery.in_order`)."""
+"""The straight way of an arrival and the long one do the same (`delivery.fastpath.arrivals`)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.clock import Instant
-from brokerd.delivery.in_order import InOrder
+from brokerd.delivery.fastpath.arrivals import InOrder
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.protocol.frames import END, Ack, Fragment, Hop
 from tests.integration.one_daemon import START, Daemon, play

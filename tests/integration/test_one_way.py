@@ -1,5 +1,4 @@
-"""Dialogs of one message: their straight ways and the long ones do the same (`delivery.one_way`,
-`verbs.ends`)."""
+"""Dialogs of one message: their straight ways and the long ones do the same."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from msgspec.structs import asdict
 
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
-from brokerd.delivery import one_way
+from brokerd.delivery.fastpath import short_dialogs
 from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
 from brokerd.sessions import at_once, express
@@ -96,7 +95,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
     ended: list[bool] = []
 
     def counting(*args: Any, **options: Any) -> int:
-        begun.append(one_way.converse_each(*args, **options))
+        begun.append(short_dialogs.converse_each(*args, **options))
         return begun[-1]
 
     def ending_one(*args: Any) -> bool:
@@ -150,7 +149,7 @@ def test_where_there_is_something_to_decide_the_long_way_is_taken(
     begun = []
 
     def counting(*args: Any, **options: Any) -> int:
-        begun.append(one_way.converse_each(*args, **options))
+        begun.append(short_dialogs.converse_each(*args, **options))
         return begun[-1]
 
     monkeypatch.setattr(express, "converse_each", counting)
@@ -205,7 +204,7 @@ def test_dialogs_written_together_keep_their_order_around_one_that_is_refused(
     sizes: list[int] = []
 
     def counting(*args: Any, **options: Any) -> int:
-        sizes.append(one_way.converse_each(*args, **options))
+        sizes.append(short_dialogs.converse_each(*args, **options))
         return sizes[-1]
 
     monkeypatch.setattr(express, "converse_each", counting)

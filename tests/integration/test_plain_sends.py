@@ -1,4 +1,4 @@
-"""A send inside a transaction does the same without the general forms (`delivery.plain_sends`)."""
+"""A send inside a transaction does the same without the general forms."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.delivery.plain_sends import send_plainly
+from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import InvalidState, WrongDirection
 from brokerd.sessions import at_once, performing
 from tests.integration.one_daemon import Daemon, play

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from brokerd.config.settings import Dialog, Settings
-from brokerd.delivery.forwarder import Forwarder
+from brokerd.delivery.forwarding.forwarder import Forwarder
 from brokerd.testing.rig import BROKER, PORT, Rig, RigInstance
 
 MIDDLE = "middle"

@@ -17,9 +17,9 @@ from unittest.mock import patch
 from brokerd.broker.broker import Broker
 from brokerd.broker.rounds import Round
 from brokerd.broker.transactions import Transaction
-from brokerd.delivery.arrivals import Arrivals
-from brokerd.delivery.open_rounds import OpenRounds
-from brokerd.delivery.storing import Storing
+from brokerd.delivery.incoming.buffer import Arrivals
+from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.incoming.storing import Storing
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.storage import removals
 from brokerd.storage.tokens import Tokens

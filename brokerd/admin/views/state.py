@@ -17,9 +17,9 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
 from brokerd.clock import Instant
 from brokerd.config.exposure import OpenListener
-from brokerd.delivery.attempts import Attempts, attempts
-from brokerd.delivery.classifying import HERE
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.outgoing.attempts import Attempts, attempts
+from brokerd.delivery.outgoing.classification import HERE
+from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
 from brokerd.telemetry.status import (

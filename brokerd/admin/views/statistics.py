@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import Checker
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.transmitter import Transmitter
 
 Row = dict[str, object]
 

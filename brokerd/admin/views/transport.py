@@ -10,9 +10,9 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.transmission import Outgoing
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.forwarder import Forwarder
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import show
 from brokerd.model import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
 from brokerd.transport.connection import PeerConnection

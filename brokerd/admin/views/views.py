@@ -22,9 +22,9 @@ from brokerd.admin.views.stored import Page, Row, StoredViews
 from brokerd.admin.views.transport import TransportViews
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock, Instant
-from brokerd.delivery.dispatcher import Dispatcher
-from brokerd.delivery.forwarder import Forwarder
-from brokerd.delivery.transmitter import Transmitter
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import BrokerId, show
 from brokerd.model import ANY, MSDB, Queue, SentBy, is_system

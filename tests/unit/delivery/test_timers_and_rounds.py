@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from brokerd.clock import Instant
-from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.open_rounds import OpenRounds
-from brokerd.delivery.owed_acks import OwedAcks
-from brokerd.delivery.retransmission import FEW, RetransmissionTimers
+from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.outgoing.boxcars import Boxcars
+from brokerd.delivery.outgoing.owed_acks import OwedAcks
+from brokerd.delivery.outgoing.retransmission import FEW, RetransmissionTimers
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.rng import Streams
@@ -105,7 +105,7 @@ def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
             self.broker = broker
 
     Round.join = join  # type: ignore[attr-defined]
-    monkeypatch.setattr("brokerd.delivery.open_rounds.Round", Round)
+    monkeypatch.setattr("brokerd.delivery.incoming.rounds.Round", Round)
     rounds = OpenRounds(SimpleNamespace(utc=lambda: 0))
     a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
     rounds.of(a)  # type: ignore[arg-type]

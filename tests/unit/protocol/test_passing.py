@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from brokerd.delivery import forward_report, forwarder
+from brokerd.delivery.forwarding import forwarder, report
 from brokerd.protocol import passing
 from brokerd.protocol.frames import (
     Ack,
@@ -73,7 +73,7 @@ def test_a_body_is_passed_on_byte_by_byte_whatever_it_is(body: bytes) -> None:
 
 
 @pytest.mark.rule("FWD-14")
-@pytest.mark.parametrize("module", [forwarder, forward_report, passing])
+@pytest.mark.parametrize("module", [forwarder, report, passing])
 def test_what_forwards_knows_nothing_of_keys(module: ModuleType) -> None:
     assert "security" not in Path(str(module.__file__)).read_text()
 

@@ -1,0 +1,1 @@
+"""Fast path: ordinary messages skip what they do not need."""

@@ -1,0 +1,40 @@
+"""Whole messages that arrive in order on open dialogs: the common case, straight.
+
+Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
+Never: decides anything that the dispatcher's rounds would decide otherwise. Where there is anything
+to decide (a refusal, a gap, a fragment, an end, a state other than CO) it does nothing, and the
+dispatcher takes the long way. A test holds the two ways together.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker.endpoints import Live
+from brokerd.delivery.fastpath.rows import Straight
+from brokerd.protocol import dialog
+from brokerd.protocol.frames import Fragment
+
+
+class InOrder(Straight):
+    """Arrivals that join one flush together."""
+
+    __slots__ = ()
+
+    def take(self, live: Live, item: Fragment) -> bool:
+        """Put one more on its queue; False = nothing was done."""
+        if item.flags or item.fragments != 1:
+            return False
+        endpoint = live.endpoint
+        got = dialog.plain_receive(endpoint, item.message_id)
+        if got is None or endpoint.receive_sequence != item.sequence:
+            return False
+        body = item.body or None
+        if (
+            not live.queue.queue.enqueue_enabled
+            or len(item.body) > self._broker.options.max_message
+            or not self._accepting.accepts(
+                live.contract, item.message_type, body, from_initiator=item.from_initiator
+            )
+        ):
+            return False
+        self._enqueue(live, got, item.message_type, item.message_id, body)
+        return True

@@ -1,0 +1,82 @@
+"""Changesets of one message, written straight into the flush that gathers (design D2).
+
+Reads: the broker's memory.      Calls: the gathering flush of the store.
+Never: decides anything that a `Round` would decide otherwise; `sends.py` (sends) and `arrivals.py`
+(arrivals) know which messages are that plain.
+
+Many such messages come together: the flush, the time and the catalog are looked up once for all of
+them. Between `gather` and `joined_straight` nothing else may join the store.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker.accepting import Accepting
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Instant
+from brokerd.ids import MessageId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.changes import QueueRow
+from brokerd.storage.flush import Flush
+from brokerd.storage.hashes import body_hash
+
+
+class Straight:
+    """Messages that join one flush together."""
+
+    __slots__ = ("_accepting", "_broker", "_flush", "_now", "_serial", "arrived")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._flush: Flush = broker.store.gather()
+        self._serial = broker.store.gathering
+        self._now: Instant = broker.clock.utc()
+        self._accepting = Accepting(broker)
+        self.arrived: list[tuple[Live, QueueRow]] = []
+        """What they put on queues; to be published when it is durable."""
+
+    def _enqueue(
+        self,
+        live: Live,
+        got: DialogEndpoint,
+        message_type: str,
+        message_id: MessageId,
+        body: bytes | None,
+    ) -> None:
+        """Put one on the queue of the endpoint that got it; `got` is how that stands then."""
+        self._line_up(live, got, got.receive_sequence - 1, message_type, message_id, body)
+        self._flush.progress[got.key] = live.endpoint = got
+        live.serial = self._serial
+
+    def _line_up(  # noqa: PLR0917  # twice a dialog: by name it takes longer
+        self,
+        live: Live,
+        got: DialogEndpoint,
+        sequence: int,
+        message_type: str,
+        message_id: MessageId,
+        body: bytes | None,
+    ) -> None:
+        """The same of one that the endpoint has already."""
+        store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
+        size = len(body) if body else 0
+        place = store.shelves.place(queue.queue.key) if queue.must_page(priority, size) else 0
+        row = QueueRow(
+            store.next_queuing_order(),
+            queue.queue.key,
+            got.key,
+            sequence,
+            message_type,
+            priority,
+            place,
+            self._now,
+            message_id,
+            body_hash(got.conversation_id, not got.is_initiator, sequence, body) if body else None,
+            body,
+        )
+        flush.enqueued.append(row)
+        flush.bytes += size
+        live.unpublished.append(row)
+        if place:
+            queue.past.joining(row)
+        self.arrived.append((live, row))

@@ -1,0 +1,230 @@
+"""Transactions of nothing but SENDs on open dialogs, one or many: the common case, straight.
+
+Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
+Never: decides anything that `verbs.send` and `Transaction.commit` would decide otherwise. Where
+there is anything to decide (a lock, a wait, a refusal, a state other than CO) it stops before that
+transaction has changed anything, and the caller takes the long way. A test holds the two ways
+together.
+
+What a client wrote in one go is sent in one go: the flush, the time and the catalog are looked up
+once for all of them, and they share one callback when they are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.queues import publish
+from brokerd.broker.transmission import Outgoing
+from brokerd.delivery.fastpath.rows import Straight
+from brokerd.ids import ClientId, Handle, MessageId
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.changes import OutgoingRow, QueueRow
+from brokerd.storage.hashes import body_hash
+
+Done = Callable[[Sequence[int]], None]
+"""Told the requests that are durable."""
+
+
+Message = tuple[Handle, str, bytes | None]
+"""The dialog to send on, the type and the body."""
+
+
+class Sends(NamedTuple):
+    """Messages to send in one transaction, which does nothing else."""
+
+    request: int
+    token: int
+    """Commit token: above all that this client used before (REL-2)."""
+    messages: Sequence[Message]
+
+
+def send_each(broker: Broker, sends: Iterable[Sends], *, client: ClientId, done: Done) -> int:
+    """Send and commit, in order, up to the first transaction that has to take the long way; how
+    many. `done` is called with their requests when they are durable.
+
+    `StoreFault`: nothing was done."""
+    if not broker.enabled or broker.is_full:
+        return 0
+    run = _Run(broker)
+    add, most = run.add, broker.options.max_verbs
+    requests: list[int] = []
+    tokens: list[int] = []
+    messages = 0
+    for request, token, one in sends:
+        count = len(one)
+        if count > most or not add(one):
+            break
+        messages += count
+        requests.append(request)
+        tokens.append(token)
+    if requests:
+        broker.sends += messages
+        durable = partial(_durable, run.arrived, run.leaving, requests, done)
+        broker.store.joined_straight(durable, client, tokens)
+    return len(requests)
+
+
+_Sent = tuple[
+    Live, DialogEndpoint, Live | None, DialogEndpoint | None, str, MessageId, bytes | None
+]
+"""A message that its dialog has been stepped for: the endpoint and how it was before, the same of
+the other side if that is here, the message's type, id and body. One a message: with names it takes
+four times as long to make."""
+
+
+class _Run(Straight):
+    """Sends that join one flush together."""
+
+    __slots__ = ("_allowed", "_longest", "_most", "leaving")
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._allowed: object = None
+        options = broker.options
+        self._longest = min(options.max_message, options.large_body - 1)
+        self._most = options.max_bytes
+        self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
+
+    def add(self, messages: Sequence[Message]) -> bool:
+        """Send these in one more transaction; False = nothing was done.
+
+        First each dialog is stepped for each of them: where one cannot be sent like this, the
+        steps before it are taken back, and no row is there yet. Nobody looks in between."""
+        if len(messages) == 1:  # as nearly all are: nothing to gather, nor to take back
+            ((handle, message_type, body),) = messages
+            one = self._step(handle, message_type, body or None)
+            if one is not None:
+                self._write(one)
+            return one is not None
+        sent: list[_Sent] = []
+        size = 0
+        for handle, message_type, body in messages:
+            one = self._step(handle, message_type, body or None)
+            if body:
+                size += len(body)
+            if one is None or size > self._most:
+                _take_back(sent)
+                return False
+            sent.append(one)
+        for one in sent:
+            self._write(one)
+        return True
+
+    def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
+        """Step the dialog, and its other side if that is here; None = nothing was done."""
+        live = self._broker.endpoints.find(handle)
+        if live is None or live.group.holder is not None or live.group.line or live.queue.retains:
+            return None
+        sent = dialog.plain_send(live.endpoint)
+        if sent is None or (body and len(body) > self._longest):
+            return None
+        if not self._may(live, message_type, sent):
+            return None
+        step = self._step_both if live.is_local else self._step_alone
+        return step(live, sent, message_type, body)
+
+    def _step_both(
+        self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
+    ) -> _Sent | None:
+        before, peer = live.endpoint, live.peer
+        if peer is None or peer.gone or not live.delivers_directly() or not before.bound:
+            return None
+        if not self._accepting.accepts(
+            peer.contract, message_type, body, from_initiator=sent.is_initiator
+        ):
+            return None
+        message_id = MessageId(self._broker.ids.fresh())
+        peer_before = peer.endpoint
+        got = dialog.plain_receive(peer_before, message_id)
+        if got is None:
+            return None
+        live.endpoint, peer.endpoint = sent, got
+        return live, before, peer, peer_before, message_type, message_id, body
+
+    def _step_alone(
+        self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
+    ) -> _Sent | None:
+        if live.outgoing is None or live.outgoing.held:
+            return None
+        before, live.endpoint = live.endpoint, sent
+        message_id = MessageId(self._broker.ids.fresh())
+        return live, before, None, None, message_type, message_id, body
+
+    def _write(self, one: _Sent) -> None:
+        """Its rows. Where the other side is in this broker: straight onto its queue (SND-14)."""
+        live, _, peer, peer_before, message_type, message_id, body = one
+        if peer is None or peer_before is None:
+            self._to_transmission(one)
+            return
+        progress, sent, got = self._flush.progress, live.endpoint, peer.endpoint
+        progress[sent.key], progress[got.key] = sent, got
+        live.serial = peer.serial = self._serial
+        peer.coming.sent += 1
+        self._line_up(peer, got, peer_before.receive_sequence, message_type, message_id, body)
+
+    def _to_transmission(self, one: _Sent) -> None:
+        """The other side is elsewhere: into the transmission queue (DLP-20)."""
+        live, before, _, _, message_type, message_id, body = one
+        broker, flush, out = self._broker, self._flush, live.outgoing
+        assert out is not None, "looked at before it was stepped"
+        sent, sequence = live.endpoint, before.send_sequence
+        row = OutgoingRow(
+            broker.store.next_transmission_order(),
+            sent.key,
+            sequence,
+            0,
+            message_type,
+            broker.options.fragment_size,
+            1 if out.must_page() else 0,
+            self._now,
+            message_id,
+            body_hash(sent.conversation_id, sent.is_initiator, sequence, body) if body else None,
+            body,
+        )
+        flush.outgoing.append(row)
+        flush.bytes += len(body) if body else 0
+        flush.progress[sent.key] = sent
+        live.serial = self._serial
+        out.joining(row)
+        self.leaving.append((out, row))
+
+    def _may(self, live: Live, message_type: str, sent: DialogEndpoint) -> bool:
+        terms = (live.contract, message_type, sent.is_initiator)
+        if terms == self._allowed:
+            return True
+        if not live.contract.allows(message_type, initiator=sent.is_initiator):
+            return False
+        if message_type in self._broker.checked_on_send:
+            return False
+        self._allowed = terms
+        return True
+
+
+def _take_back(sent: list[_Sent]) -> None:
+    """These dialogs stand as they did before."""
+    for live, before, peer, peer_before, *_ in reversed(sent):
+        live.endpoint = before
+        if peer is not None and peer_before is not None:
+            peer.endpoint = peer_before
+
+
+def _durable(
+    arrived: list[tuple[Live, QueueRow]],
+    leaving: list[tuple[Outgoing, OutgoingRow]],
+    requests: list[int],
+    done: Done,
+) -> None:
+    """They are durable: queues and the transmitter learn it here (REL-4).
+
+    The run itself is not held until then: it knows the flush that calls this, and circles wait
+    for the collector."""
+    for out, row in leaving:
+        out.published(row)
+    publish(arrived)
+    done(requests)

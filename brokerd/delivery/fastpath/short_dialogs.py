@@ -1,0 +1,181 @@
+"""Dialogs of one message inside a broker: begun, sent on and ended in one transaction, straight.
+
+Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
+Never: decides anything that the verbs and `Transaction.commit` would decide otherwise. Where there
+is anything to decide (a route, a refusal, a queue that is off) it stops before that dialog has
+changed anything, and the caller takes the long way. A test holds the two ways together.
+
+By the long way the initiator's endpoint comes and goes within the transaction (DLG-16), and nobody
+ever sees it: here it is not made. What is left of it is its closing line (design D16). So nobody
+looks in the store either whether its handle is in use there: no row will ever have it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from brokerd.broker.alike import Alike
+from brokerd.broker.broker import Broker
+from brokerd.broker.closing_lines import one_way_line, one_way_rest
+from brokerd.broker.endpoints import Live
+from brokerd.broker.queues import publish
+from brokerd.clock import SECOND, Instant
+from brokerd.delivery.fastpath.rows import Straight
+from brokerd.delivery.fastpath.sends import Done
+from brokerd.ids import ClientId, ConversationId, EndpointKey, GroupId, Handle, MessageId
+from brokerd.model import END_DIALOG, Contract
+from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
+from brokerd.storage.changes import DialogLogRow, QueueRow
+from brokerd.verbs.sends import MAX_LIFETIME, is_reserved
+
+
+class Terms(NamedTuple):
+    """What decides whether such a dialog may be: alike for very many of them."""
+
+    from_service: str
+    to_service: str
+    contract: str
+    message_type: str
+    lifetime: int | None
+    """Seconds."""
+
+
+class OneWay(NamedTuple):
+    """One dialog, as a transaction of its own."""
+
+    request: int
+    token: int
+    """Commit token: above all that this client used before (REL-2)."""
+    handle: Handle
+    terms: Terms
+    body: bytes | None
+
+
+def converse_each(
+    broker: Broker, dialogs: Iterable[OneWay], *, client: ClientId, done: Done
+) -> int:
+    """Begin, send, end and commit, in order, up to the first that has to take the long way; how
+    many. `done` is called with their requests when they are durable.
+
+    `StoreFault`: nothing was done."""
+    if not broker.enabled or broker.is_watched or broker.is_full:
+        return 0
+    run = _Run(broker)
+    requests: list[int] = []
+    tokens: list[int] = []
+    for one in dialogs:
+        if not run.add(one):
+            break
+        requests.append(one.request)
+        tokens.append(one.token)
+    if requests:
+        broker.sends += len(requests)
+        durable = partial(_durable, run.arrived, requests, done)
+        broker.store.joined_straight(durable, client, tokens)
+    return len(requests)
+
+
+class _Run(Straight):
+    """Dialogs that join one flush together."""
+
+    __slots__ = ("_agreed", "_longest", "_rest", "_targets")
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        options = broker.options
+        self._longest = min(options.max_message, options.large_body - 1)
+        self._agreed: tuple[Terms, Contract] | None = None
+        self._rest = b""
+        self._targets: Alike | None = None
+
+    def add(self, one: OneWay) -> bool:
+        """One more; False = nothing was done."""
+        broker, terms, body = self._broker, one.terms, one.body or None
+        if broker.endpoints.find(one.handle) is not None or (body and len(body) > self._longest):
+            return False
+        if self._agreed is None or terms != self._agreed[0]:
+            contract = self._agree(terms)
+            if contract is None:
+                return False
+            self._agreed = terms, contract
+            names = terms.from_service, terms.to_service, terms.contract
+            self._rest = one_way_rest(*names, self._now)
+            self._targets = Alike(broker, self._mold(terms))
+        if not self._accepting.accepts(
+            self._agreed[1], terms.message_type, body, from_initiator=True
+        ):
+            return False
+        assert self._targets is not None, "made when they agreed"
+        self._take(self._targets, terms.message_type, body)
+        return True
+
+    def _agree(self, terms: Terms) -> Contract | None:
+        """The contract of such dialogs, if all of them begin, send and arrive without more ado."""
+        broker, catalog = self._broker, self._broker.catalog_index
+        source = catalog.services.get(terms.from_service)
+        target = catalog.services.get(terms.to_service)
+        contract = catalog.contracts.get(terms.contract)
+        if source is None or target is None or contract is None:
+            return None
+        plain = (
+            not is_reserved(terms.from_service, terms.contract)
+            and (terms.lifetime is None or 1 <= terms.lifetime <= MAX_LIFETIME)
+            and terms.contract in target.contracts
+            and contract.allows(terms.message_type, initiator=True)
+            and terms.message_type not in broker.checked_on_send
+            and not broker.queues[source.queue].retains
+            and broker.queues[target.queue].queue.enqueue_enabled
+        )
+        return contract if plain and broker.always_here(terms.to_service) else None
+
+    def _mold(self, terms: Terms) -> DialogEndpoint:
+        """Such a target, but for its key and its names."""
+        broker, now = self._broker, self._now
+        lifetime = broker.options.default_lifetime if terms.lifetime is None else terms.lifetime
+        return dialog.plain_whole(
+            DialogEndpoint(
+                key=EndpointKey(0),
+                handle=Handle(b""),
+                conversation_id=ConversationId(b""),
+                is_initiator=False,
+                service=terms.to_service,
+                contract=terms.contract,
+                far_service=terms.from_service,
+                encryption=False,
+                began_at=now,
+                expires_at=Instant(now + lifetime * SECOND),
+                priority=broker.priorities.level(
+                    terms.contract, terms.to_service, terms.from_service
+                ),
+                group_id=GroupId(b""),
+                state=State.STARTED_INBOUND,
+                far_broker=broker.broker_id,
+                bound=True,
+                state_since=now,
+            )
+        )
+
+    def _take(self, targets: Alike, message_type: str, body: bytes | None) -> None:
+        flush, ids = self._flush, self._broker.ids
+        key = self._broker.store.next_endpoint_key()
+        conversation_id = ConversationId(ids.fresh())
+        first, last = MessageId(ids.fresh()), MessageId(ids.fresh())
+        target = targets.make(conversation_id, last)
+        endpoint = target.endpoint
+        flush.created[endpoint.key] = flush.progress[endpoint.key] = endpoint
+        target.serial = self._serial
+        self._line_up(target, endpoint, 0, message_type, first, body)
+        self._line_up(target, endpoint, 1, END_DIALOG, last, None)
+        targets.coming.sent += 1
+        if self._broker.writes_closing_lines:
+            flush.closed.append(DialogLogRow(key, one_way_line(conversation_id, self._rest)))
+
+
+def _durable(arrived: list[tuple[Live, QueueRow]], requests: Sequence[int], done: Done) -> None:
+    """They are durable: the queue learns it here (REL-4)."""
+    publish(arrived)
+    done(requests)

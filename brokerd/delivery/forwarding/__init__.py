@@ -1,0 +1,1 @@
+"""Messages that pass through this instance, in memory only."""

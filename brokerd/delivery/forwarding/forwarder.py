@@ -1,0 +1,397 @@
+"""Forwarder: arrivals for someone else leave again, from memory only (FWD).
+
+Reads:  items of boxcars as they came, the ways of the router.   Calls: routes, forward_report.
+Never:  acknowledges (FWD-3), joins fragments (FWD-4), looks at a body, or stops reading from a
+        peer: where a next hop is slow the memory for forwarded messages fills, and what does not
+        fit is dropped, since whoever sent it still has it (FWD-2).
+Wakes:  on arrival, when a destination has room; a pass drops what could not leave (FWD-9).
+Fails:  with a reason for each message, to the log and to the neighbour it came from (NBT-6).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from brokerd.clock import SECOND, Clock, Instant
+from brokerd.delivery.forwarding.report import ForwardReport
+from brokerd.delivery.peers.router import Router
+from brokerd.ids import BrokerId, ConversationId, InstanceId, show
+from brokerd.model import DEFAULT_PRIORITY
+from brokerd.protocol.frames import Fragment, Header, Item
+from brokerd.protocol.neighbour import Notice
+from brokerd.protocol.passing import passed_on
+from brokerd.routing.classify import ArrivalKey, Remote
+from brokerd.routing.reasons import DropReason, Reason
+
+ITEM_COST: Final = 1024
+"""Bytes of memory that an item takes here beside its body."""
+HEADER_ROOM: Final = 400
+"""Bytes allowed for the header of an item in a boxcar."""
+SHARE: Final = 4
+"""A next hop may hold so many times what is left, so that a slow one leaves room for the others."""
+MEGABYTE: Final = 1024 * 1024
+"""What MESSAGE_FORWARD_SIZE is counted in (END-9)."""
+MOST_NOTICES: Final = 100
+"""NOTICEs that wait for a connection to one address."""
+_MILLISECONDS: Final = 1000
+_Key = tuple[ConversationId, bool, int, int]
+
+
+class ForwarderOptions(msgspec.Struct, frozen=True):
+    """Figures of the forwarder (END-9, FWD-9)."""
+
+    forwarding: bool = False
+    limit: int = 10 * MEGABYTE
+    """Bytes of memory for what is held (FWD-7)."""
+    max_age: timedelta = timedelta(seconds=60)
+    starvation: timedelta = timedelta(seconds=10)
+    """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
+    largest_item: int = 1024 * 1024 - 1
+    """Bytes of the largest item that fits into a frame (TRN-33)."""
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """One item on its way."""
+
+    item: Item
+    header: Header
+    key: _Key | None
+    """Which fragment it is; None for what has no sequence."""
+    hops: int
+    """Forwarding steps it takes here (RTE-43)."""
+    arrived: float
+    peer: InstanceId
+    """The neighbour it came from."""
+    size: int
+    """Bytes of memory."""
+
+
+class _NextHop:
+    """What waits for one address."""
+
+    __slots__ = ("held", "size")
+
+    def __init__(self) -> None:
+        self.held: deque[Held] = deque()
+        self.size = 0
+
+
+class Forwarder:
+    """One per instance."""
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        clock: Clock,
+        options: ForwarderOptions,
+        report: ForwardReport,
+        notify: Callable[[str], None],
+        notice: Callable[[str, Notice], bool],
+    ) -> None:
+        self._router = router
+        self._ways = router.ways
+        self._clock = clock
+        self._max_age = options.max_age.total_seconds()
+        self._starvation = options.starvation.total_seconds()
+        self._largest = options.largest_item
+        self._notify = notify
+        self._notice = notice
+        self._hops: dict[str, _NextHop] = {}
+        self._keys: set[_Key] = set()
+        self._notices: dict[str, list[Notice]] = {}
+        """NOTICEs that wait for a connection to an address."""
+        self._stopping = False
+        self.report = report
+        self.forwarding = options.forwarding
+        """Whether what is for others leaves again (END-9)."""
+        self.limit = options.limit
+        self.used = 0
+        """Bytes of memory that is taken now."""
+
+    @property
+    def held(self) -> int:
+        """Items of every kind that are held."""
+        return sum(len(line.held) for line in self._hops.values())
+
+    @property
+    def fragments_held(self) -> int:
+        """Fragments that are held (NBT-15)."""
+        return len(self._keys)
+
+    # Arriving.
+
+    def take(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
+        """Hold what is for others, to leave again; what is for this instance is handed back."""
+        ways, now = self._ways, self._clock.monotonic()
+        ours: list[Item] = []
+        woken: dict[str, None] = {}  # in the order in which they came (HK-1)
+        for item, header in zip(items, headers, strict=True):
+            way = ways.of(item)
+            address = way.address
+            if address is None:
+                ours.append(item)
+                continue
+            key: _Key | None = None
+            if type(item) is Fragment:
+                self.report.received += 1
+                key = (item.conversation_id, item.from_initiator, item.sequence, item.fragment)
+                size = ITEM_COST + len(item.body)
+            else:
+                size = ITEM_COST
+            reason = self._refusal(item, key, way.hops, size, address)
+            if reason is not None:
+                self.report.dropped_one(item, reason, size=size, address=address, peer=peer)
+                continue
+            line = self._hops.get(address)
+            if line is None:
+                line = self._hops[address] = _NextHop()
+            line.held.append(Held(item, header, key, way.hops, now, peer, size))
+            line.size += size
+            self.used += size
+            if key is not None:
+                self._keys.add(key)
+            woken[address] = None
+        for address in woken:
+            self._notify(address)
+        return ours
+
+    def _refusal(
+        self, item: Item, key: _Key | None, hops: int, size: int, address: str
+    ) -> DropReason | None:
+        """Why it is not held; None if it is (FWD-6 to FWD-8, FWD-10)."""
+        hop = item.hop
+        if hop.hops < hops:
+            return DropReason.HOPS_EXHAUSTED
+        if hop.time_consumed >= hop.time_to_live:
+            return DropReason.TIME_TO_LIVE_OVER
+        if key in self._keys:
+            return DropReason.FORWARD_DUPLICATE
+        left = self.limit - self.used - size
+        line = self._hops.get(address)
+        if left < 0 or (line is not None and line.size > SHARE * left):
+            return DropReason.FORWARD_STORE_FULL
+        return DropReason.TRANSPORT_STOPPING if self._stopping else None
+
+    # Leaving.
+
+    def level(self, address: str) -> int | None:
+        """The level at which what waits for an address leaves; None if nothing does (TRN-43)."""
+        line = self._hops.get(address)
+        if line is None:
+            return None
+        waited = self._clock.monotonic() - line.held[0].arrived
+        return DEFAULT_PRIORITY + int(waited / self._starvation)
+
+    def fill(
+        self, address: str, room_bytes: int, room_items: int, *, alone: bool = True
+    ) -> list[bytes]:
+        """Items for a destination, in the order in which they came, each with its hop counted.
+
+        `alone`: nothing else is in the boxcar yet, so the first may be larger than the room."""
+        line = self._hops.get(address)
+        if line is None:
+            return []
+        now, report = self._clock.monotonic(), self.report
+        items: list[bytes] = []
+        room = room_bytes
+        while line.held and len(items) < room_items:
+            one = line.held[0]
+            item, hop = one.item, one.item.hop
+            body = item.body if type(item) is Fragment else b""
+            if (items or not alone) and len(body) + HEADER_ROOM > room:
+                break
+            line.held.popleft()
+            self._release(line, one)
+            spent = int((now - one.arrived) * _MILLISECONDS)
+            if hop.time_consumed + spent >= hop.time_to_live:
+                self._drop(one, address, DropReason.TIME_TO_LIVE_OVER, now)
+                continue
+            packed = passed_on(one.header, body, hops=one.hops, milliseconds=spent)
+            if len(packed) > self._largest:
+                self._drop(one, address, DropReason.FORWARD_SEND_ERROR, now)
+                continue
+            items.append(packed)
+            room -= len(packed)
+            report.passed(
+                item, len(packed), address, hop.hops - one.hops, hop.time_consumed + spent
+            )
+        if not line.held:
+            del self._hops[address]
+        return items
+
+    def _release(self, line: _NextHop, one: Held) -> None:
+        """It has left its line: its memory is free."""
+        line.size -= one.size
+        self.used -= one.size
+        if one.key is not None:
+            self._keys.discard(one.key)
+
+    # Dropping.
+
+    def purge(self) -> int:
+        """Every fifth tick: drop what is held for too long (FWD-9); how many."""
+        self.report.notices_dropped += sum(map(len, self._notices.values()))
+        self._notices.clear()
+        now = self._clock.monotonic()
+        oldest = now - self._max_age
+        purged = 0
+        for address, line in list(self._hops.items()):
+            while line.held and line.held[0].arrived <= oldest:
+                one = line.held.popleft()
+                self._release(line, one)
+                self._drop(one, address, DropReason.FORWARD_AGE, now)
+                purged += 1
+            if not line.held:
+                del self._hops[address]
+        return purged
+
+    def routes_changed(self) -> None:
+        """Drop what is held for an address that is not its way any more (FWD-11)."""
+        for address in list(self._hops):
+            self._drop_where(
+                address,
+                DropReason.ROUTE_NO_LONGER_VALID,
+                partial(self._leads_elsewhere, address),
+            )
+
+    def _leads_elsewhere(self, address: str, one: Held) -> bool:
+        return self._ways.of(one.item).address != address
+
+    def configure(self, *, forwarding: bool, limit: int) -> None:
+        """Take other settings at once (END-6, END-9); what is held stays if it may (FWD-17)."""
+        self.limit = limit
+        if self.forwarding and not forwarding:
+            self._drop_all(Reason.FORWARDING_DISABLED)
+        self.forwarding = forwarding
+        self._router.allow_forwarding(forwarding)
+
+    def stop(self) -> None:
+        """The transport stops: what is held goes nowhere (FWD-11)."""
+        self._stopping = True
+        self._drop_all(DropReason.TRANSPORT_STOPPING)
+        self.report.summarise(all_of_it=True)
+
+    def _drop_all(self, reason: str) -> None:
+        for address in list(self._hops):
+            self._drop_where(address, reason, lambda _one: True)
+
+    def _drop_where(self, address: str, reason: str, wanted: Callable[[Held], bool]) -> None:
+        now = self._clock.monotonic()
+        line = self._hops[address]
+        kept: deque[Held] = deque()
+        for one in line.held:
+            if wanted(one):
+                self._release(line, one)
+                self._drop(one, address, reason, now)
+            else:
+                kept.append(one)
+        line.held = kept
+        if not kept:
+            del self._hops[address]
+
+    def _drop(self, one: Held, address: str, reason: str, now: float) -> None:
+        spent = int((now - one.arrived) * _MILLISECONDS)
+        self.report.dropped_one(
+            one.item,
+            reason,
+            size=one.size,
+            address=address,
+            peer=one.peer,
+            consumed=one.item.hop.time_consumed + spent,
+        )
+
+    # NOTICEs of others.
+
+    def pass_notice(self, notice: Notice) -> bool:
+        """Send a NOTICE on to whoever sent what was not taken; whether it left (NBT-6)."""
+        if not self.forwarding or not notice.to_service:
+            return False
+        asked = ArrivalKey(
+            notice.to_service,
+            BrokerId(notice.to_broker) if notice.to_broker else None,
+            not notice.from_initiator,
+            notice.hops,
+        )
+        way = self._router.notified(asked)
+        if isinstance(way, Remote) and way.hops_used <= notice.hops:
+            less = msgspec.structs.replace(notice, hops=notice.hops - way.hops_used)
+            return self._send_notice(way.address, less)
+        self.report.notices_dropped += 1
+        return False
+
+    def came_online(self, address: str) -> None:
+        """Send the NOTICEs that were to go there while nobody was there."""
+        for notice in self._notices.pop(address, ()):
+            self._send_notice(address, notice)
+
+    def _send_notice(self, address: str, notice: Notice) -> bool:
+        """At once, or when a connection leads there; a few are kept until the next pass."""
+        if self._notice(address, notice):
+            self.report.notices_passed += 1
+            return True
+        kept = self._notices.setdefault(address, [])
+        if len(kept) < MOST_NOTICES:
+            kept.append(notice)
+        else:
+            self.report.notices_dropped += 1
+        return False
+
+    # What people ask.
+
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """Items and bytes of memory that wait, by next hop (MON-8)."""
+        return {address: (len(line.held), line.size) for address, line in self._hops.items()}
+
+    def counters(self) -> dict[str, object]:
+        """The row of `forwarder_counters`: gauges, and totals since the start (MON-13)."""
+        return {
+            "is_forwarding": self.forwarding,
+            "limit_bytes": self.limit,
+            "used_bytes": self.used,
+            "pending_messages": self.held,
+            "pending_fragments": self.fragments_held,
+            "next_hops": len(self._hops),
+            **self.report.totals(),
+            "discarded_messages_total": self.report.discarded.total(),
+            "discarded_by_reason": dict(self.report.discarded),
+            "fragments_dropped": dict(self.report.dropped),
+        }
+
+    def rows(self) -> list[dict[str, object]]:
+        """The rows of `forwarded_messages` (MON-2), in the order in which they will leave."""
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        return [
+            _row(one, address, now, utc)
+            for address, line in self._hops.items()
+            for one in line.held
+        ]
+
+
+def _row(one: Held, address: str, now: float, utc: Instant) -> dict[str, object]:
+    item, hop = one.item, one.item.hop
+    held = now - one.arrived
+    fragment = item if type(item) is Fragment else None
+    return {
+        "conversation_id": show(item.conversation_id),
+        "is_initiator": item.from_initiator,
+        "to_service_name": item.to_service,
+        "to_broker_instance": show(hop.to_broker) if hop.to_broker else None,
+        "from_service_name": item.from_service,
+        "from_broker_instance": show(item.from_broker),
+        "adjacent_broker_address": address,
+        "message_sequence_number": fragment.sequence if fragment is not None else None,
+        "message_fragment_number": fragment.fragment if fragment is not None else None,
+        "hops_remaining": hop.hops - one.hops,
+        "time_to_live": hop.time_to_live,
+        "time_consumed": hop.time_consumed + int(held * _MILLISECONDS),
+        "message_id": show(fragment.message_id) if fragment is not None else None,
+        "arrived_at": utc - int(held * SECOND),
+        "size_bytes": one.size,
+    }

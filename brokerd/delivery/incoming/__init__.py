@@ -1,0 +1,1 @@
+"""Messages that arrive for this instance: sorting, storing, acknowledging."""

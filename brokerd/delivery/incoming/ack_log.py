@@ -1,0 +1,56 @@
+"""The event `broker.remote_ack`: each acknowledgement that leaves or arrives, where asked for.
+
+Reads: items that carry an acknowledgement, the endpoint they are of.      Calls: the log.
+Never: writes anything unless the log has level debug (MON-16): callers look at `is_on` first.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.delivery.incoming.counters import Log
+from brokerd.ids import show
+from brokerd.protocol.frames import AckOnly, Fragment, Item
+from brokerd.telemetry.logs import REMOTE_ACK
+
+
+class AckLog:
+    """One per instance."""
+
+    __slots__ = ("_log", "is_on")
+
+    def __init__(self, *, log: Log, is_on: bool) -> None:
+        self._log = log
+        self.is_on = is_on
+        """Whether the log has level debug."""
+
+    def sent(self, broker: Broker, item: Item, live: Live | None, *, elevation: int = 0) -> None:
+        """Write one for an item that leaves; `elevation`: levels gained by waiting (TRN-42)."""
+        self._write("sent", broker, item, live, starvation_elevation=elevation)
+
+    def received(self, broker: Broker, item: Item, live: Live | None) -> None:
+        """Write one for an item that arrived; `live`: None where its endpoint is read first."""
+        self._write("received", broker, item, live)
+
+    def _write(
+        self, way: str, broker: Broker, item: Item, live: Live | None, **more: object
+    ) -> None:
+        ack = item.ack if type(item) is Fragment or type(item) is AckOnly else None
+        if ack is None:
+            return
+        carrier = item if type(item) is Fragment else None
+        initiator = item.from_initiator if way == "sent" else not item.from_initiator
+        self._log.debug(
+            REMOTE_ACK,
+            subclass=f"ack_{way}" if carrier is None else f"message_with_ack_{way}",
+            broker=broker.name,
+            conversation_id=show(item.conversation_id),
+            role="initiator" if initiator else "target",
+            sequence=None if carrier is None else carrier.sequence,
+            fragment=None if carrier is None else carrier.fragment,
+            acked_sequence=ack.sequence,
+            acked_fragment=ack.fragment,
+            priority=None if live is None else live.endpoint.priority,
+            honor_priority=broker.store.identity.honor_priority,
+            **more,
+        )

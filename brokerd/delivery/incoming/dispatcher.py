@@ -1,0 +1,403 @@
+"""Message dispatcher: arrivals for us -> dialog step -> queue, then the ack (DSP).
+
+Reads:  items of boxcars, endpoints of the brokers.   Calls: the steps in the table below.
+Never:  acknowledges before the commit (DLP-15), or keeps anything durable of its own (DSP-14).
+Wakes:  on arrival; a round takes what waits of all dialogs in one changeset a broker (DSP-3).
+Fails:  a dialog that cannot be stored is left out and comes again; the others go on.
+
+An arrival's way, in this order:
+
+    arriving_dialogs  finds the dialog: which broker, its endpoint, reading it where need be
+    in_order          a whole message, next in order, of a dialog in state CO: stored at once
+    receipts          takes the acknowledgement it carries, and errors made by a broker
+    sorting           puts the fragment where it belongs: next, early, repeated, refused
+    acceptance        says whether what is next may be stored
+    storing           stores runs, in the `open_rounds`, and owes the acknowledgement
+
+Beside it, `arrivals` is the buffer of one dialog, `arrival_memory` the sum of them, and `accounts`
+says what became of each fragment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live, Spawn
+from brokerd.broker.queues import publish
+from brokerd.clock import Clock, Instant
+from brokerd.delivery.fastpath.arrivals import InOrder
+from brokerd.delivery.incoming.ack_log import AckLog
+from brokerd.delivery.incoming.buffer import weight
+from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts, Log
+from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
+from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
+from brokerd.delivery.incoming.openings import Openings
+from brokerd.delivery.incoming.receipts import Receipts, tells
+from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.incoming.sorting import Sorting
+from brokerd.delivery.incoming.storing import Batch, Storing
+from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.router import Router
+from brokerd.ids import ConversationId, InstanceId
+from brokerd.protocol.frames import Fragment, Item
+from brokerd.routing.reasons import DropReason
+from brokerd.storage.changes import QueueRow
+
+
+class DispatcherOptions(msgspec.Struct, frozen=True):
+    """Figures of the receiving side (DSP-3, DSP-10)."""
+
+    batch: int = 256
+    mem_low: int = 32 * 1024 * 1024
+    mem_high: int = 64 * 1024 * 1024
+    mem_hard: int = 96 * 1024 * 1024
+    mem_dialog: int = 8 * 1024 * 1024
+    max_openings: int = 1000
+    """Dialogs of one peer whose first message is not complete (DSP-16)."""
+    stale: timedelta = timedelta(seconds=10)
+    """How long a fragment may wait here without anything being done with it (DSP-9)."""
+    store_retries: int = 3
+    """Failures in a row after which what waits of a dialog is dropped (DSP-8)."""
+    strict_error_origin: bool = False
+    """Whether errors count only from where the dialog sends to (NBT-24)."""
+
+
+class _Straight:
+    """Arrivals of one broker that are stored without a round (`fastpath/arrivals.py`)."""
+
+    __slots__ = ("_batches", "_run", "_tick", "broker")
+
+    def __init__(self, broker: Broker, tick: int) -> None:
+        self.broker = broker
+        self._run = InOrder(broker)
+        self._tick = tick
+        self._batches: list[Batch] = []
+
+    def take(self, one: ArrivingDialog, item: Fragment) -> bool:
+        """Store one more; False = nothing was done."""
+        live, arrivals = one.live, one.arrivals
+        assert live is not None
+        assert arrivals is not None
+        if not self._run.take(live, item):
+            return False
+        arrivals.pass_on(item)
+        arrivals.tick = self._tick
+        self._batches.append((one, live, [item], 1))
+        return True
+
+    def join(self, durable: Callable[[list[Batch]], None]) -> int:
+        """Hand them to the commit pipeline; how many. `durable` is called when they are."""
+        batches = self._batches
+        if batches:
+            self.broker.store.joined_straight(partial(_tell, self._run.arrived, batches, durable))
+        return len(batches)
+
+
+class Dispatcher:
+    """One per instance."""
+
+    def __init__(
+        self,
+        *,
+        brokers: Mapping[str, Broker],
+        router: Router,
+        transmitter: Transmitter,
+        answers: LooseAnswers,
+        clock: Clock,
+        options: DispatcherOptions,
+        spawn: Spawn,
+        log: Log,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+        notices: Notices,
+        not_forwarded: Callable[[Item, str], None],
+        ack_log: AckLog,
+        peer_at: Callable[[str], InstanceId | None],
+    ) -> None:
+        """`pause`, `resume`: of reading from all peers. `peer_at`: who lives at an address."""
+        self._clock = clock
+        self._ack_log = ack_log
+        self._stale = options.stale.total_seconds()
+        self._accounts = accounts = Accounts(
+            clock=clock, log=log, notices=notices, not_forwarded=not_forwarded
+        )
+        self._memory = memory = ArrivalMemory(
+            low=options.mem_low,
+            high=options.mem_high,
+            hard=options.mem_hard,
+            pause=pause,
+            resume=resume,
+        )
+        self._early = early = EarlyShares(options.mem_low)
+        self._openings = openings = Openings(options.max_openings)
+        self._rounds = rounds = OpenRounds(clock)
+        self._dialogs = dialogs = ArrivingDialogs(
+            brokers=brokers,
+            router=router,
+            accounts=accounts,
+            spawn=spawn,
+            loaded=self._go_on,
+            openings=openings,
+        )
+        self._storing = storing = Storing(
+            dialogs=dialogs,
+            rounds=rounds,
+            transmitter=transmitter,
+            answers=answers,
+            accounts=accounts,
+            memory=memory,
+            early=early,
+            openings=openings,
+            notices=notices,
+            clock=clock,
+            batch=options.batch,
+            retries=options.store_retries,
+        )
+        self._receipts = receipts = Receipts(
+            rounds=rounds,
+            transmitter=transmitter,
+            answers=answers,
+            accounts=accounts,
+            clock=clock,
+            log=log,
+            peer_at=peer_at if options.strict_error_origin else None,
+        )
+        self._sorting = Sorting(
+            dialogs=dialogs,
+            storing=storing,
+            receipts=receipts,
+            rounds=rounds,
+            transmitter=transmitter,
+            answers=answers,
+            accounts=accounts,
+            memory=memory,
+            early=early,
+            openings=openings,
+            clock=clock,
+            mem_dialog=options.mem_dialog,
+        )
+
+    @property
+    def received(self) -> int:
+        """Fragments taken from the transport (NBT-15)."""
+        return self._accounts.received
+
+    @property
+    def stored(self) -> int:
+        """Fragments stored (NBT-15)."""
+        return self._accounts.stored
+
+    @property
+    def stored_messages(self) -> int:
+        """Messages that are complete with what was stored (MON-13)."""
+        return self._accounts.stored - self._accounts.parts
+
+    @property
+    def duplicates(self) -> int:
+        """Fragments that were here already (NBT-15)."""
+        return self._accounts.duplicates
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Fragments dropped, by reason (DSP-13)."""
+        return self._accounts.dropped
+
+    @property
+    def memory_full_at(self) -> Instant | None:
+        """When a fragment was last dropped for want of memory (DSP-10)."""
+        return self._accounts.memory_full_at
+
+    @property
+    def handlers(self) -> int:
+        """Task handlers: one, in the loop, for as long as the instance runs (DSP-6)."""
+        return 1
+
+    @property
+    def restarts(self) -> int:
+        """Runs of dialogs that a tick gave to the handler again (DSP-7)."""
+        return self._storing.restarts
+
+    @property
+    def buffered(self) -> int:
+        """Fragments in memory."""
+        return sum(one.buffered for one in self._dialogs.known.values())
+
+    @property
+    def history_lost(self) -> int:
+        """Dialogs that ended because one side had forgotten (REL-15)."""
+        return self._receipts.history_lost
+
+    def arrived(self, items: Sequence[Item], neighbour: InstanceId | None = None) -> None:
+        """Take the items of one boxcar, of this neighbour; None = of this instance."""
+        accounts, dialogs, durable = self._accounts, self._dialogs, self._storing.durable
+        known = dialogs.known
+        straight: _Straight | None = None
+        for item in items:
+            if type(item) is Fragment:
+                accounts.received += 1
+                one = known.get((item.conversation_id, item.from_initiator))
+                if one is not None and _may_go_straight(one, item):
+                    if straight is None or straight.broker is not one.broker:
+                        straight = self._go_straight(one.broker, straight)
+                    if straight.take(one, item):
+                        if one.neighbour is not neighbour:
+                            dialogs.came_from(one, neighbour)
+                        if self._ack_log.is_on:
+                            self._ack_log.received(one.broker, item, one.live)
+                        continue
+            if straight is not None:
+                accounts.stored += straight.join(durable)
+                straight = None
+            self._long_way(item, neighbour)
+        if straight is not None:
+            accounts.stored += straight.join(durable)
+        self._rounds.finish_all(urgent=False)
+        dialogs.let_go_of_over()
+        self._memory.check()
+
+    def _long_way(self, item: Item, neighbour: InstanceId | None) -> None:
+        one = self._dialogs.of(item, neighbour)
+        if one is None:
+            return
+        if self._ack_log.is_on:
+            self._ack_log.received(one.broker, item, one.live)
+        if one.loading:
+            self._wait(one, item, neighbour)
+        else:
+            self._sorting.take(one, item, neighbour)
+
+    def out_of_order(
+        self, conversation_id: ConversationId, from_initiator: bool
+    ) -> tuple[int, int, int] | None:
+        """First and last sequence, and last fragment, of what is held early (VIEW-1)."""
+        one = self._dialogs.known.get((conversation_id, from_initiator))
+        if one is None or one.arrivals is None:
+            return None
+        return one.arrivals.early_extent
+
+    def let_go(self, broker: Broker) -> None:
+        """Drop what is here for a broker whose delivery is off (DSP-12, DSP-14)."""
+        for one in [one for one in self._dialogs.all() if one.broker is broker]:
+            if one.arrivals is not None:
+                self._memory.size -= one.arrivals.size
+                dropped = one.arrivals.drop_run(one.arrivals.sequence, one.arrivals.fragment)
+                self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
+                self._early.update(one)
+            self._drop_waiting(one, DropReason.BROKER_DISABLED)
+            self._storing.forget(one)
+            if not one.loading:  # else it is let go once it is read
+                self._dialogs.let_go(one)
+        self._memory.check()
+
+    def purge(self) -> int:
+        """Every tick: drop what has been early or unwanted for too long (DSP-9); how many.
+
+        What could not be stored is tried again (DSP-7, DSP-8)."""
+        self._sorting.tick += 1
+        now = self._clock.monotonic()
+        self._dialogs.let_go_of_over()
+        self._dialogs.read_more()
+        purged = sum(self._purge(one, now) for one in self._dialogs.all())
+        self._openings.sweep()
+        self._memory.check()
+        return purged
+
+    def _purge(self, one: ArrivingDialog, now: float) -> int:
+        arrivals, tick, purged = one.arrivals, self._sorting.tick, 0
+        taken_up = one.inspecting_now or (arrivals is not None and arrivals.busy)
+        if not taken_up and (one.waiting or (arrivals is not None and arrivals.run)):
+            if one.idle_since is None:
+                one.idle_since = now
+        else:
+            one.idle_since = None
+        if one.idle_since is not None and now - one.idle_since >= self._stale:
+            one.idle_since = None
+            purged += self._drop_waiting(one, "stale")
+            if arrivals is not None and arrivals.run:
+                purged += self._storing.drop(one, "stale")
+        if arrivals is None or one.loading:
+            return purged
+        size = arrivals.size
+        old = arrivals.purge_early(tick)
+        if old:
+            self._memory.size -= size - arrivals.size
+            self._early.update(one)
+            purged += self._accounts.drop(old, "out_of_order")
+            if one.live is not None and one.live.outgoing is not None:
+                one.live.outgoing.held_ranges = arrivals.ranges()
+        self._storing.retry(one)
+        if arrivals.is_empty and arrivals.tick < tick - 1:
+            self._dialogs.let_go(one)
+        return purged
+
+    def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
+        """Begin to store arrivals without a round; what a round has changed comes first."""
+        if before is not None:
+            self._accounts.stored += before.join(self._storing.durable)
+        if self._rounds.touches_endpoints(broker):
+            self._rounds.finish(broker.broker_id, urgent=False)
+        return _Straight(broker, self._sorting.tick)
+
+    def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+        """Its endpoint is being read: keep it until then."""
+        size = weight(item) if type(item) is Fragment else 0
+        if size and not self._memory.has_room(size):
+            self._accounts.refuse(item, MEMORY_FULL, neighbour)
+            return
+        self._memory.size += size
+        one.waiting.append((item, neighbour))
+
+    def _go_on(self, one: ArrivingDialog) -> None:
+        """The endpoint of a dialog is read: what waited for it is sorted."""
+        if not one.broker.enabled:  # switched off meanwhile
+            self._drop_waiting(one, DropReason.BROKER_DISABLED)
+            self._dialogs.let_go(one)
+            return
+        for item, neighbour in self._no_longer_waiting(one):
+            self._sorting.take(one, item, neighbour)
+        self._storing.retry(one)
+        self._rounds.finish_all(urgent=False)
+
+    def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:
+        waiting = self._no_longer_waiting(one)
+        for item, neighbour in waiting:
+            self._accounts.refuse(item, reason, neighbour)
+        return len(waiting)
+
+    def _no_longer_waiting(self, one: ArrivingDialog) -> list[tuple[Item, InstanceId | None]]:
+        waiting, one.waiting = one.waiting, []
+        self._memory.size -= sum(weight(item) for item, _ in waiting if type(item) is Fragment)
+        return waiting
+
+
+def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
+    """Whether a fragment is the next of a known dialog, and its ack says nothing that counts."""
+    live, arrivals = one.live, one.arrivals
+    if live is None or arrivals is None or one.loading or live.gone or not one.is_for(item):
+        return False
+    if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
+        return False
+    endpoint = live.endpoint
+    if item.from_broker != endpoint.far_broker or item.to_service != endpoint.service:
+        return False
+    if item.contract != endpoint.contract:
+        return False
+    ack, out = item.ack, live.outgoing
+    return ack is None or not (tells(live, ack) or (out is not None and out.pending))
+
+
+def _tell(
+    arrived: list[tuple[Live, QueueRow]],
+    batches: list[Batch],
+    durable: Callable[[list[Batch]], None],
+) -> None:
+    """They are durable: queues learn it, and then it may be acknowledged (REL-4, DLP-15)."""
+    publish(arrived)
+    durable(batches)

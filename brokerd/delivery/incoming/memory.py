@@ -1,0 +1,86 @@
+"""Memory that arrivals take until they are stored, and when to stop reading (DSP-10, TRN-34).
+
+Reads: what it is told.      Calls: pause and resume of the transport.
+Never: drops anything; it only says that there is no room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brokerd.ids import InstanceId
+
+if TYPE_CHECKING:
+    from brokerd.delivery.incoming.dialogs import ArrivingDialog
+
+
+class ArrivalMemory:
+    """Bytes held for all dialogs of the instance."""
+
+    __slots__ = ("_hard", "_high", "_low", "_pause", "_paused", "_resume", "size")
+
+    def __init__(
+        self,
+        *,
+        low: int,
+        high: int,
+        hard: int,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+    ) -> None:
+        self._low = low
+        self._high = high
+        self._hard = hard
+        self._pause = pause
+        self._resume = resume
+        self._paused = False
+        self.size = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more stays below the hard limit (DSP-10)."""
+        return self.size + size <= self._hard
+
+    def check(self) -> None:
+        """Stop reading from peers above the high mark, go on below the low one."""
+        if not self._paused and self.size > self._high:
+            self._paused = True
+            self._pause()
+        elif self._paused and self.size < self._low:
+            self._paused = False
+            self._resume()
+
+
+class EarlyShares:
+    """Memory that fragments take which wait for a gap to close, by the peers that brought them.
+
+    Nothing but the missing fragment ends their wait, so one peer could hold all memory with them
+    and stop the reading from all others. It may hold as much as it leaves free to them (DSP-16)."""
+
+    __slots__ = ("_by_peer", "_limit", "_total")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._by_peer: Counter[InstanceId | None] = Counter()
+
+    def has_room(self, peer: InstanceId | None, size: int) -> bool:
+        """Whether this peer may hold so much more."""
+        return self._by_peer[peer] + size <= self._limit - self._total - size
+
+    def update(self, one: ArrivingDialog) -> None:
+        """Count what a dialog holds now, and who brought it."""
+        held = 0 if one.arrivals is None else one.arrivals.early_size
+        before, peer = one.early_counted
+        if held == before and peer == one.neighbour:
+            return
+        self._add(peer, -before)
+        self._add(one.neighbour, held)
+        one.early_counted = held, one.neighbour
+
+    def _add(self, peer: InstanceId | None, size: int) -> None:
+        self._total += size
+        self._by_peer[peer] += size
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]

@@ -1,0 +1,184 @@
+"""Acknowledgements and broker errors that arrive: rows go, endpoints are bound, or fail (DLP-20).
+
+Reads: items that arrived.      Calls: the open rounds, transmitter, answers.
+Never: touches what the other side sends here; `sorting.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import Clock
+from brokerd.delivery.incoming.counters import Accounts, Log
+from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.ids import InstanceId, show
+from brokerd.protocol import dialog
+from brokerd.protocol.frames import Ack, BrokerErrorItem, Fragment
+from brokerd.protocol.transitions import State
+from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
+
+
+class Receipts:
+    """What the far side says of what this side sent."""
+
+    __slots__ = (
+        "_accounts",
+        "_answers",
+        "_clock",
+        "_log",
+        "_peer_at",
+        "_rounds",
+        "_transmitter",
+        "history_lost",
+    )
+
+    def __init__(
+        self,
+        *,
+        rounds: OpenRounds,
+        transmitter: Transmitter,
+        answers: LooseAnswers,
+        accounts: Accounts,
+        clock: Clock,
+        log: Log,
+        peer_at: Callable[[str], InstanceId | None] | None,
+    ) -> None:
+        """`peer_at`: who lives at an address, where errors count only from there (NBT-24)."""
+        self._rounds = rounds
+        self._transmitter = transmitter
+        self._answers = answers
+        self._accounts = accounts
+        self._clock = clock
+        self._log = log
+        self._peer_at = peer_at
+        self.history_lost = 0
+        """Dialogs that were ended because one side had forgotten (REL-15)."""
+
+    def acknowledged(self, broker: Broker, live: Live, ack: Ack) -> None:
+        """Turn an acknowledgement block into `AckReceived`, and let its rows go (DLP-20)."""
+        endpoint = live.endpoint
+        out = live.outgoing
+        if tells(live, ack):
+            if not self._step(broker, live, ack):
+                return
+            if out is not None and live.endpoint.bound and not endpoint.bound:
+                now_bound = partial(self._transmitter.rerouting.bound, broker, out)
+                self._rounds.when_durable(broker, now_bound)
+            if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
+                settled = partial(self._answers.settle, broker, live, ack)
+                self._rounds.when_durable(broker, settled)  # else message 0 could come again
+        if out is None:
+            return
+        removal = out.acknowledge(ack, self._clock.monotonic())
+        if removal is not None:
+            self._rounds.of(broker).remove_outgoing(live, removal)
+        if not live.gone:
+            self._transmitter.acknowledged(broker, out)
+            if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
+                told = partial(self._first_acked, broker, out)
+                self._rounds.when_durable(broker, told)  # else message 0 could come again (REL-14)
+
+    def _first_acked(self, broker: Broker, out: Outgoing) -> None:
+        """From now on the target may forget that it has had message 0 (DLP-57)."""
+        out.first_acked = True
+        if not out.live.gone:
+            self._transmitter.owe_ack(broker, out, 0, at_once=False)
+
+    def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
+        """Let the endpoint learn what it says; whether that may be taken."""
+        outcome = self._rounds.of(broker).step(
+            live, dialog.AckReceived(ack, broker.options.replay_guard)
+        )
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Refuse):
+                if effect.code == dialog.HISTORY_LOST:
+                    self._forgotten(broker, live, effect)
+                else:
+                    self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
+                return False
+            if isinstance(effect, dialog.Anomaly):
+                self._accounts.unsequenced(live, effect.what, 28010)
+                return False
+        return True
+
+    def contradicts(self, broker: Broker, live: Live, item: Fragment) -> bool:
+        """Whether a repeat is another message than the one that is stored under its number.
+
+        Then its sender has forgotten what it sent, and began anew from there (REL-15)."""
+        out = live.outgoing
+        if out is None or out.stored_message is None or item.sequence != out.stored_sequence:
+            return False
+        if item.message_id == out.stored_message or live.endpoint.state is not State.CONVERSING:
+            return False
+        outcome = self._rounds.of(broker).step(
+            live, dialog.FaultStruck(dialog.HISTORY_LOST, dialog.UNKNOWN_SENT)
+        )
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Refuse):
+                self._forgotten(broker, live, effect)
+        return True
+
+    def _forgotten(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
+        """One side no longer has what the other was promised: both end, and it is said (REL-15)."""
+        self.history_lost += 1
+        self._log.warning(
+            HISTORY_LOST,
+            broker=broker.name,
+            conversation_id=show(live.endpoint.conversation_id),
+            service=live.endpoint.service,
+            far_service=live.endpoint.far_service,
+            reason=told.description,
+        )
+        out = broker.outgoing(live)
+        answer = partial(self._transmitter.refuse, broker, out, told.code, told.description)
+        self._rounds.when_durable(broker, answer)
+
+    def errored(
+        self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
+    ) -> None:
+        """An error made by a broker: unsequenced, taken on arrival (DLG-30)."""
+        if not self._counts(live, neighbour):
+            self._log.warning(
+                AUDIT_CONVERSATION,
+                subclass="error_from_elsewhere",
+                broker=broker.name,
+                conversation_id=show(live.endpoint.conversation_id),
+                role="initiator" if live.endpoint.is_initiator else "target",
+                code=item.code,
+                neighbour=show(neighbour) if neighbour is not None else None,
+            )
+            return
+        outcome = self._rounds.of(broker).step(
+            live, dialog.ErrorReceived(item.code, item.description)
+        )
+        if any(isinstance(effect, dialog.Anomaly) for effect in outcome.effects):
+            return
+        if live.outgoing is not None and live.endpoint.state is State.ERROR:
+            live.outgoing.held = "held_after_error"
+
+    def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
+        """Whether an error that this neighbour brought is believed (NBT-24)."""
+        if self._peer_at is None or neighbour is None or live.endpoint.encryption:
+            return True
+        address = live.outgoing.address if live.outgoing is not None else None
+        return address is not None and self._peer_at(address) == neighbour
+
+
+def tells(live: Live, ack: Ack) -> bool:
+    """Whether an ack says something the endpoint does not know yet."""
+    endpoint = live.endpoint
+    return (
+        not endpoint.bound
+        or endpoint.far_broker != ack.broker_id
+        or (endpoint.is_initiator and not endpoint.first_acked and ack.sequence >= 0)
+        or (not endpoint.is_initiator and ack.first_acked and not endpoint.first_acked)
+        or endpoint.state is State.DISCONNECTED_OUTBOUND
+        or ack.highest_seen >= endpoint.send_sequence
+        or ack.base_sequence > endpoint.receive_sequence
+    )

@@ -1,0 +1,260 @@
+"""Sorting what arrives on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
+
+Reads: the endpoint and what waits of it.      Calls: storing, receipts, answers.
+Never: stores; `storing.py` does, with what is consecutive.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from brokerd.broker.endpoints import Live
+from brokerd.clock import Clock, later
+from brokerd.delivery.incoming.buffer import Arrivals, weight
+from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
+from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
+from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
+from brokerd.delivery.incoming.openings import Openings
+from brokerd.delivery.incoming.receipts import Receipts
+from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.incoming.storing import Storing
+from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.ids import InstanceId
+from brokerd.protocol import dialog
+from brokerd.protocol.frames import END, ERROR, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.transitions import State
+
+_OVER = frozenset({State.CLOSED, State.ERROR})
+_LONGEST_TEXT = 3000
+
+# Numbers of Service Broker for a fragment that is not of the dialog that it names.
+OTHER_SERVICE, OTHER_CONTRACT, OTHER_BROKER = 11222, 11223, 11224
+
+
+class Sorting:
+    """One item after the other, each of a dialog that is known here."""
+
+    def __init__(
+        self,
+        *,
+        dialogs: ArrivingDialogs,
+        storing: Storing,
+        receipts: Receipts,
+        rounds: OpenRounds,
+        transmitter: Transmitter,
+        answers: LooseAnswers,
+        accounts: Accounts,
+        memory: ArrivalMemory,
+        early: EarlyShares,
+        openings: Openings,
+        clock: Clock,
+        mem_dialog: int,
+    ) -> None:
+        self._dialogs = dialogs
+        self._storing = storing
+        self._receipts = receipts
+        self._rounds = rounds
+        self._transmitter = transmitter
+        self._answers = answers
+        self._accounts = accounts
+        self._memory = memory
+        self._early = early
+        self._openings = openings
+        self._clock = clock
+        self._mem_dialog = mem_dialog
+        self.tick = 0
+        """Ticks of the instance so far; each dialog keeps the one at which it had something new."""
+
+    def take(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+        """Sort one item, which this neighbour brought; None = a broker of this instance."""
+        if one.live is not None and one.live.gone:
+            if one.arrivals is not None:
+                self._storing.drop(one, "over")
+            self._dialogs.hold(one, None)
+            one.arrivals = Arrivals(0, 0)
+        match item:
+            case Fragment():
+                if one.live is None or self._fits(one, one.live, item, neighbour):
+                    self._fragment(one, item, neighbour)
+            case AckOnly():
+                if one.live is not None:
+                    self._receipts.acknowledged(one.broker, one.live, item.ack)
+                elif not item.from_initiator:  # DLP-57
+                    settled = partial(self._answers.settled, one.broker, item)
+                    self._rounds.when_durable(one.broker, settled)
+            case BrokerErrorItem():
+                if one.live is not None:
+                    self._receipts.errored(one.broker, one.live, item, neighbour)
+
+    def _fits(
+        self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
+    ) -> bool:
+        """Whether it is of this very dialog: who sends it, and what it names (DLP-45, DLP-48)."""
+        endpoint, broker = live.endpoint, one.broker
+        if endpoint.bound and item.from_broker != endpoint.far_broker:
+            text = "another broker has this dialog"
+            self._accounts.undeliverable(
+                broker, item, live, text, counted="stray", ssb_code=OTHER_BROKER
+            )
+            self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
+            return False
+        if item.to_service != endpoint.service or item.contract != endpoint.contract:
+            text = "service or contract are not those of the dialog"
+            code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
+            self._accounts.undeliverable(
+                broker, item, live, text, counted="names_differ", ssb_code=code
+            )
+            return False
+        return True
+
+    def _fragment(self, one: ArrivingDialog, item: Fragment, neighbour: InstanceId | None) -> None:
+        if one.neighbour != neighbour:
+            self._dialogs.came_from(one, neighbour)
+        if item.ack is not None and one.live is not None:
+            self._receipts.acknowledged(one.broker, one.live, item.ack)
+        arrivals, live = one.arrivals, one.live
+        assert arrivals is not None
+        if live is None and not self._may_open(one, item):
+            return
+        if live is not None and live.endpoint.state in _OVER and not _is_repeat(live, item):
+            text = "the dialog is over at this side"
+            self._accounts.undeliverable(one.broker, item, live, text, counted="over")
+            self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
+            return
+        if live is not None:
+            arrivals.catch_up(live.endpoint.receive_sequence)
+        place = arrivals.place(item)
+        if place < 0:
+            self._repeat(one, item)
+        elif item.flags & ERROR and (live is not None or item.sequence):
+            self._application_error(one, item)
+        else:
+            self._keep(one, arrivals, item, neighbour)
+        arrivals.tick = self.tick
+
+    def _keep(
+        self,
+        one: ArrivingDialog,
+        arrivals: Arrivals,
+        item: Fragment,
+        neighbour: InstanceId | None,
+    ) -> None:
+        """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
+        size, is_next = weight(item), arrivals.place(item) == 0
+        if not arrivals.agrees(item):
+            self._accounts.corrupted(item, "fragment_count")
+        elif not self._memory.has_room(size):
+            self._accounts.refuse(item, MEMORY_FULL, neighbour)
+        elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
+            # Early ones wait for the next one, so that is taken, once what is before it is stored.
+            self._accounts.refuse(item, "dialog_memory", neighbour)
+        elif one.live is None and not self._may_begin(item, neighbour):
+            self._accounts.refuse(item, "openings", neighbour)
+            if arrivals.is_empty:
+                self._dialogs.let_go(one)
+        elif is_next:
+            arrivals.append(item)
+            self._memory.size += size
+            self._early.update(one)
+            self._storing.schedule(one)
+        elif not self._early.has_room(neighbour, size):
+            self._accounts.refuse(item, "early_memory", neighbour)
+        else:
+            if arrivals.keep_early(item, self.tick):
+                self._memory.size += size
+                self._early.update(one)
+            else:
+                self._accounts.repeated(item)
+            self._note_gap(one)
+
+    def _may_begin(self, item: Fragment, neighbour: InstanceId | None) -> bool:
+        """Whether its neighbour may begin another dialog that this does not complete (DSP-16)."""
+        is_whole = item.fragments == 1 and not item.sequence
+        return is_whole or self._openings.begin(item.conversation_id, neighbour)
+
+    def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
+        """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48).
+
+        If not it is answered when the removal of the endpoint is durable. A crash before would
+        bring that back, and it would wait for ever for what was acknowledged here (REL-4)."""
+        settled = item.ack is not None and item.ack.first_acked
+        # It may be for an identifier that this broker had before (MAN-6).
+        former = item.hop.to_broker not in (b"", one.broker.broker_id)
+        if item.from_initiator and not settled and not former:
+            return True
+        if item.flags & (END | ERROR):
+            self._accounts.repeated(item)
+            answer = partial(self._answers.acknowledge, one.broker, item)
+        else:
+            self._accounts.drop((item,), "unknown_conversation")
+            text = "no such dialog is open here"
+            answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
+        self._rounds.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
+        self._dialogs.let_go(one)
+        return False
+
+    def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
+        """It is stored already, or about to be: acknowledge again, at once (DLP-19, DLP-33)."""
+        self._accounts.repeated(item)
+        if one.live is not None:
+            out = one.broker.outgoing(one.live)
+            if self._receipts.contradicts(one.broker, one.live, item):
+                return
+            if (item.sequence, item.fragment) <= (out.stored_sequence, out.stored_fragment):
+                self._transmitter.owe_ack(one.broker, out, 1, at_once=True)
+
+    def _note_gap(self, one: ArrivingDialog) -> None:
+        if one.live is not None and one.arrivals is not None:
+            out = one.broker.outgoing(one.live)
+            out.held_ranges = one.arrivals.ranges()
+            out.highest_seen = max(out.highest_seen, one.arrivals.highest_seen)
+            if out.stored_sequence >= 0:
+                self._transmitter.owe_ack(one.broker, out, 1, at_once=False)
+
+    def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
+        """An Error overtakes: it is taken whatever gaps exist (DLG-30)."""
+        code, text = _read_error(item.body)  # the text is for an application, if one still waits
+        round_ = self._rounds.of(one.broker)
+        live = one.live
+        if live is None:  # message 0 was withdrawn: keep a tombstone (DLG-T30)
+            live = self._storing.new_target(one.broker, item, State.CLOSED)
+            closed = msgspec.structs.replace(
+                live.endpoint,
+                receive_sequence=item.sequence + 1,
+                far_end_sequence=item.sequence,
+                error_code=code,
+                purge_at=later(self._clock.utc(), one.broker.options.replay_guard),
+            )
+            live.endpoint = closed
+            round_.create(live)
+        else:
+            round_.step(live, dialog.ErrorReceived(code, text, item.sequence))
+        assert one.arrivals is not None
+        self._memory.size -= one.arrivals.size
+        self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
+        self._early.update(one)
+        self._accounts.stored += 1
+        stored = partial(self._storing.stored, one, live, [item], over=True)
+        self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)
+        self._rounds.finish_all(urgent=True)
+
+
+def _is_repeat(live: Live, item: Fragment) -> bool:
+    return item.sequence < live.endpoint.receive_sequence
+
+
+def _read_error(body: bytes) -> tuple[int, str]:
+    """Code and description of an application's Error (DLG-29); hostile bytes give a plain one."""
+    try:
+        value = msgspec.json.decode(body, type=_ErrorBody)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 1, "the error message of the other side cannot be read"
+    return value.code, value.description[:_LONGEST_TEXT]
+
+
+class _ErrorBody(msgspec.Struct):
+    code: int
+    description: str = ""

@@ -1,0 +1,40 @@
+"""Boxcars: what is sent here and what passes through share the boxcars to a destination (TRN-43).
+
+Reads:  the levels of what waits.      Calls: the transmitter and the forwarder, which fill them.
+Never:  holds an item.
+"""
+
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.outgoing.transmitter import Transmitter
+
+
+class Boxcars:
+    """One per instance; the transport asks here for items."""
+
+    def __init__(self, *, transmitter: Transmitter, forwarder: Forwarder) -> None:
+        self._transmitter = transmitter
+        self._forwarder = forwarder
+        self._others_first = False
+
+    def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
+        """Items for a destination; what waits at the same level has the first place by turns."""
+        others = self._forwarder.level(address)
+        if others is None:
+            return self._transmitter.fill(address, room_bytes, room_items)
+        own = self._transmitter.level(address)
+        if own is None:  # acks may wait all the same, and are not to wait for all of the others
+            own = others
+        if own == others:
+            self._others_first = not self._others_first
+        if own < others or (own == others and self._others_first):
+            items = self._forwarder.fill(address, room_bytes, room_items)
+            room = room_bytes - sum(map(len, items))
+            if room > 0 and len(items) < room_items:
+                items += self._transmitter.fill(address, room, room_items - len(items))
+            return items
+        items = self._transmitter.fill(address, room_bytes, room_items)
+        room = room_bytes - sum(map(len, items))
+        if room > 0 and len(items) < room_items:
+            count = room_items - len(items)
+            items += self._forwarder.fill(address, room, count, alone=not items)
+        return items

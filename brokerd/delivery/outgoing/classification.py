@@ -1,0 +1,179 @@
+"""Classifying dialogs: where each of them sends, or why it waits (XMT-5, XMT-6).
+
+Reads: routing tables, by way of `routes.py`.      Calls: routes, broker.rounds.
+Never: sends; the transmitter does, to the address that is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.rounds import Round
+from brokerd.broker.transmission import Outgoing
+from brokerd.clock import Clock
+from brokerd.delivery.incoming.counters import Log
+from brokerd.delivery.peers.router import Router
+from brokerd.delivery.peers.routing_changes import Affected, affected, expired
+from brokerd.ids import show
+from brokerd.protocol import dialog
+from brokerd.routing.classify import Delayed, Local, Remote
+from brokerd.routing.mirror import Pair
+from brokerd.routing.reasons import Reason
+from brokerd.routing.table import pair_of
+from brokerd.telemetry.logs import MESSAGE_CLASSIFY
+
+HERE = "LOCAL"
+"""In place of an address: a broker of this instance."""
+NO_BINDING = -9727
+"""Encryption was asked for and nothing to encrypt with is set up (DLG-12, SEC-14)."""
+
+
+class Classifying:
+    """Gives dialogs their address, and keeps those that have none."""
+
+    __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")
+
+    def __init__(
+        self,
+        *,
+        router: Router,
+        clock: Clock,
+        log: Log,
+        settled: Callable[[Broker, Outgoing], None],
+    ) -> None:
+        """`settled`: a dialog has its address, now that its choice of a route is stored."""
+        self._router = router
+        self._clock = clock
+        self._log = log
+        self._settled = settled
+        self._snapshot = router.snapshot()
+        self._looked_at = clock.utc()
+        self.delayed: dict[Outgoing, Broker] = {}
+        """Dialogs that wait for a route (XMT-6)."""
+
+    def classified(self, broker: Broker, out: Outgoing) -> bool:
+        """Whether it is known where this dialog sends; else it is delayed with a reason (XMT-6)."""
+        if out.address is not None:
+            return True
+        if out.choosing:
+            return False
+        endpoint = out.live.endpoint
+        decision = self._router.outgoing(broker, endpoint, out)
+        out.decision = decision
+        if isinstance(decision, Delayed):
+            self.delay(broker, out, decision)
+            return False
+        self.delayed.pop(out, None)
+        out.matches, out.matched_at = 0, None
+        address = HERE
+        if isinstance(decision, Remote):
+            if endpoint.encryption:
+                self._fail(broker, out)
+                return False
+            address = decision.address
+        self._tell(broker, out, address, decision)
+        if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
+            self._keep_choice(broker, out, decision, address)
+            return False
+        out.address = address
+        return True
+
+    def is_named(self, broker: Broker, out: Outgoing) -> bool:
+        """Whether a route names the service and the broker that a bound dialog sends to (RTE-8)."""
+        endpoint = out.live.endpoint
+        far = endpoint.far_broker
+        return far is not None and self._router.names(broker, endpoint.far_service, far)
+
+    def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
+        """It keeps its place and is tried again (XMT-9)."""
+        out.decision = decision
+        out.matches += 1
+        out.matched_at = self._clock.utc()
+        if (out.status, out.detail) != (decision.reason, decision.detail):
+            self._log.info(
+                MESSAGE_CLASSIFY,
+                subclass="delayed",
+                broker=broker.name,
+                conversation_id=show(out.live.endpoint.conversation_id),
+                to_service=out.live.endpoint.far_service,
+                reason=decision.reason,
+            )
+        self._explain(out, decision.reason, decision.detail)
+        self.delayed[out] = broker
+
+    def changed(self) -> Affected:
+        """What has changed in routing since this was asked last (XMT-11)."""
+        before, self._snapshot = self._snapshot, self._router.snapshot()
+        return affected(before, self._snapshot)
+
+    def expired(self) -> Affected:
+        """What the routes concern that have expired since this was asked last (XMT-9)."""
+        since, self._looked_at = self._looked_at, self._clock.utc()
+        return expired(self._snapshot, since, self._looked_at)
+
+    def mirrored(self, pair: Pair) -> Affected:
+        """What the mirrored routes to these addresses concern (RTE-53)."""
+        found = Affected()
+        for broker_id, routes in self._snapshot.routes.items():
+            for route in routes:
+                if pair_of(route) == pair:
+                    found.route(broker_id, route, self._snapshot.instance)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Delayed dialogs by status key (MON-9)."""
+        counts: dict[str, int] = {}
+        for out in self.delayed:
+            counts[out.status] = counts.get(out.status, 0) + 1
+        return counts
+
+    def _tell(self, broker: Broker, out: Outgoing, address: str, decision: Local | Remote) -> None:
+        endpoint = out.live.endpoint
+        self._log.debug(
+            MESSAGE_CLASSIFY,
+            subclass="local" if address == HERE else "remote",
+            broker=broker.name,
+            conversation_id=show(endpoint.conversation_id),
+            to_service=endpoint.far_service,
+            next_address=address,
+            origin="here",
+            route=decision.route,
+            step=decision.step,
+        )
+
+    def _fail(self, broker: Broker, out: Outgoing) -> None:
+        """It must be encrypted and cannot be: error it, never send in clear (DLG-12)."""
+        text = "the dialog must be encrypted, and no dialog security is set up for this service"
+        self._explain(out, Reason.NO_BINDING, out.live.endpoint.far_service)
+        round_ = Round(broker, self._clock.utc())
+        round_.step(out.live, dialog.FaultStruck(NO_BINDING, text))
+        round_.join(lambda: None)
+
+    def _keep_choice(
+        self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
+    ) -> None:
+        """Where there was a choice it is stored before the first fragment leaves (RTE-29)."""
+        round_ = Round(broker, self._clock.utc())
+        live = out.live
+        chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
+        round_.apply(live, dialog.Step(chosen))
+        out.choosing = True
+        round_.join(partial(self._chosen, broker, out, decision, address))
+
+    def _chosen(
+        self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
+    ) -> None:
+        out.choosing = False
+        if out.live.gone:
+            return
+        if out.decision is decision:  # else routing has changed meanwhile
+            out.address = address
+        self._settled(broker, out)
+
+    def _explain(self, out: Outgoing, status: str, detail: str) -> None:
+        if (out.status, out.detail) != (status, detail):
+            out.status, out.detail, out.since = status, detail, self._clock.utc()

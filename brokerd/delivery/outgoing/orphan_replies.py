@@ -1,0 +1,226 @@
+"""Answers to items whose dialog has no endpoint here any more (DLP-48, DLG-T28, DLP-57).
+
+Reads: the item that is answered.      Calls: routes, protocol.frames.
+Never: keeps anything: an answer that is lost is asked for again by a repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.transmission import WHOLE
+from brokerd.delivery.incoming.ack_log import AckLog
+from brokerd.delivery.peers.router import Router
+from brokerd.ids import BrokerId, InstanceId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
+from brokerd.routing.classify import Delayed, Local, Remote
+from brokerd.routing.reasons import Reason
+
+MOST_WAITING = 10_000
+"""Answers that wait for a destination; the oldest go first."""
+
+
+HandBack = Callable[[InstanceId, list[Item]], bool]
+"""Gives items to a neighbour over the connection that there is; False = not now (NBT-1)."""
+
+
+class LooseAnswers:
+    """Unsequenced items that belong to no endpoint, by destination."""
+
+    def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop], ack_log: AckLog) -> None:
+        self._router = router
+        self._ack_log = ack_log
+        self._hop = hop
+        self._waiting: dict[str, deque[Item]] = {}
+        self.notify: Callable[[str], None] = lambda _address: None
+        self.deliver_here: Callable[[list[Item]], None] = lambda _items: None
+        """Takes answers for brokers of this instance."""
+        self.hand_back: HandBack = lambda _neighbour, _items: False
+
+    def acknowledge(
+        self, broker: Broker, item: Fragment, *, neighbour: InstanceId | None = None
+    ) -> None:
+        """Acknowledge a message for a dialog that is gone, so that it is not repeated.
+
+        An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
+        settled = not item.from_initiator
+        ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
+        self._send(
+            broker,
+            item,
+            AckOnly(
+                item.conversation_id,
+                not item.from_initiator,
+                item.to_service,
+                item.from_service,
+                broker.broker_id,
+                ack,
+                self._hop(item.from_broker),
+            ),
+            neighbour,
+        )
+
+    def refuse(
+        self,
+        broker: Broker,
+        item: Fragment,
+        code: int,
+        text: str,
+        *,
+        neighbour: InstanceId | None = None,
+    ) -> None:
+        """Answer with an error made by this broker (DLP-42)."""
+        self._send(
+            broker,
+            item,
+            BrokerErrorItem(
+                item.conversation_id,
+                not item.from_initiator,
+                item.to_service,
+                item.from_service,
+                broker.broker_id,
+                code,
+                text,
+                self._hop(item.from_broker),
+            ),
+            neighbour,
+        )
+
+    def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
+        """End the stray endpoint of a broker that is not the bound one (DLP-45)."""
+        endpoint = live.endpoint
+        self._leave(
+            broker,
+            endpoint.far_service,
+            BrokerId(ack.broker_id),
+            BrokerErrorItem(
+                endpoint.conversation_id,
+                endpoint.is_initiator,
+                endpoint.service,
+                endpoint.far_service,
+                broker.broker_id,
+                code,
+                text,
+                self._hop(BrokerId(ack.broker_id)),
+            ),
+            endpoint.is_initiator,
+        )
+
+    def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
+        """Tell the other side of an endpoint that is gone why it went (DLG-M7)."""
+        item = BrokerErrorItem(
+            endpoint.conversation_id,
+            endpoint.is_initiator,
+            endpoint.service,
+            endpoint.far_service,
+            broker.broker_id,
+            code,
+            text,
+            self._hop(endpoint.far_broker or BrokerId(b"")),
+        )
+        far = endpoint.far_broker
+        self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
+
+    def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
+        """Say FIRST_ACKED for an initiator that is gone and never had the occasion (DLP-57)."""
+        endpoint = live.endpoint
+        said = Ack(
+            sequence=endpoint.receive_sequence - 1,
+            fragment=WHOLE if endpoint.receive_sequence else -1,
+            highest_seen=endpoint.receive_sequence - 1,
+            base_sequence=endpoint.send_sequence,
+            broker_id=broker.broker_id,
+            first_acked=True,
+        )
+        self._leave(
+            broker,
+            endpoint.far_service,
+            BrokerId(ack.broker_id),
+            AckOnly(
+                endpoint.conversation_id,
+                True,
+                endpoint.service,
+                endpoint.far_service,
+                broker.broker_id,
+                said,
+                self._hop(BrokerId(ack.broker_id)),
+            ),
+            True,
+        )
+
+    def ask(self, broker: Broker, endpoint: DialogEndpoint) -> None:
+        """Ask the initiator whether message 0 is settled: acknowledge once more (DLP-57)."""
+        assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
+        far, service = endpoint.far_broker, endpoint.far_service
+        if far is None:
+            return
+        last = endpoint.receive_sequence - 1
+        had = Ack(last, WHOLE if last >= 0 else -1, last, 0, broker.broker_id)
+        question = AckOnly(
+            endpoint.conversation_id,
+            False,
+            endpoint.service,
+            service,
+            broker.broker_id,
+            had,
+            self._hop(far),
+        )
+        self._leave(broker, service, far, question, False)
+
+    def settled(self, broker: Broker, asked: AckOnly) -> None:
+        """Answer a target that acknowledges to an initiator that is gone: FIRST_ACKED (DLP-57)."""
+        said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
+        answer = AckOnly(
+            asked.conversation_id,
+            True,
+            asked.to_service,
+            asked.from_service,
+            broker.broker_id,
+            said,
+            self._hop(asked.from_broker),
+        )
+        self._leave(broker, asked.from_service, asked.from_broker, answer, True)
+
+    def take(self, address: str, room: int) -> list[Item]:
+        """Up to `room` answers for a destination."""
+        waiting = self._waiting.get(address)
+        if not waiting:
+            return []
+        return [waiting.popleft() for _ in range(min(room, len(waiting)))]
+
+    def _send(
+        self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
+    ) -> None:
+        """To where the item came from; where no route leads there, the way it came (NBT-1)."""
+        far, initiator = item.from_broker, not item.from_initiator
+        if self._leave(broker, item.from_service, far, answer, initiator) or not neighbour:
+            return
+        if self.hand_back(neighbour, [answer]) and self._ack_log.is_on:
+            self._ack_log.sent(broker, answer, None)
+
+    def _leave(
+        self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
+    ) -> bool:
+        """Whether there is a route, or nothing of this broker may leave."""
+        decision = self._router.loose(
+            broker, service, far, answer.conversation_id, from_initiator=from_initiator
+        )
+        if not isinstance(decision, Delayed) and self._ack_log.is_on:
+            self._ack_log.sent(broker, answer, None)
+        if isinstance(decision, Local):  # after what is being dispatched just now
+            hop = msgspec.structs.replace(answer.hop, local_target=decision.broker_id)
+            answer = msgspec.structs.replace(answer, hop=hop)
+            asyncio.get_running_loop().call_soon(self.deliver_here, [answer])
+        if not isinstance(decision, Remote):
+            return isinstance(decision, Local) or decision.reason == Reason.SENDER_DISABLED
+        waiting = self._waiting.setdefault(decision.address, deque(maxlen=MOST_WAITING))
+        waiting.append(answer)
+        self.notify(decision.address)
+        return True

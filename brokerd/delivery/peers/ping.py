@@ -1,0 +1,233 @@
+"""Pinging: walks the routing of a service name out and back, and says what each hop did (NBT-7).
+
+Reads:  routing, the state of destinations.      Calls: the transport, by `send` and `send_to`.
+Never:  touches a dialog, a queue or a store, or takes a turn of the balancer.
+Wakes:  when a TRACE comes, when a connection that one waits for is there.
+Fails:  a TRACE that is lost is told by the time-out of who asks, with the steps known until then.
+
+What goes wrong on the way is told against the way it came, hop by hop: each instance remembers for
+a while which neighbour brought what. So a way back that does not exist is told all the same.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from brokerd.broker.broker import Broker
+from brokerd.clock import Clock
+from brokerd.delivery.peers.router import Router
+from brokerd.ids import BrokerId, IdSource, InstanceId
+from brokerd.protocol.trace import MOST_HOPS, MOST_STEPS, Leg, Step, Trace
+from brokerd.routing.classify import ArrivalKey, DialogKey
+from brokerd.routing.explain import Explanation
+from brokerd.transport.destination import DestinationState, DestinationStatus
+
+CONNECT_WAIT: Final = 5.0
+"""Seconds that a TRACE waits for a connection; then that is what is told."""
+MOST_DETAIL: Final = 500
+MOST_REMEMBERED: Final = 1000
+MOST_IN_A_SECOND: Final = 50
+"""TRACEs that are dealt with; each walks all routes, and peers may send what they like."""
+
+
+class Pong(msgspec.Struct, frozen=True):
+    """What became of a ping."""
+
+    steps: tuple[Step, ...]
+    is_complete: bool
+    """It has gone out and come back."""
+    seconds: float
+
+
+class Pinging:
+    """One per instance: asks, passes on, turns round, and tells."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        brokers: Mapping[str, Broker],
+        router: Router,
+        clock: Clock,
+        ids: IdSource,
+        status: Callable[[str], DestinationStatus],
+        send: Callable[[InstanceId, Trace], bool],
+        send_to: Callable[[str, Trace], bool],
+        answers: bool,
+    ) -> None:
+        """`send`: to a neighbour over the connection there is. `send_to`: to an address, False = a
+        connection is being opened. `answers`: whether neighbours are told anything (NBT-4)."""
+        self._name = name
+        self._brokers = brokers
+        self._router = router
+        self._clock = clock
+        self._ids = ids
+        self._status = status
+        self._send = send
+        self._send_to = send_to
+        self._answers = answers
+        self._asked: dict[bytes, tuple[asyncio.Future[bool], list[Trace]]] = {}
+        self._came: OrderedDict[tuple[bytes, Leg], InstanceId] = OrderedDict()
+        self._waiting: dict[str, dict[bytes, Trace]] = {}
+        self._second, self._dealt = 0.0, 0
+
+    async def ping(
+        self,
+        broker: Broker,
+        service: str,
+        *,
+        broker_id: BrokerId | None,
+        from_service: str,
+        wait: float,
+    ) -> Pong:
+        """Ask from a broker of this instance, and wait so many seconds at most."""
+        began = self._clock.monotonic()
+        number = self._ids.fresh()
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        trace = Trace(
+            number,
+            Leg.OUT,
+            service,
+            broker_id or b"",
+            from_service,
+            broker.broker_id,
+            MOST_HOPS,
+        )
+        last = [trace]
+        self._asked[number] = over, last
+        try:
+            self._leave(broker, trace)
+            await asyncio.wait({over}, timeout=wait)
+        finally:
+            del self._asked[number]
+        done = over.done() and over.result()
+        return Pong(last[0].steps, done, self._clock.monotonic() - began)
+
+    def take(self, neighbour: InstanceId, trace: Trace) -> None:
+        """A neighbour brought it."""
+        if trace.leg in (Leg.TOLD_BACK, Leg.TOLD_OUT):
+            self._tell(trace, is_complete=False)
+            return
+        if not self._answers or self._too_many() or len(trace.steps) >= MOST_STEPS:
+            return
+        self._came.setdefault((trace.number, trace.leg), neighbour)  # the first: routes may circle
+        if len(self._came) > MOST_REMEMBERED:
+            self._came.popitem(last=False)
+        out = trace.leg is Leg.OUT
+        service, named = (
+            (trace.service, trace.broker_id) if out else (trace.from_service, trace.from_broker)
+        )
+        key = ArrivalKey(service, BrokerId(named) if named else None, out, trace.hops)
+        any_broker = next(iter(self._brokers.values()))
+        self._follow(trace, self._router.explain(any_broker, key), "")
+
+    def came_online(self, address: str) -> None:
+        """Send what has waited for a connection there."""
+        for trace in self._waiting.pop(address, {}).values():
+            self._pass_on(address, trace)
+
+    def _leave(self, broker: Broker, trace: Trace) -> None:
+        """It begins one of its ways at a broker of this instance."""
+        out = trace.leg is Leg.OUT
+        service, named = (
+            (trace.service, trace.broker_id) if out else (trace.from_service, trace.from_broker)
+        )
+        key = DialogKey(service, BrokerId(named) if named else None, broker.broker_id, out)
+        self._follow(trace, self._router.explain(broker, key), broker.name)
+
+    def _follow(self, trace: Trace, found: Explanation, broker: str) -> None:
+        """Note what was decided here, and do it."""
+        step = Step(
+            str(trace.leg),
+            self._name,
+            broker,
+            found.outcome,
+            next((one.step for one in found.steps if one.routes and one.step.isdigit()), ""),
+            found.route,
+            found.where,
+            found.reason,
+            "",
+        )
+        hops = trace.hops - found.hops_used
+        trace = msgspec.structs.replace(trace, steps=(*trace.steps, step), hops=max(0, hops))
+        self._note(trace)
+        if found.outcome == "local":
+            self._arrive(trace, self._brokers[found.where])
+        elif found.outcome == "remote":
+            self._pass_on(found.where, trace)
+        else:
+            self._tell(trace, is_complete=False)
+
+    def _arrive(self, trace: Trace, broker: Broker) -> None:
+        if trace.leg is Leg.OUT:  # the reply goes by the routes of this broker (RTE-2)
+            back = msgspec.structs.replace(
+                trace, leg=Leg.BACK, broker_id=broker.broker_id, hops=MOST_HOPS
+            )
+            self._leave(broker, back)
+        elif trace.number in self._asked:
+            self._tell(trace, is_complete=True)
+        else:
+            text = "replies come to this instance, and not to the one that asks"
+            self._tell(_amended(trace, "", text), is_complete=False)
+
+    def _pass_on(self, address: str, trace: Trace) -> None:
+        if self._send_to(address, trace):
+            return
+        if self._status(address).state is DestinationState.SUPPRESSED:
+            self._unreachable(address, trace)
+            return
+        self._waiting.setdefault(address, {})[trace.number] = trace
+        asyncio.get_running_loop().call_later(CONNECT_WAIT, self._give_up, address, trace)
+
+    def _give_up(self, address: str, trace: Trace) -> None:
+        waiting = self._waiting.get(address, {})
+        if waiting.get(trace.number) is trace:
+            del waiting[trace.number]
+            if not waiting:
+                del self._waiting[address]
+            self._unreachable(address, trace)
+
+    def _unreachable(self, address: str, trace: Trace) -> None:
+        status = self._status(address)
+        text = status.detail[:MOST_DETAIL] or "no connection yet"
+        self._tell(_amended(trace, status.reason or "connect_failed", text), is_complete=False)
+
+    def _tell(self, trace: Trace, *, is_complete: bool) -> None:
+        """It is over: to who asks, over those who brought it."""
+        asked = self._asked.get(trace.number)
+        if asked is not None:
+            self._note(trace)
+            if not asked[0].done():
+                asked[0].set_result(is_complete)
+            return
+        neighbour = None
+        if trace.leg in (Leg.BACK, Leg.TOLD_BACK):
+            neighbour = self._came.get((trace.number, Leg.BACK))
+        leg = Leg.TOLD_BACK
+        if neighbour is None:
+            leg, neighbour = Leg.TOLD_OUT, self._came.get((trace.number, Leg.OUT))
+        hops = trace.hops - 1 if trace.leg is leg else MOST_HOPS
+        if neighbour is not None and hops >= 0:
+            self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
+
+    def _note(self, trace: Trace) -> None:
+        """What is known so far, should nothing more be heard."""
+        asked = self._asked.get(trace.number)
+        if asked is not None and len(trace.steps) >= len(asked[1][0].steps):
+            asked[1][0] = trace
+
+    def _too_many(self) -> bool:
+        now = self._clock.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._dealt = now, 0
+        self._dealt += 1
+        return self._dealt > MOST_IN_A_SECOND
+
+
+def _amended(trace: Trace, reason: str, detail: str) -> Trace:
+    """What was decided last did not work out."""
+    last = msgspec.structs.replace(trace.steps[-1], reason=reason, detail=detail)
+    return msgspec.structs.replace(trace, steps=(*trace.steps[:-1], last))
