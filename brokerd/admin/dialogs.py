@@ -12,10 +12,10 @@ from typing import Protocol
 
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
+from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import Round
-from brokerd.broker.transactions import Transaction
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import Instant
 from brokerd.delivery.outgoing.attempts import Attempts
 from brokerd.delivery.outgoing.classification import HERE

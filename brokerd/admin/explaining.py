@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.outgoing.attempts import Attempts
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router

@@ -15,9 +15,9 @@ from brokerd.broker import checks
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.held import CHECK_OVERRUN, Held
+from brokerd.broker.parking import CHECK_OVERRUN, Held
 from brokerd.broker.queues import QueuedMessage, QueueState, Taken
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
     Busy,

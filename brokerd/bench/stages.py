@@ -42,11 +42,11 @@ STAGES: dict[str, tuple[str, ...]] = {
         "protocol.sending",
         "broker.endpoints",
     ),
-    "changeset": ("broker.rounds", "delivery.fastpath.rows", "storage.changes"),
+    "changeset": ("broker.changeset", "delivery.fastpath.rows", "storage.changes"),
     "queue_and_wake_up": (
         "broker.queue",
-        "broker.beyond",
-        "broker.waiting",
+        "broker.backlog",
+        "broker.receive_waiters",
         "broker.groups",
         "activation.",
     ),
@@ -56,7 +56,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "verbs.",
         "broker.",
     ),
-    "delivery": ("delivery.", "routing.", "broker.transmission"),
+    "delivery": ("delivery.", "routing.", "broker.outgoing"),
     "wire": ("transport.", "protocol."),
 }
 """How the modules of each stage begin; the longest beginning that fits decides."""

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from brokerd.broker.beyond import Place, Source
+from brokerd.broker.backlog import Place, Source
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
+from brokerd.broker.dialog_events import Told
 from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group, Holder
-from brokerd.broker.happenings import Told
-from brokerd.broker.held import HeldGroups
 from brokerd.broker.insisting import insist
 from brokerd.broker.inspection import Inspection
+from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.broker.pairs import Pairs
+from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
-from brokerd.broker.transmission import Outgoing, OutgoingMemory, OutgoingOptions, held_in
 from brokerd.broker.unfinished import Unfinished
 from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
@@ -52,7 +52,7 @@ from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
 if TYPE_CHECKING:
-    from brokerd.broker.rounds import Lost
+    from brokerd.broker.changeset import Lost
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"

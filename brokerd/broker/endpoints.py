@@ -21,9 +21,9 @@ from brokerd.protocol.transitions import State
 
 if TYPE_CHECKING:
     from brokerd.broker.groups import Group
+    from brokerd.broker.outgoing import Outgoing
     from brokerd.broker.pairs import Pair
     from brokerd.broker.queues import QueuedMessage, QueueState
-    from brokerd.broker.transmission import Outgoing
     from brokerd.storage.changes import QueueRow
     from brokerd.storage.retention import Kept
 

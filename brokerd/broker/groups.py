@@ -15,10 +15,10 @@ from brokerd.ids import EndpointKey, GroupId, show
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
-    from brokerd.broker.held import Held
     from brokerd.broker.moves import Moves
+    from brokerd.broker.parking import Held
     from brokerd.broker.queues import QueueState
-    from brokerd.broker.waiting import ReceiveWait
+    from brokerd.broker.receive_waiters import ReceiveWait
 
 
 class Holder(Protocol):

@@ -4,7 +4,7 @@ Reads: the store, for messages beyond the window.      Calls: storage (through `
 Never: commits; transactions take messages from here and give them back.
 
 The window holds, level by level, the messages with the lowest queuing orders. A message that
-arrives while others of its level are beyond the window stays beyond it too (`beyond.py`), and
+arrives while others of its level are beyond the window stays beyond it too (`backlog.py`), and
 nothing is received while a message that comes before it is in the store only.
 """
 
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from brokerd.broker.ageing import Ageing, oldest_at
-from brokerd.broker.beyond import Beyond, Found, Source
+from brokerd.broker.backlog import Beyond, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
-from brokerd.broker.waiting import ReceiveWait, WaitingLine
+from brokerd.broker.receive_waiters import ReceiveWait, WaitingLine
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, MessageId
 from brokerd.model import SYSTEM_TYPES, Queue, is_system

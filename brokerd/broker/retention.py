@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from brokerd.broker.broker import Broker
+    from brokerd.broker.changeset import NewMessage
     from brokerd.broker.endpoints import Live
     from brokerd.broker.queues import QueueState, Taken
-    from brokerd.broker.rounds import NewMessage
-    from brokerd.broker.transactions import Transaction
+    from brokerd.broker.transaction import Transaction
 
 
 def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | None:

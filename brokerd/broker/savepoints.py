@@ -1,7 +1,7 @@
 """Savepoints: how far a transaction had come, so that it can go back there (GRP-21).
 
 Reads: nothing.      Calls: nothing.
-Never: undoes anything; `transactions.py` does, to what a mark says.
+Never: undoes anything; `transaction.py` does, to what a mark says.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every endpoint of a broker in turn, for what administration does to many of them.
 
-Reads: the store, by key.      Calls: broker.endpoints, broker.rounds.
+Reads: the store, by key.      Calls: broker.endpoints, broker.changeset.
 Never: holds more than one batch in memory, or removes what somebody has locked.
 """
 
@@ -11,9 +11,9 @@ import asyncio
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import Round
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 

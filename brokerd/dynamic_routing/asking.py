@@ -23,7 +23,7 @@ import msgspec
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.dynamic_routing.made import Made, MadeRoutes
 from brokerd.dynamic_routing.requests import (

@@ -24,7 +24,7 @@ import msgspec
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.events.payload import owed_again
 from brokerd.events.rows import view_row

@@ -17,12 +17,12 @@ from brokerd.admin.operations import Operations
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import LIFETIMES, Broker
+from brokerd.broker.changeset import Lost
+from brokerd.broker.dialog_events import Told, fields_of
 from brokerd.broker.endpoints import Live
-from brokerd.broker.happenings import Told, fields_of
+from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
-from brokerd.broker.rounds import Lost
-from brokerd.broker.transmission import Outgoing
 from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
 from brokerd.config.exposure import OpenListener

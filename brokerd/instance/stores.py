@@ -15,7 +15,7 @@ import msgspec
 from brokerd.admin.figures import Times
 from brokerd.admin.objects.attach import attach
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import show_instant
 from brokerd.errors import StoreFull
 from brokerd.ids import BrokerId, InstanceId, show

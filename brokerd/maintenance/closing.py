@@ -1,13 +1,13 @@
 """Lifetimes that are over, and closed endpoints that may go (PER-23, PER-24, DLG-31).
 
-Reads: the store, by index.      Calls: broker.rounds.
+Reads: the store, by index.      Calls: broker.changeset.
 Never: removes a row before its guard time is over; works in batches between other commits.
 """
 
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
+from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import Round
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint

@@ -1,13 +1,13 @@
 """Conversation timers that are due: a DialogTimer message each, on the local queue (DLG-36).
 
-Reads: the store, by index.      Calls: broker.rounds.
+Reads: the store, by index.      Calls: broker.changeset.
 Never: waits for a group lock (GRP-7), tells the peer, or keeps more than a batch in memory.
 Wakes: when the earliest is due, and every tick.
 """
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import Round
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.storage.timers import Timer

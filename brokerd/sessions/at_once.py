@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from brokerd.broker.transactions import Transaction, TxState
+from brokerd.broker.transaction import Transaction, TxState
 from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT

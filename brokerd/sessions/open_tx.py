@@ -1,6 +1,6 @@
 """A transaction that lasts over several requests, which run in the order they came (CLP-31).
 
-Reads: parsed requests.      Calls: performing, verbs.receives, broker.transactions.
+Reads: parsed requests.      Calls: performing, verbs.receives, broker.transaction.
 Never: writes to the client; it tells its session the outcome of each request.
 """
 
@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import Undone
-from brokerd.broker.transactions import TxState
+from brokerd.broker.transaction import TxState
 from brokerd.errors import (
     BrokerError,
     Busy,

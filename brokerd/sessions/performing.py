@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.blocked import Blocked
+from brokerd.broker.changeset import TIMER
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
-from brokerd.broker.rounds import TIMER
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show

@@ -18,7 +18,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.groups import ends_by_itself
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames

@@ -15,7 +15,7 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
 from brokerd.broker.poison import Undone
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.errors import (
     AccessDenied,

@@ -1,6 +1,6 @@
 """What a session has under way, and requests that are transactions of their own (CLP-34).
 
-Reads: parsed requests.      Calls: performing, broker.transactions.
+Reads: parsed requests.      Calls: performing, broker.transaction.
 Never: writes to the client; it tells its session the outcome of each request.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import BrokerError, TransactionAborted
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.performing import judge, message_values, perform

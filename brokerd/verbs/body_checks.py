@@ -12,8 +12,8 @@ from functools import partial
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.held import CHECK_OVERRUN
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.parking import CHECK_OVERRUN
+from brokerd.broker.transaction import Transaction
 from brokerd.checking.checker import Outcome, Verdict
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.errors import CheckOverrun, CheckUnavailable

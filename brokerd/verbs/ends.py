@@ -1,6 +1,6 @@
 """END of dialogs (DLG-18 to DLG-25, DLG-47), within a transaction.
 
-Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
+Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
 Never: commits, or changes anything before all it needs is at hand: where it has to wait it returns
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
@@ -18,7 +18,7 @@ from typing import Final
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog

@@ -1,6 +1,6 @@
 """MOVE CONVERSATION, and the state that an application keeps for a group (GRP-18 to GRP-22).
 
-Reads: the broker's memory.      Calls: locks, broker.transactions.
+Reads: the broker's memory.      Calls: locks, broker.transaction.
 Never: commits, or changes anything before it has every lock it needs.
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.groups import Group
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol import dialog

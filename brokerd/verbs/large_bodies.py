@@ -12,7 +12,7 @@ from functools import partial
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction, TxState
+from brokerd.broker.transaction import Transaction, TxState
 from brokerd.errors import StoreFault
 
 STORED = "stored"

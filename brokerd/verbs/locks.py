@@ -12,7 +12,7 @@ import asyncio
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, break_deadlock, ends_by_itself
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import ConversationNotFound, GroupNotFound, LockTimeout
 from brokerd.ids import GroupId, Handle, show
 

@@ -1,6 +1,6 @@
 """RECEIVE and GET CONVERSATION GROUP: choosing a group, taking, waiting (RCV, GRP-14 to 17).
 
-Reads: the broker's memory.      Calls: locks, broker.queues, broker.transactions.
+Reads: the broker's memory.      Calls: locks, broker.queues, broker.transaction.
 Never: commits, or takes anything before all it takes is at hand: where it has to wait it returns
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
@@ -17,8 +17,8 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group, break_deadlock
 from brokerd.broker.queues import QueueState, Taken
-from brokerd.broker.transactions import Transaction
-from brokerd.broker.waiting import ReceiveWait
+from brokerd.broker.receive_waiters import ReceiveWait
+from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
     AccessDenied,

@@ -1,6 +1,6 @@
 """RESEND PENDING: what a broken dialog could not send goes out on another one (PBT-12).
 
-Reads: the frozen rows of the old dialog.      Calls: verbs.sends, broker.transactions.
+Reads: the frozen rows of the old dialog.      Calls: verbs.sends, broker.transaction.
 Never: takes anything from the old dialog: its rows go when the application ends it (DLP-50).
 
 A message that was sent and not acknowledged may have arrived (DLG-27). Every copy keeps the id of
@@ -14,8 +14,8 @@ import msgspec
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId
 from brokerd.protocol.transitions import State

@@ -1,6 +1,6 @@
 """BEGIN DIALOG, SEND and their kin, each within a transaction (DLG, SND).
 
-Reads: the broker's memory.      Calls: locks, broker.transactions, broker.queues.
+Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
 Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
 has to wait returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the transaction is then marked failed by its session.
@@ -16,11 +16,11 @@ import msgspec
 from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
+from brokerd.broker.changeset import NewMessage
 from brokerd.broker.checks import check_before_sending
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
-from brokerd.broker.rounds import NewMessage
-from brokerd.broker.transactions import SEND, Transaction
+from brokerd.broker.transaction import SEND, Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
     AccessDenied,

@@ -1,13 +1,13 @@
 """What falls due in a dialog, and its removal: conversation timers, and the clean-up (DLG).
 
-Reads: the broker's memory.      Calls: locks, broker.transactions.
+Reads: the broker's memory.      Calls: locks, broker.transaction.
 Never: commits or waits: a verb that has to wait returns `Blocked` and is called again.
 Fails: with the errors of appendix A.
 """
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import Instant, show_instant
 from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifetime
 from brokerd.ids import Handle, show

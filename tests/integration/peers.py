@@ -13,7 +13,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.client.session import Session
 from brokerd.config.settings import Settings
 from brokerd.ids import ConversationId, Handle

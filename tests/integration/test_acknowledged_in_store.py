@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import FEW, OutgoingOptions
+from brokerd.broker.outgoing import FEW, OutgoingOptions
 from brokerd.client.session import Session
 from brokerd.protocol.frames import ERROR, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.storage.verifying import verify

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
+from brokerd.broker.changeset import Round
 from brokerd.broker.queues import WindowOptions
-from brokerd.broker.rounds import Round
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import LockTimeout
 from brokerd.protocol import client_frames as frames
 from brokerd.sessions.session import ClientSession

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction as Asked
 from brokerd.errors import ConversationNotFound, InvalidState

@@ -776,7 +776,7 @@ async def test_a_clean_up_is_told_with_who_did_it_and_why(daemon: Daemon, sessio
 
 
 async def clean_up(daemon: Daemon, handle: Handle) -> None:
-    from brokerd.broker.rounds import Round  # noqa: PLC0415
+    from brokerd.broker.changeset import Round  # noqa: PLC0415
     from brokerd.protocol.dialog import CleanupRequested  # noqa: PLC0415
 
     live = daemon.broker.endpoints.find(handle)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.transmission import FEW, ROW_COST, OutgoingOptions
+from brokerd.broker.outgoing import FEW, ROW_COST, OutgoingOptions
 from brokerd.client.session import Session
 from brokerd.config.settings import Authentication, Encryption, Endpoint
 from brokerd.protocol.frames import Item

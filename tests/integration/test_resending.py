@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.broker.transmission import OutgoingOptions
+from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.client.session import Session
 from brokerd.errors import (
     ConversationNotFound,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from brokerd.admin.objects import terminate
+from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import Round
 from brokerd.client.session import Session
 from brokerd.ids import ConversationId, Handle, show
 from brokerd.maintenance import closing

@@ -20,7 +20,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.groups import LockWait
 from brokerd.broker.queues import WindowOptions
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.client.link import Link
 from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect

@@ -17,11 +17,11 @@ from unittest.mock import patch
 
 from sqlalchemy import func, select
 
+from brokerd.broker.changeset import Round
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
-from brokerd.broker.rounds import Round
-from brokerd.broker.transactions import Transaction
-from brokerd.broker.waiting import WaitingLine
+from brokerd.broker.receive_waiters import WaitingLine
+from brokerd.broker.transaction import Transaction
 from brokerd.storage import flush, retention
 from brokerd.storage.leftovers import RetainedSweep
 from brokerd.storage.tables import retained_messages

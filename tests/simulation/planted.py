@@ -15,8 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.rounds import Round
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.changeset import Round
+from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.incoming.storing import Storing

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.queues import WindowOptions
-from brokerd.broker.transmission import OutgoingOptions
 from brokerd.config.settings import Endpoint, Settings
 from brokerd.testing.link import Conditions
 from brokerd.testing.simulation import objects, runs

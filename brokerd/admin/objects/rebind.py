@@ -1,7 +1,7 @@
 """A service moves to another queue, and its messages with it, in one commit (OBJ-35).
 
 Reads:  groups, endpoints and queues of one broker.
-Calls:  broker.transactions for the locks, storage for the commit.
+Calls:  broker.transaction for the locks, storage for the commit.
 Never:  moves a message that a transaction has taken: it waits for every group of the service.
 Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names who
         holds a group. Nothing was changed then.
@@ -17,7 +17,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import InUse
 from brokerd.model import Service
 from brokerd.objects.declared import Change, Kind

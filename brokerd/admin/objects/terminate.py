@@ -1,7 +1,7 @@
 """Dialogs that an administrator ends because an object they need goes (OBJ-36 to OBJ-38).
 
 Reads:  endpoints of one broker, in memory and in its store.
-Calls:  broker.transactions, one for each dialog: its group is locked as by any verb.
+Calls:  broker.transaction, one for each dialog: its group is locked as by any verb.
 Never:  begins unless told so explicitly (MAN-14), or tells a peer before it is durable.
 Fails:  `LockTimeout` names the transaction that holds a group; what is ended by then stays so.
 """
@@ -18,7 +18,7 @@ from brokerd.broker import sweeps
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint

@@ -14,7 +14,7 @@ from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import QueueState
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import QueueNotFound
 from brokerd.ids import EndpointKey

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from brokerd.broker.groups import Group
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import ClientId, show
 from brokerd.telemetry.metrics import HeldLock

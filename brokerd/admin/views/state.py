@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Instant
 from brokerd.config.exposure import OpenListener
 from brokerd.delivery.outgoing.attempts import Attempts, attempts

@@ -11,8 +11,8 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transactions import Transaction
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.outgoing.attempts import Attempts
 from brokerd.errors import InvalidArgument

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.forwarding.forwarder import Forwarder
 from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.transmitter import Transmitter

@@ -1,14 +1,14 @@
 """A send inside a transaction without the general forms, where there is nothing special about it.
 
-Reads: the broker's memory.      Calls: broker.transactions.
+Reads: the broker's memory.      Calls: broker.transaction.
 Never: waits, or says what is wrong: whatever is unusual is left to `verbs.send`, which does.
 """
 
 from __future__ import annotations
 
+from brokerd.broker.changeset import NewMessage
 from brokerd.broker.endpoints import Live
-from brokerd.broker.rounds import NewMessage
-from brokerd.broker.transactions import Transaction
+from brokerd.broker.transaction import Transaction
 from brokerd.ids import Handle, MessageId
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
-from brokerd.broker.transmission import Outgoing
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog

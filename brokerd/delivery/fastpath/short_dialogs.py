@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.broker.alike import Alike
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import one_way_line, one_way_rest
+from brokerd.broker.endpoint_template import Alike
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import publish
 from brokerd.clock import SECOND, Instant

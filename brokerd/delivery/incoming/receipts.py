@@ -11,7 +11,7 @@ from functools import partial
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.counters import Accounts, Log
 from brokerd.delivery.incoming.rounds import OpenRounds

@@ -1,6 +1,6 @@
 """The rounds that are under construction, one per broker at most (DSP-3).
 
-Reads: nothing.      Calls: broker.rounds.
+Reads: nothing.      Calls: broker.changeset.
 Never: decides what goes into a round.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.rounds import Round
+from brokerd.broker.changeset import Round
 from brokerd.clock import Clock
 from brokerd.ids import BrokerId
 

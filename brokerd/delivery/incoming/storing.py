@@ -15,8 +15,8 @@ from functools import partial
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.outgoing import WHOLE
 from brokerd.broker.queues import QueueState
-from brokerd.broker.transmission import WHOLE
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.acceptance import check_run, refuse_opening
 from brokerd.delivery.incoming.buffer import Arrivals

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.protocol.backoff import retransmit_delay
 from brokerd.routing.classify import Delayed

@@ -1,6 +1,6 @@
 """Classifying dialogs: where each of them sends, or why it waits (XMT-5, XMT-6).
 
-Reads: routing tables, by way of `routes.py`.      Calls: routes, broker.rounds.
+Reads: routing tables, by way of `routes.py`.      Calls: routes, broker.changeset.
 Never: sends; the transmitter does, to the address that is found here.
 """
 
@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.rounds import Round
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.changeset import Round
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.counters import Log
 from brokerd.delivery.peers.router import Router

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
 from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Hop, Item

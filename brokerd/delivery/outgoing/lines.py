@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.outgoing.ready_line import Turns
 from brokerd.telemetry.metrics import Histogram
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.model import DEFAULT_PRIORITY
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.outgoing.classification import Classifying
 from brokerd.delivery.outgoing.lines import Line
 from brokerd.delivery.peers.routing_changes import Affected

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001

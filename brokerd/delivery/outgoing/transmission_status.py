@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.outgoing.classification import HERE
 from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason

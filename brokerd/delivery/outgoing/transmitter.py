@@ -15,7 +15,7 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.transmission import Outgoing
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.incoming.ack_log import AckLog
 from brokerd.delivery.incoming.counters import Log

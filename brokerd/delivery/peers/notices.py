@@ -14,8 +14,8 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.outgoing import Outgoing, Told
 from brokerd.broker.queues import QueueState
-from brokerd.broker.transmission import Outgoing, Told
 from brokerd.clock import Clock
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment

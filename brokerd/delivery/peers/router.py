@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.transmission import Outgoing as TransmissionObject
+from brokerd.broker.outgoing import Outgoing as TransmissionObject
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.delivery.peers.mirrors import Mirrors

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.queues import WindowOptions
-from brokerd.broker.transmission import OutgoingOptions
 from brokerd.testing.link import Conditions
 from brokerd.testing.rng import Streams, chance
 from brokerd.testing.simulation import features

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.transmission import WHOLE, Outgoing, OutgoingMemory, OutgoingOptions
+from brokerd.broker.outgoing import WHOLE, Outgoing, OutgoingMemory, OutgoingOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, EndpointKey, Incarnation, MessageId
 from brokerd.protocol.frames import Ack

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from brokerd.broker import retention
+from brokerd.broker.changeset import NewMessage, Round
 from brokerd.broker.kept_bodies import KeptBodies
 from brokerd.broker.moves import Moves
 from brokerd.broker.queues import Taken, publish, size_of
-from brokerd.broker.rounds import NewMessage, Round
 from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from brokerd.broker.groups import Group
     from brokerd.broker.poison import Undone
     from brokerd.broker.queues import QueuedMessage, QueueState
-    from brokerd.broker.waiting import ReceiveWait
+    from brokerd.broker.receive_waiters import ReceiveWait
     from brokerd.errors import BrokerError
     from brokerd.storage.changes import EventChanges, QueueRow
 

@@ -18,10 +18,10 @@ import orjson
 from brokerd.broker import checks, retention
 from brokerd.broker.accepting import Accepting
 from brokerd.broker.closing_lines import closing_line
+from brokerd.broker.dialog_events import Told, began, moved
 from brokerd.broker.endpoints import Live
-from brokerd.broker.happenings import Told, began, moved
+from brokerd.broker.outgoing import WHOLE, Outgoing, held_in
 from brokerd.broker.queues import Taken, publish
-from brokerd.broker.transmission import WHOLE, Outgoing, held_in
 from brokerd.clock import Instant, later, show_instant
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR

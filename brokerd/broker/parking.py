@@ -31,10 +31,10 @@ from brokerd.storage.held import RecoveredGroup
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.broker.changeset import Round
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
     from brokerd.broker.queues import QueuedMessage, QueueState, Taken
-    from brokerd.broker.rounds import Round
 
 Received = list[tuple["QueueState", list["Taken"]]]
 CHECK_OVERRUN: Final = "check_overrun"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.broker.beyond import Beyond, Place
+from brokerd.broker.backlog import Beyond, Place
 from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueuedMessage
 from brokerd.clock import Instant
