@@ -71,8 +71,8 @@ from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.routing.table import Balancer
 from brokerd.security.grants import parse_grant
-from brokerd.sessions.local import connect_local
-from brokerd.sessions.sessions import Sessions, reader_token
+from brokerd.sessions.in_process_stream import connect_local
+from brokerd.sessions.registry import Sessions, reader_token
 from brokerd.transport.destinations import Destinations
 
 VERSION = "0.1.0"

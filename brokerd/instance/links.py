@@ -66,8 +66,8 @@ from brokerd.protocol.neighbour import Advice, Notice
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 from brokerd.routing.mirror import Pair
+from brokerd.sessions.registry import Sessions
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.sessions import Sessions
 from brokerd.storage.private_files import survey
 from brokerd.telemetry.logs import (
     CONVERSATION,

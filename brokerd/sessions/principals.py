@@ -15,7 +15,7 @@ from typing import Final
 
 from brokerd.config.toml_file import did_you_mean
 from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
-from brokerd.sessions.local import LocalStream
+from brokerd.sessions.in_process_stream import LocalStream
 
 PEER_UID: Final = "peer_uid"
 """What a simulated stream is asked for."""

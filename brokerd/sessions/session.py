@@ -25,17 +25,17 @@ from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
 from brokerd.security.grants import Rights
-from brokerd.sessions.answers import Answers
-from brokerd.sessions.exclusive import HeldBack
-from brokerd.sessions.express import send_at_once
-from brokerd.sessions.open_tx import OpenTx, Unfit
-from brokerd.sessions.performing import to_receive
-from brokerd.sessions.work import Alone, AutoReceive, OneShot, Work
+from brokerd.sessions.admin_gate import HeldBack
+from brokerd.sessions.execution import Alone, AutoReceive, OneShot, Work
+from brokerd.sessions.fast_requests import send_at_once
+from brokerd.sessions.interactive import OpenTx, Unfit
+from brokerd.sessions.response_buffer import Answers
+from brokerd.sessions.verb_dispatch import to_receive
 from brokerd.transport.door import Seat
 from brokerd.verbs.receives import ReceiveRequest
 
 if TYPE_CHECKING:
-    from brokerd.sessions.sessions import Sessions
+    from brokerd.sessions.registry import Sessions
 
 UNSENT_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of answers unsent to a client at which its requests are no longer read (CLP-62)."""

@@ -11,7 +11,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.delivery.fastpath import sends
 from brokerd.errors import StoreFull, WrongDirection
-from brokerd.sessions import express
+from brokerd.sessions import fast_requests
 from tests.integration.one_daemon import Daemon, play
 
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
@@ -62,7 +62,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[i
         taken.append(send_each(*args, **options) if straight else 0)
         return taken[-1]
 
-    monkeypatch.setattr(express, "send_each", counting)
+    monkeypatch.setattr(fast_requests, "send_each", counting)
     return taken
 
 

@@ -12,7 +12,7 @@ from brokerd.client.transaction import Transaction
 from brokerd.delivery.fastpath import short_dialogs
 from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
-from brokerd.sessions import at_once, express
+from brokerd.sessions import at_once, fast_requests
 from brokerd.verbs import ends
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_metrics_log import logging
@@ -102,7 +102,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
         ended.append(ends.end_plainly(*args))
         return ended[-1]
 
-    monkeypatch.setattr(express, "converse_each", counting)
+    monkeypatch.setattr(fast_requests, "converse_each", counting)
     monkeypatch.setattr(at_once, "end_plainly", ending_one)
     return begun, ended
 
@@ -113,7 +113,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     by_the_straight_way = outcome(tmp_path / "straight")
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * 2
-    monkeypatch.setattr(express, "converse_each", lambda *_args, **_options: 0)
+    monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
     monkeypatch.setattr(at_once, "end_plainly", lambda *_args: False)
     by_the_long_way = outcome(tmp_path / "long")
     for straight, long in zip(by_the_straight_way, by_the_long_way, strict=True):
@@ -152,7 +152,7 @@ def test_where_there_is_something_to_decide_the_long_way_is_taken(
         begun.append(short_dialogs.converse_each(*args, **options))
         return begun[-1]
 
-    monkeypatch.setattr(express, "converse_each", counting)
+    monkeypatch.setattr(fast_requests, "converse_each", counting)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
@@ -191,7 +191,7 @@ def test_what_is_refused_is_refused_as_ever(
 
     (tmp_path / "straight").mkdir()
     play(program, tmp_path / "straight")
-    monkeypatch.setattr(express, "converse_each", lambda *_args, **_options: 0)
+    monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
     (tmp_path / "long").mkdir()
     play(program, tmp_path / "long")
     assert told[:2] == told[2:]
@@ -207,7 +207,7 @@ def test_dialogs_written_together_keep_their_order_around_one_that_is_refused(
         sizes.append(short_dialogs.converse_each(*args, **options))
         return sizes[-1]
 
-    monkeypatch.setattr(express, "converse_each", counting)
+    monkeypatch.setattr(fast_requests, "converse_each", counting)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()

@@ -12,8 +12,8 @@ import pytest
 
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
+from brokerd.sessions.execution import OneShot
 from brokerd.sessions.session import ClientSession
-from brokerd.sessions.work import OneShot
 from tests.integration.one_daemon import ADDRESS, Daemon, play
 from tests.integration.scenarios import Collected, Program, alone, given
 

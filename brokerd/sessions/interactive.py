@@ -28,8 +28,8 @@ from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
 from brokerd.sessions.at_once import perform_at_once
-from brokerd.sessions.performing import judge, message_values, perform, to_receive, to_undone
-from brokerd.sessions.work import Work, body_size
+from brokerd.sessions.execution import Work, body_size
+from brokerd.sessions.verb_dispatch import judge, message_values, perform, to_receive, to_undone
 from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 

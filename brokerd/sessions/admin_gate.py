@@ -21,7 +21,7 @@ from brokerd.storage.changes import Changes
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
-    from brokerd.sessions.open_tx import OpenTx
+    from brokerd.sessions.interactive import OpenTx
     from brokerd.sessions.session import ClientSession
 
 _ADMINISTERED: Final = "broker {!r} is being administered already"

@@ -31,7 +31,7 @@ from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Grant
-from brokerd.sessions.exclusive import Exclusive
+from brokerd.sessions.admin_gate import Exclusive
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession

@@ -14,7 +14,7 @@ from brokerd.broker.blocked import Blocked
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import BrokerError, TransactionAborted
 from brokerd.protocol import client_verbs as wire
-from brokerd.sessions.performing import judge, message_values, perform
+from brokerd.sessions.verb_dispatch import judge, message_values, perform
 from brokerd.verbs import receives
 from brokerd.verbs.body_checks import CHECK
 from brokerd.verbs.large_bodies import STORED

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.protocol.client_frames import Request
-from brokerd.sessions import express
+from brokerd.sessions import fast_requests
 
 
 @pytest.mark.rule("CLP-62")
@@ -15,7 +15,7 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = 0
-    read = express._as_sends
+    read = fast_requests._as_sends
 
     def counting(*args: Any) -> Any:
         nonlocal reads
@@ -26,8 +26,8 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
         next(iter(sends))
         return 0
 
-    monkeypatch.setattr(express, "_as_sends", counting)
-    monkeypatch.setattr(express, "send_each", declining)
+    monkeypatch.setattr(fast_requests, "_as_sends", counting)
+    monkeypatch.setattr(fast_requests, "send_each", declining)
     frames: deque[Any] = deque(
         Request(number, None, "transact", [number, [["send", [b"h" * 16, "t", b"x"]]]])
         for number in range(1, 201)
@@ -37,6 +37,6 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
         client_id=b"c" * 16, broker=SimpleNamespace(store=store), confirmed=None
     )
     while frames:
-        assert express.send_at_once(session, frames, 1024) == 0
+        assert fast_requests.send_at_once(session, frames, 1024) == 0
         frames.popleft()
     assert reads <= 2 * 200

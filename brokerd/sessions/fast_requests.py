@@ -1,7 +1,7 @@
 """The commonest requests without the general forms: transactions that only send, and dialogs that
 are begun, sent on and ended in one.
 
-Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.sends, one_way.
+Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.
 Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
 """
 
