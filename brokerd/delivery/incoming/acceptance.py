@@ -12,8 +12,8 @@ from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Instant
+from brokerd.delivery.incoming.inspection import is_damaged, joined
 from brokerd.protocol.frames import Fragment
-from brokerd.verbs.body_checks import is_damaged, joined
 
 
 def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refusal | None:

@@ -62,7 +62,7 @@ class ArrivingDialog:
         self.idle_since: float | None = None
         """When a tick first found something of it that nothing is done with (DSP-9)."""
         self.inspected: dict[int, bytes] = {}
-        """Bodies that are being checked, or were, by sequence (`body_checks.py`)."""
+        """Bodies that are being checked, or were, by sequence (`inspection.py`)."""
         self.inspecting_now = 0
         """How many of them have no verdict yet."""
         self.early_counted: tuple[int, InstanceId | None] = (0, None)

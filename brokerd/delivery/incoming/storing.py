@@ -22,6 +22,7 @@ from brokerd.delivery.incoming.acceptance import check_run, refuse_opening
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import STORE_FAILED, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs, Key
+from brokerd.delivery.incoming.inspection import Arriving
 from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.openings import Openings
 from brokerd.delivery.incoming.rounds import OpenRounds
@@ -33,7 +34,6 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
-from brokerd.verbs.body_checks import Arriving
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
 """What is being stored of one dialog, and how many fragments were taken for it."""

@@ -1,0 +1,163 @@
+"""Arrivals wait for the checks of their bodies (OBJ-18, OBJ-62).
+
+Reads:  message types, stored parts of a message.      Calls: broker.inspection.
+Never:  refuses a body that is unfit: `broker.checks` does, and knows the verdict by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.endpoints import Live
+from brokerd.broker.parking import CHECK_OVERRUN
+from brokerd.checking.checker import Outcome, Verdict
+from brokerd.delivery.incoming.dialogs import ArrivingDialog
+from brokerd.model import MessageType
+from brokerd.protocol.frames import Fragment
+
+CHECK_UNAVAILABLE = "check_unavailable"
+"""Why arrivals are refused while checks cannot be run: their sender keeps them (OBJ-61)."""
+
+
+def joined(live: Live | None, run: list[Fragment]) -> bytes:
+    """The body of the message that the run ends with; its first parts may be stored already."""
+    last = run[-1]
+    here = [item.body for item in run if item.sequence == last.sequence]
+    stored = live.parts if live is not None and len(here) < last.fragments else ()
+    return b"".join((*stored, *here))
+
+
+def _completes(item: Fragment) -> bool:
+    return not item.flags and item.fragment + 1 == item.fragments
+
+
+def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
+    """Whether fragments of that message are stored, and are not the ones that came: its group will
+    be parked, and nobody is told that the body is unfit (REL-6)."""
+    if live is None or not broker.damaged_parts:
+        return False
+    endpoint = live.endpoint
+    return item.sequence == endpoint.receive_sequence and endpoint.key in broker.damaged_parts
+
+
+class Arriving:
+    """Lets runs of arrivals through as far as their bodies have a verdict, or need none.
+
+    What comes before a body that is being checked is stored first, and the dialog waits for the
+    verdict; other dialogs do not. All bodies of a run are checked together."""
+
+    __slots__ = ("_is_here", "_resume")
+
+    def __init__(
+        self, *, is_here: Callable[[ArrivingDialog], bool], resume: Callable[[ArrivingDialog], None]
+    ) -> None:
+        self._is_here = is_here
+        self._resume = resume
+
+    def ready(self, one: ArrivingDialog, limit: int) -> int:
+        """How many fragments of the run may be stored now; 0 = `resume` is called later, unless
+        `refuses` says why the first one is not taken."""
+        arrivals, broker = one.arrivals, one.broker
+        assert arrivals is not None
+        ready = min(limit, len(arrivals.run))
+        for at, item in enumerate(arrivals.run[:limit]):
+            if not _completes(item) or is_damaged(broker, one.live, item):
+                continue
+            kind = broker.message_types.get(item.message_type)
+            if kind is None or not kind.validation.is_structured:
+                continue
+            if item.fragments > 1 and at:
+                return min(ready, at)  # the parts before it are joined to it once they are stored
+            body = self._body(one, item)
+            if not broker.inspection.concerns(kind, len(body)):
+                continue
+            verdict = self._verdict(one, item.sequence, kind, body)
+            if verdict is None or verdict.outcome is Outcome.UNAVAILABLE:
+                ready = min(ready, at)
+            elif verdict.outcome is Outcome.OVERRUN:  # it is the last that is stored for now
+                return min(ready, at + (not _has_unchecked(one.live)))
+        return ready
+
+    def _verdict(
+        self, one: ArrivingDialog, sequence: int, kind: MessageType, body: bytes
+    ) -> Verdict | None:
+        """The verdict on a body; None = it is being checked from now on, or has to wait."""
+        inspection = one.broker.inspection
+        verdict = inspection.verdict(kind, body)
+        if verdict is not None or inspection.is_asked(kind, body) or _has_unchecked(one.live):
+            return verdict
+        before = one.inspected.get(sequence)
+        if before is not None and before is not body:
+            inspection.forget(before)
+        one.inspected[sequence] = body
+        one.inspecting_now += 1
+        inspection.look(kind, body, partial(self._looked, one))
+        return None
+
+    @staticmethod
+    def _body(one: ArrivingDialog, item: Fragment) -> bytes:
+        if item.fragments == 1:
+            return item.body
+        kept = one.inspected.get(item.sequence)
+        return joined(one.live, [item]) if kept is None else kept
+
+    def refuses(self, one: ArrivingDialog) -> str:
+        """Why the first message of the run is neither stored nor refused for good; empty if it is
+        ready, or waits for its verdict.
+
+        A group has one unchecked message at a time, whose row says which it is; until that is dealt
+        with, no further one is checked: nobody can make the daemon try one after the other."""
+        arrivals, inspection = one.arrivals, one.broker.inspection
+        assert arrivals is not None
+        first = arrivals.run[0]
+        kind = one.broker.message_types.get(first.message_type)
+        if kind is None or not _completes(first):
+            return ""
+        body = self._body(one, first)
+        if not inspection.concerns(kind, len(body)):
+            return ""
+        verdict = inspection.verdict(kind, body)
+        if verdict is not None and verdict.outcome is Outcome.UNAVAILABLE:
+            return CHECK_UNAVAILABLE
+        return CHECK_OVERRUN if _has_unchecked(one.live) else ""
+
+    def overruns(self, one: ArrivingDialog, run: Iterable[Fragment]) -> dict[int, str]:
+        """The messages of a run whose checks came to no verdict, and why."""
+        inspection, types = one.broker.inspection, one.broker.message_types
+        found: dict[int, str] = {}
+        for item in run:
+            body = one.inspected.get(item.sequence)
+            if body is not None and _completes(item):
+                why = inspection.overrun(types.get(item.message_type), body)
+                if why:
+                    found[item.sequence] = why
+        return found
+
+    def stored(self, one: ArrivingDialog, run: Iterable[Fragment]) -> None:
+        """These need their verdicts no longer."""
+        if one.inspected:
+            for item in run:
+                body = one.inspected.pop(item.sequence, None)
+                if body is not None:
+                    one.broker.inspection.forget(body)
+
+    def forget(self, one: ArrivingDialog) -> None:
+        """Nothing of the dialog is wanted any more."""
+        for body in one.inspected.values():
+            one.broker.inspection.forget(body)
+        one.inspected.clear()
+
+    def _looked(self, one: ArrivingDialog) -> None:
+        one.inspecting_now -= 1
+        if self._is_here(one) and one.arrivals is not None and one.arrivals.run:
+            self._resume(one)
+        elif not one.inspecting_now:
+            self.forget(one)
+
+
+def _has_unchecked(live: Live | None) -> bool:
+    """Whether its group is parked for a message whose check came to no verdict (OBJ-62)."""
+    held = live.group.held if live is not None else None
+    return held is not None and held.row.reason == CHECK_OVERRUN
