@@ -30,11 +30,11 @@ from brokerd.checking.checker import InProcess
 from brokerd.client.session import open_session
 from brokerd.clock import SteadyClock
 from brokerd.config.settings import Balance, EndpointState, Settings
+from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.forwarding.forwarder import Forwarder
 from brokerd.delivery.forwarding.report import ForwardReport
-from brokerd.delivery.incoming.ack_log import AckLog
 from brokerd.delivery.incoming.dispatcher import Dispatcher
-from brokerd.delivery.outgoing.boxcars import Boxcars
+from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.delivery.peers import duplicates

@@ -28,8 +28,8 @@ from brokerd.clock import Instant, show_instant
 from brokerd.config.exposure import OpenListener
 from brokerd.config.settings import Endpoint, Settings
 from brokerd.delivery.forwarding.forwarder import MEGABYTE, Forwarder
-from brokerd.delivery.incoming.ack_log import AckLog
 from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.delivery.peers.duplicates import Duplicates

@@ -31,7 +31,6 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.queues import publish
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
-from brokerd.delivery.incoming.ack_log import AckLog
 from brokerd.delivery.incoming.buffer import weight
 from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts, Log
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
@@ -41,6 +40,7 @@ from brokerd.delivery.incoming.receipts import Receipts, tells
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.incoming.sorting import Sorting
 from brokerd.delivery.incoming.storing import Batch, Storing
+from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.delivery.peers.notices import Notices

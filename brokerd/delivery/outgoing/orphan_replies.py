@@ -15,7 +15,7 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import WHOLE
-from brokerd.delivery.incoming.ack_log import AckLog
+from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import BrokerId, InstanceId
 from brokerd.protocol.endpoint import DialogEndpoint

@@ -17,8 +17,8 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
-from brokerd.delivery.incoming.ack_log import AckLog
 from brokerd.delivery.incoming.counters import Log
+from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifying
 from brokerd.delivery.outgoing.items import OutgoingItems
 from brokerd.delivery.outgoing.lines import Line

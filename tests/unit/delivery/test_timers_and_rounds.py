@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from brokerd.clock import Instant
+from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.incoming.rounds import OpenRounds
-from brokerd.delivery.outgoing.boxcars import Boxcars
 from brokerd.delivery.outgoing.owed_acks import OwedAcks
 from brokerd.delivery.outgoing.retransmission import FEW, RetransmissionTimers
 from brokerd.testing.clock import SimClock

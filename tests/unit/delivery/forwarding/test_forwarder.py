@@ -11,9 +11,9 @@ import pytest
 
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.clock import Instant
+from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.forwarding.forwarder import ITEM_COST, Forwarder, ForwarderOptions
 from brokerd.delivery.forwarding.report import ForwardReport, ReportOptions
-from brokerd.delivery.outgoing.boxcars import Boxcars
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Hop, Item
