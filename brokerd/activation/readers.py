@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -53,6 +53,7 @@ from brokerd.activation.running import Connect, Runner
 from brokerd.broker.poison import Undone
 from brokerd.clock import SECOND, Clock
 from brokerd.model import Queue
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ACTIVATION
 
 _ENDED: Final = (
@@ -67,18 +68,6 @@ ReadyOf = Callable[[str, str], Ready]
 """The same in full, for people; it may look at many groups, so it is asked for a decision only."""
 Notify = Callable[[str, str, Ready], None]
 """(broker, queue, what is ready there): tell whoever starts its readers (ACT-34)."""
-
-
-class Log(Protocol):
-    """The part of a structlog logger that is used here."""
-
-    def info(self, event: str, **values: object) -> object:
-        """Write one event."""
-        ...
-
-    def warning(self, event: str, **values: object) -> object:
-        """Write one event that an operator should see."""
-        ...
 
 
 class Readers:

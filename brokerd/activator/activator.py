@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -33,6 +33,7 @@ from brokerd.clock import Clock, show_instant
 from brokerd.errors import BrokerError, DaemonUnreachable, TransactionAborted
 from brokerd.ids import parse, show
 from brokerd.model import EVENT_NOTIFICATION
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ACTIVATOR
 
 LAST_WORDS: Final = 5.0
@@ -45,18 +46,6 @@ RECONNECT_MOST: Final = 30.0
 """Seconds between two attempts to reach a daemon that is away."""
 SURVIVORS: Final = 0.25
 """Seconds between two looks at what an earlier activator has left behind."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Write one event."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Write one that an operator should see."""
-        ...
 
 
 class _Application:

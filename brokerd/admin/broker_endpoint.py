@@ -7,7 +7,6 @@ A change touches what it must and no more (END-6).
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import msgspec
 
@@ -16,20 +15,13 @@ from brokerd.config.settings import Endpoint, EndpointState
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
 from brokerd.routing.address import normalise
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 from brokerd.transport.destinations import Destinations
 
 Row = dict[str, object]
 NAME = "broker_endpoint"
 """An instance has at most one (END-1), so its name tells nothing."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
 
 
 class EndpointAdministration:

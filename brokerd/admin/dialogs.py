@@ -8,7 +8,6 @@ Never: takes a lock to answer a question (OBJ-47), or removes a dialog without s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
@@ -24,20 +23,13 @@ from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.routing.reasons import status_text
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CONVERSATION
 from brokerd.transport.destinations import Destinations
 from brokerd.verbs.timers import clean_up
 
 MAX_REASON = 1000
 GONE = "the other side was removed by an administrator"
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should know."""
-        ...
 
 
 class DialogAdministration:

@@ -6,7 +6,6 @@ Never:  counts what a reader that was ended had received for poison, or switches
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
@@ -14,6 +13,7 @@ from brokerd.broker.broker import Broker
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import QueueNotFound
 from brokerd.protocol.admin_verbs import DrainQueue
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 
 Row = dict[str, object]
@@ -21,14 +21,6 @@ SwitchOff = Callable[[Broker, str, str], Awaitable[None]]
 """(broker, queue, actor): switch the activation of the queue off, if it is on."""
 Drain = Callable[[str, str, float], Awaitable[msgspec.Struct]]
 """(broker, queue, seconds): let its readers end; what became of them."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
 
 
 class Draining:

@@ -9,7 +9,7 @@ Each operation writes one line to the event log: who, what, before and after.
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from brokerd.model import MSDB
 from brokerd.protocol import dialog
 from brokerd.protocol.admin_verbs import Exclusion
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 
 BATCH: Final = 1000
@@ -40,14 +41,6 @@ _LIVING: Final = frozenset(
         State.DISCONNECTED_INBOUND,
     }
 )
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
 
 
 class Surrounding(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ Every verb is written to the log with who did it and why.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from brokerd.broker import checks
 from brokerd.broker.blocked import settle
@@ -35,6 +34,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import Trigger
 from brokerd.routing.reasons import Reason
 from brokerd.storage.hashes import body_hash
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, PARKING, QUEUE_DISABLED
 from brokerd.verbs import ends, receives
 
@@ -44,18 +44,6 @@ Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
 BY = "administration"
 _FOR_ONE_MESSAGE = frozenset({Reason.DAMAGED.value, CHECK_OVERRUN})
 """Why a group is parked for one certain message of it, wherever that stands."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should see."""
-        ...
 
 
 class Parked:

@@ -9,7 +9,6 @@ Each writes one line to the event log: who, what, how many.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
@@ -20,17 +19,10 @@ from brokerd.ids import EndpointKey
 from brokerd.model import is_system
 from brokerd.protocol.admin_verbs import CleanUpOptions
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 
 _STATES = frozenset(str(one) for one in State if one is not State.NONE)
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
 
 
 class Upkeep:

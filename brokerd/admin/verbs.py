@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -45,22 +44,11 @@ from brokerd.objects.forms import altered, describe
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.storage.catalog import CatalogChanges
+from brokerd.telemetry.log import Log
 
 _Merge = Callable[[Declared, Declared], Declared]
 MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
 """Makes a broker with objects, in one commit, and tells of it before others hear of it."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should see."""
-        ...
 
 
 class Administration:

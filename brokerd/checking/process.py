@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import msgspec
 
@@ -31,6 +31,7 @@ from brokerd.checking.checker import (
     Verdict,
 )
 from brokerd.model import MessageType, Validation
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CHECKS
 
 MOST_SENT: Final = 256
@@ -49,14 +50,6 @@ FIRST_DELAY: Final = 0.1
 LONGEST_DELAY: Final = 30.0
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 _MIB: Final = 1024 * 1024
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something is wrong."""
-        ...
 
 
 class CheckProcess:

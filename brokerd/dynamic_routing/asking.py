@@ -16,7 +16,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -46,6 +45,7 @@ from brokerd.model import (
 )
 from brokerd.protocol.transitions import State
 from brokerd.routing.classify import Delayed
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DYNAMIC_ROUTING
 from brokerd.verbs import ends, sends
 
@@ -54,18 +54,6 @@ _OPEN = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
 _TO_END = frozenset({*_OPEN, State.DISCONNECTED_INBOUND, State.ERROR})
 _PAGE = 1000
 _MANY = "too many routes are asked for already, so this one waits for its turn"
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should know."""
-        ...
 
 
 class AskingOptions(msgspec.Struct, frozen=True):

@@ -41,7 +41,6 @@ from brokerd.events.subscription import (
     sent,
     wants,
 )
-from brokerd.events.tap import Log
 from brokerd.ids import Handle, NotificationKey
 from brokerd.model import (
     EVENT_NOTIFICATION,
@@ -51,6 +50,7 @@ from brokerd.model import (
 )
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import EventChanges, EventRow, OutgoingRow
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import EVENT_NOTIFICATION as LOGGED_AS
 from brokerd.verbs import ends, sends
 

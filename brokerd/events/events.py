@@ -16,7 +16,6 @@ from brokerd.clock import Clock
 from brokerd.events.desk import Desk, Spawn
 from brokerd.events.payload import make_event
 from brokerd.events.subscription import DeskOptions, Event, fan_in
-from brokerd.events.tap import Log
 from brokerd.model import MSDB, Queue
 from brokerd.objects.declared import Action, Change, Kind
 from brokerd.objects.event_names import (
@@ -25,6 +24,7 @@ from brokerd.objects.event_names import (
     OBJECTS,
     expand,
 )
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import EVENT_NOTIFICATION, QUEUE_STATUS
 
 _VERBS = {

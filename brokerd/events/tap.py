@@ -6,22 +6,13 @@ Never:  holds a line up, or tells of a level that subscribers do not get: once p
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.events.error_events import ErrorEvents
 from brokerd.model import EVENT_NOTIFICATION
 from brokerd.objects import event_names as names
 from brokerd.telemetry import logs
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def debug(self, event: str, **fields: object) -> object: ...
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
-    def error(self, event: str, **fields: object) -> object: ...
-
+from brokerd.telemetry.log import Log
 
 Happened = Callable[..., None]
 """`Events.happened`: (name, broker, queue=..., and facts)."""

@@ -6,7 +6,6 @@ Never:  decides anything (HK-1 to HK-4).
 
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 import msgspec
 
@@ -17,17 +16,9 @@ from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
 from brokerd.maintenance.room import Disk
 from brokerd.storage.engine import Executor
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import Network
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def debug(self, event: str, **fields: object) -> object: ...
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
-    def error(self, event: str, **fields: object) -> object: ...
 
 
 class Surroundings(msgspec.Struct, frozen=True):

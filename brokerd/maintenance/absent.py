@@ -8,25 +8,14 @@ Fails:  a broker stays out alone; the log hears of each reason once.
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import BrokerError, Busy, StoreDamaged, StoreLocked
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import STORE
 
 _MIRROR: Final = "this instance is the mirror of that broker: connect to its partner"
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Something has failed."""
-        ...
 
 
 class Absent:

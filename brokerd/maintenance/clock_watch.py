@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from brokerd.clock import HOLD, SECOND, ClockState, SteadyClock
 from brokerd.errors import InvalidArgument
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, CLOCK
 from brokerd.units import show_duration
 
@@ -28,13 +29,6 @@ _HINT: Final = (
     "nothing expires or fires by it until it has stood for ten minutes; set the clock right, or if "
     "it is: brokerd clock confirm"
 )
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
 
 
 def _is_alike(state: ClockState, kept: ClockState) -> bool:

@@ -20,10 +20,10 @@ from brokerd.broker.closing_lines import dialog_line
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
-from brokerd.maintenance.ticks import Log
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import Changes
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
 from brokerd.telemetry.metrics import DialogLine, Row
 from brokerd.telemetry.metrics_log import MetricsLog

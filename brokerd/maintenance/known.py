@@ -9,7 +9,6 @@ Fails:  a broker that is not there is absent, alone; its name is not used for a 
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
@@ -23,19 +22,8 @@ from brokerd.storage.files import is_missing, look_for_known, open_file
 from brokerd.storage.flush import no_fault
 from brokerd.storage.known import Known
 from brokerd.storage.store import Store, StoreIdentity
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should see."""
-        ...
 
 
 class KnownBrokers:

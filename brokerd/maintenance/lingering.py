@@ -11,7 +11,7 @@ from datetime import timedelta
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock, later, show_instant
 from brokerd.errors import Busy
-from brokerd.maintenance.ticks import Log
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import LINGERING
 from brokerd.units import show_duration
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from brokerd.broker.broker import Broker
 from brokerd.errors import UnsafeFile
 from brokerd.storage.private_files import RESERVE, open_private
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import STORE
 
 
@@ -68,13 +69,6 @@ class SystemDisk:
         except OSError:
             return False
         return True
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
 
 
 class Room:

@@ -8,9 +8,10 @@ A disk that is full is another state, and is told there (REL-26).
 """
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.broker.broker import Broker
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import STORE
 
 STUCK: Final = 30.0
@@ -19,13 +20,6 @@ HINT: Final = (
     "clients wait until the disk answers, and nothing is lost; see what else uses it, such as a "
     "backup, and whether it fails"
 )
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
 
 
 class Slow:

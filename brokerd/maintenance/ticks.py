@@ -7,24 +7,12 @@ Fails: a pass fails alone; it is logged with its name and comes again (PER-21).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol
 
 import msgspec
 
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.errors import StoreFault
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def error(self, event: str, **fields: object) -> object:
-        """Something failed."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something is wrong."""
-        ...
+from brokerd.telemetry.log import Log
 
 
 class Pass(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -35,6 +35,7 @@ from brokerd.sessions.admin_gate import Exclusive
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession
+from brokerd.telemetry.log import Log
 from brokerd.transport.door import Door, DoorOptions
 
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
@@ -44,18 +45,6 @@ Judge = Callable[[ClientSession, Undone], Undone | None]
 does not count (PBT-10, PSN-16)."""
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
 """Runs an administrative verb for somebody, who is named; the answer is its value."""
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something is not as it should be."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Something has failed."""
-        ...
 
 
 class SessionOptions(msgspec.Struct, frozen=True):

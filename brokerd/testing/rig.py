@@ -32,6 +32,7 @@ from brokerd.ids import BootId, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
 from brokerd.storage.engine import Inline
+from brokerd.telemetry.log import NullLog
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -199,7 +200,7 @@ class RigInstance:
             rng=streams.of("rng"),
             network=self._rig.network.for_node(self.name),
             executor=Inline(),
-            log=Quiet(),
+            log=NullLog(),
             boot_id=BootId(streams.of("boot").randbytes(16)),
             recorder=self.seen,
         )
@@ -356,15 +357,6 @@ class Rig:
             self.loop.close()
         if self.loop.unhandled:
             raise ExceptionGroup("raised where nobody waited", self.loop.unhandled)
-
-
-class Quiet:
-    """An event log that nobody reads."""
-
-    def debug(self, event: str, **fields: object) -> None:
-        """Not kept."""
-
-    info = warning = error = debug
 
 
 def _objects(name: str) -> dict[str, object]:

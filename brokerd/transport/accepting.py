@@ -18,7 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol, cast
 
-from brokerd.transport.door import Door, Log, Seat, highest_descriptor
+from brokerd.telemetry.log import Log
+from brokerd.transport.door import Door, Seat, highest_descriptor
 
 AT_ONCE: Final = 16
 """Connections accepted in one turn of the loop, so that others get theirs."""

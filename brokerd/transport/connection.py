@@ -26,28 +26,13 @@ from brokerd.protocol.connection_effects import (
 )
 from brokerd.protocol.frames import boxcar
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, RejectReason, Verdict, encode
+from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
 from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
 
 FLUSH_LIMIT: Final = 5.0
 """Seconds a closed stream may take to send its last bytes before it is aborted."""
-
-
-class Log(Protocol):
-    """What is used of structlog's bound logger."""
-
-    def debug(self, event: str, **fields: object) -> object:
-        """Log for developers."""
-        ...
-
-    def info(self, event: str, **fields: object) -> object:
-        """Log what is expected."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Log what an operator may want to see to."""
-        ...
 
 
 class Owner(Protocol):

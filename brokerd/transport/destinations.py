@@ -19,7 +19,8 @@ from brokerd.ids import InstanceId
 from brokerd.protocol.connection_effects import Closed, LoginState, Outcome, Received
 from brokerd.protocol.frames import BadItem, Item
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Reject, RejectReason, encode
-from brokerd.transport.connection import Log, PeerConnection
+from brokerd.telemetry.log import Log
+from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import Destination, DestinationStatus
 from brokerd.transport.dialer import Dialer
 from brokerd.transport.door import Door

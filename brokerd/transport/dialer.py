@@ -10,7 +10,8 @@ import socket
 from collections.abc import Coroutine, Iterable
 from random import Random
 
-from brokerd.transport.connection import Log, PeerConnection, describe
+from brokerd.telemetry.log import Log
+from brokerd.transport.connection import PeerConnection, describe
 from brokerd.transport.destination import Destination
 from brokerd.transport.events import log_connecting, log_failed
 from brokerd.transport.network import Network, host_and_port, tcp_address

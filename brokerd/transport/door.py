@@ -10,11 +10,12 @@ share loopback and the Unix socket, so that the limits of an address do not appl
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from brokerd.clock import Clock, Instant
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ENDPOINT
 from brokerd.telemetry.status import DoorStatus
 
@@ -34,14 +35,6 @@ ADDRESS_FULL: Final = "address_connections"
 ADDRESS_LOGINS: Final = "address_logins"
 DISPLACED: Final = "displaced"
 DESCRIPTORS: Final = "descriptors"
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator may want to see to."""
-        ...
 
 
 class DoorOptions(msgspec.Struct, frozen=True):

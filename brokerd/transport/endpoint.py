@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from brokerd.config.settings import EndpointState
 from brokerd.errors import PortTaken
-from brokerd.transport.connection import Log
+from brokerd.telemetry.log import Log
 from brokerd.transport.door import Door
 from brokerd.transport.listener import Listener
 from brokerd.transport.network import Factory, Network, host_and_port, tcp_address

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from brokerd.ids import show
 from brokerd.protocol.connection_effects import Closed, Outcome
 from brokerd.protocol.items import BadItem
-from brokerd.transport.connection import Log, PeerConnection
+from brokerd.telemetry.log import Log
+from brokerd.transport.connection import PeerConnection
 
 EVENT = "broker.connection"
 

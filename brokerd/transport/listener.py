@@ -4,7 +4,8 @@ Reads:  nothing.                                Calls: `transport.network`.
 Never:  retries by itself; the connect pass of every second tick asks it to.
 """
 
-from brokerd.transport.connection import Log, describe
+from brokerd.telemetry.log import Log
+from brokerd.transport.connection import describe
 from brokerd.transport.door import Door
 from brokerd.transport.network import Factory, Listening, Network, host_and_port
 

@@ -16,7 +16,8 @@ from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
 from brokerd.protocol.connection import Authorise, Connection
 from brokerd.protocol.connection_effects import Closed, Outcome, Received
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Verdict
-from brokerd.transport.connection import Log, PeerConnection
+from brokerd.telemetry.log import Log
+from brokerd.transport.connection import PeerConnection
 from brokerd.transport.options import TransportOptions
 
 

@@ -17,6 +17,7 @@ from brokerd.checking.checker import Limits, Outcome, Verdict
 from brokerd.checking.child import FIT, READY, frame
 from brokerd.checking.process import CheckProcess
 from brokerd.model import MessageType, Validation
+from brokerd.telemetry.log import NullLog
 
 MIB = 1024 * 1024
 SHORT = Limits(time=timedelta(milliseconds=100), memory=64 * MIB)
@@ -54,7 +55,7 @@ LARGE = JSON, b"[" + b"[]," * MIB + b"1]"
 GIVES_UP = PATTERN, b"<a>" + b"a" * 5000 + b"c</a>"
 
 
-class Log:
+class Log(NullLog):
     def __init__(self) -> None:
         self.lines: list[dict[str, object]] = []
 

@@ -5,12 +5,13 @@ Never: changes an identifier; an administrator chooses what a copy is to be (MAN
 """
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.ids import InstanceId, show
 from brokerd.model import MSDB
 from brokerd.storage.store import Store
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 
 FOREIGN: Final = "foreign_fingerprint"
@@ -20,14 +21,6 @@ _HINTS: Final = {
     "error-conversations if it is older than what its peers know",
     DUPLICATE: "brokerd broker new-id gives it an identifier of its own",
 }
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something is wrong."""
-        ...
 
 
 async def attach(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -18,23 +18,12 @@ from brokerd.clock import Clock
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import FORWARDED_MESSAGE_DROPPED, FORWARDED_MESSAGE_SENT
 
 MOST_FLOODS: Final = 1000
 """Reasons and next hops whose drops are summed up apart; the rest is summed up together."""
 OTHERS: Final = "(others)"
-
-
-class Log(Protocol):
-    """Where events go (MON)."""
-
-    def debug(self, event: str, **fields: object) -> object:
-        """What happens once per message."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """What an operator should see."""
-        ...
 
 
 class ReportOptions(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -17,28 +17,13 @@ from brokerd.delivery.peers.notices import Notices
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 
 MEMORY_FULL = "dispatcher_memory"
 """Why fragments are dropped that there is no room for, of any dialog (DSP-10)."""
 STORE_FAILED = "store_failed"
 """Why fragments were dropped that could not be stored, though the store is well (DSP-8)."""
-
-
-class Log(Protocol):
-    """Where events go (MON)."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something is wrong."""
-        ...
-
-    def debug(self, event: str, **fields: object) -> object:
-        """What happens once per message."""
-        ...
 
 
 _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHAUSTED})

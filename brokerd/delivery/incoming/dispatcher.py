@@ -32,7 +32,7 @@ from brokerd.broker.queues import publish
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
 from brokerd.delivery.incoming.buffer import weight
-from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts, Log
+from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.openings import Openings
@@ -49,6 +49,7 @@ from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import DropReason
 from brokerd.storage.changes import QueueRow
+from brokerd.telemetry.log import Log
 
 
 class DispatcherOptions(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
-from brokerd.delivery.incoming.counters import Accounts, Log
+from brokerd.delivery.incoming.counters import Accounts
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
@@ -21,6 +21,7 @@ from brokerd.ids import InstanceId, show
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack, BrokerErrorItem, Fragment
 from brokerd.protocol.transitions import State
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.delivery.incoming.counters import Log
 from brokerd.ids import show
 from brokerd.protocol.frames import AckOnly, Fragment, Item
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import REMOTE_ACK
 
 

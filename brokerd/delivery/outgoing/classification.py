@@ -15,7 +15,6 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
-from brokerd.delivery.incoming.counters import Log
 from brokerd.delivery.peers.router import Router
 from brokerd.delivery.peers.routing_changes import Affected, affected, expired
 from brokerd.ids import show
@@ -24,6 +23,7 @@ from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
 from brokerd.routing.table import pair_of
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"

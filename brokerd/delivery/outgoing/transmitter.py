@@ -17,7 +17,6 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
-from brokerd.delivery.incoming.counters import Log
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifying
 from brokerd.delivery.outgoing.items import OutgoingItems
@@ -34,6 +33,7 @@ from brokerd.model import HIGHEST_PRIORITY
 from brokerd.protocol.frames import Item, encode_item
 from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import TRANSMISSION
 
 

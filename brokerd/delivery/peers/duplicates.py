@@ -9,7 +9,7 @@ Fails:  what one instance cannot be asked is not found; nothing is sent less for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.model import MSDB
 from brokerd.protocol.brokers import BrokersHere, brokers_here
 from brokerd.routing.duplicates import Duplicate, Namers
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DUPLICATE_BROKER
 from brokerd.telemetry.status import DuplicateStatus
 
@@ -28,18 +29,6 @@ CURE: Final = (
     "find out which of the two is the copy; drop the routes that lead its peers there, "
     "then give it an identifier of its own: brokerd broker new-id NAME"
 )
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Something has failed."""
-        ...
 
 
 class Around(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -18,27 +18,12 @@ from brokerd.clock import Clock
 from brokerd.ids import BrokerId
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Known, Pair, PairState, Role, Standing, Unresolved, learn
+from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 ASK_EVERY: Final = 1.0
 """Seconds between two questions for the same pair, whatever arrives for it meanwhile."""
 _ROLES: Final = {one.value: one for one in Role}
-
-
-class Log(Protocol):
-    """Where events go."""
-
-    def info(self, event: str, **fields: object) -> object:
-        """Something an operator may want to know."""
-        ...
-
-    def warning(self, event: str, **fields: object) -> object:
-        """Something an operator should know."""
-        ...
-
-    def error(self, event: str, **fields: object) -> object:
-        """Something has failed."""
-        ...
 
 
 class Around(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ from brokerd.routing.table import (
     choice_of,
     pair_of,
 )
+from brokerd.telemetry.log import NullLog
 
 
 def _ids(joined: bytes) -> frozenset[BrokerId]:
@@ -90,7 +91,7 @@ class Router:
         self._own_addresses = own_addresses
         self._forwarding = forwarding
         self._avoid = avoid
-        self._mirrors = mirrors or Mirrors(clock=clock, log=_Nowhere())
+        self._mirrors = mirrors or Mirrors(clock=clock, log=NullLog())
         self._hosts: list[LocalBroker] = []
         self._exempt_local = exempt_local
         self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
@@ -457,15 +458,6 @@ def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
             if (pair := pair_of(route)) is not None:
                 pairs.setdefault(pair, []).append(f"{broker.name}.{route.name}")
     return pairs
-
-
-class _Nowhere:
-    """Where nobody asks, there is nothing to tell."""
-
-    def info(self, event: str, **fields: object) -> None:
-        pass
-
-    warning = error = info
 
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:

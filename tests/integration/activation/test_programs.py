@@ -13,6 +13,7 @@ import pytest
 from brokerd.activator.activator import Activator
 from brokerd.activator.config import load
 from brokerd.clock import SystemClock
+from brokerd.telemetry.log import NullLog
 
 STAYS = """
 import os, signal, sys, time
@@ -24,7 +25,7 @@ time.sleep(600)
 """
 
 
-class Recorded:
+class Recorded(NullLog):
     """A log that can be waited on."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from brokerd.clock import Clock, Instant, SystemClock
 from brokerd.ids import BootId, BrokerId, ConversationId, Incarnation, InstanceId, MessageId
 from brokerd.protocol.frames import Fragment, Hop, encode_item
 from brokerd.protocol.neighbour import Advice, Hello
+from brokerd.telemetry.log import NullLog
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.meeting import Arrival
 from brokerd.transport.network import Network, SystemNetwork
@@ -37,7 +38,7 @@ class SkippingClock(SystemClock):
         return super().monotonic() + self.skipped
 
 
-class Events:
+class Events(NullLog):
     """A log that keeps what it is told."""
 
     def __init__(self, moved: asyncio.Event) -> None:

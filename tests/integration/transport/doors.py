@@ -3,10 +3,11 @@
 from typing import Any
 
 from brokerd.clock import Clock, SystemClock
+from brokerd.telemetry.log import NullLog
 from brokerd.transport.door import Door, DoorOptions
 
 
-class Lines:
+class Lines(NullLog):
     """A log that keeps its warnings."""
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from brokerd.clock import SystemClock
 from brokerd.ids import BootId, InstanceId
 from brokerd.protocol.connection_effects import Outcome
 from brokerd.protocol.neighbour import Hello
+from brokerd.telemetry.log import NullLog
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
@@ -59,7 +60,7 @@ class Pipe(asyncio.Transport):
             self.protocol.data_received(data)
 
 
-class Side:
+class Side(NullLog):
     """One instance; keeps what its peers object says."""
 
     def __init__(self, number: int) -> None:

@@ -18,6 +18,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.ids import QueueKey
 from brokerd.model import Activation, Queue
+from brokerd.telemetry.log import NullLog
 
 MODULE = "handled_by_readers"
 UTC = Instant(1_700_000_000 * SECOND)
@@ -49,7 +50,7 @@ class ManualClock:
                 woken.set_result(None)
 
 
-class Recorded:
+class Recorded(NullLog):
     """A log that can be waited on."""
 
     def __init__(self) -> None:

@@ -8,9 +8,10 @@ import pytest
 from brokerd.activator.activator import Activator
 from brokerd.activator.config import for_one_queue
 from brokerd.clock import SystemClock
+from brokerd.telemetry.log import NullLog
 
 
-class Recorded:
+class Recorded(NullLog):
     """A log that is looked at."""
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.maintenance.ticks import Pass, Ticker
+from brokerd.telemetry.log import NullLog
 
 TICK = 5.0
 
@@ -34,7 +35,7 @@ class Clock:
         self.now = deadline + self._late
 
 
-class Log:
+class Log(NullLog):
     def __init__(self) -> None:
         self.lines: list[tuple[str, object]] = []
 

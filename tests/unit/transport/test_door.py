@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from brokerd.clock import Instant
+from brokerd.telemetry.log import NullLog
 from brokerd.transport.door import (
     ADDRESS_FULL,
     ADDRESS_LOGINS,
@@ -31,7 +32,7 @@ class Clock:
         return Instant(int(self.now * 1_000_000))
 
 
-class Log:
+class Log(NullLog):
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
 

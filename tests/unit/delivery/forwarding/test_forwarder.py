@@ -19,6 +19,7 @@ from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Hop, Item
 from brokerd.protocol.neighbour import Notice
 from brokerd.routing.classify import ArrivalKey, Arriving, Local, Remote
+from brokerd.telemetry.log import NullLog
 from tests.unit.delivery.passing import PEER, ack, arrived, counted, departed, fragment
 
 SPEC = Path(__file__).parents[4] / "docs" / "spec" / "network.md"
@@ -26,7 +27,7 @@ X, Y = "tcp://x:4022", "tcp://y:4022"
 LOCAL: Any = Local(b"b" * 16, "r", 2)  # type: ignore[arg-type]
 
 
-class Stand:
+class Stand(NullLog):
     """A forwarder, the clock, the routes and all that it says."""
 
     def __init__(self, *, each: bool = False, **options: Any) -> None:

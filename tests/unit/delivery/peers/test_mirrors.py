@@ -10,6 +10,7 @@ from brokerd.ids import BrokerId
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Pair, Role, Standing, Unresolved
 from brokerd.routing.reasons import Reason
+from brokerd.telemetry.log import NullLog
 from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 P, M, OWN = "tcp://p:4022", "tcp://m:4022", "tcp://own:4022"
@@ -31,7 +32,7 @@ class Clock:
         raise NotImplementedError
 
 
-class Log:
+class Log(NullLog):
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, object]] = []
 

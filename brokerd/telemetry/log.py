@@ -1,0 +1,36 @@
+"""The log as every part sees it.
+
+Never: formats or writes a line; structlog's loggers are one of these.
+"""
+
+from typing import Protocol
+
+
+class Log(Protocol):
+    """An event log: `event` is a constant of `telemetry.logs`, `fields` are its values (MON-16)."""
+
+    def debug(self, event: str, **fields: object) -> object:
+        """Write a line of level debug."""
+        ...
+
+    def info(self, event: str, **fields: object) -> object:
+        """Write a line of level info."""
+        ...
+
+    def warning(self, event: str, **fields: object) -> object:
+        """Write a line of level warning."""
+        ...
+
+    def error(self, event: str, **fields: object) -> object:
+        """Write a line of level error."""
+        ...
+
+
+class NullLog:
+    """A log that discards every line."""
+
+    def debug(self, event: str, **fields: object) -> object:
+        """Discard the line."""
+        return None
+
+    info = warning = error = debug
