@@ -81,6 +81,8 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     max_bytes: int = 64 * 1024 * 1024
     """Bodies one transaction may receive or send."""
     max_verbs: int = 10_000
+    fast_paths: bool = True
+    """Whether ordinary messages skip what they do not need (`delivery.fastpath`)."""
     window: WindowOptions = WindowOptions()
     outgoing: OutgoingOptions = OutgoingOptions()
 

@@ -198,7 +198,8 @@ class Round:
         What `apply` does of it then, without what there is nothing of."""
         broker, before, after = self._broker, live.endpoint, outcome.endpoint
         if (
-            before.state is not State.DISCONNECTED_INBOUND
+            not broker.options.fast_paths
+            or before.state is not State.DISCONNECTED_INBOUND
             or not live.is_local
             or live.gone
             or live.outgoing is not None
@@ -227,7 +228,8 @@ class Round:
         What `apply` does of it then, without the words."""
         before, peer, broker = live.endpoint, live.peer, self._broker
         if (
-            before.state is not State.CONVERSING
+            not broker.options.fast_paths
+            or before.state is not State.CONVERSING
             or peer is None
             or peer.gone
             or not live.is_local

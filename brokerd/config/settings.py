@@ -124,6 +124,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, dots, - and _"),
     ] = "brokerd"
     data_dir: Path = Path("data")
+    fast_paths: bool = True
+    """Whether ordinary messages skip what they do not need. Nothing but speed depends on it: switch
+    it off to find out whether a fault lies there."""
 
 
 class Mirroring(msgspec.Struct, frozen=True, kw_only=True):

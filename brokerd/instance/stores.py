@@ -146,6 +146,7 @@ class Opening(Parts):
                     self._with.limits.unfinished_bytes, self.settings.dispatcher.mem_low
                 ),
                 endpoints=min(self._with.limits.endpoints, self.settings.transmitter.max_objects),
+                fast_paths=self._with.limits.fast_paths and self.settings.instance.fast_paths,
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,

@@ -68,7 +68,7 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
     """End this side of dialogs, all or none; False = nothing was done."""
-    if tx.failure is not None or tx.rights is not None:
+    if not tx.broker.options.fast_paths or tx.failure is not None or tx.rights is not None:
         return False
     if len(handles) != len(set(handles)):
         return False

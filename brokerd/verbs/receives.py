@@ -161,7 +161,9 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
     """Take of groups for the receives that it still stands for, while all that decides is at hand;
     whether there is more to do. Nothing else happens meanwhile, so what is looked at once holds."""
     queue = tx.broker.queues[request.queue]
-    if queue.retains or queue.beyond or any(group.ready for group in tx.locked):
+    if not tx.broker.options.fast_paths or queue.retains or queue.beyond:
+        return True
+    if any(group.ready for group in tx.locked):
         return True
     now, most = tx.broker.clock.utc(), tx.broker.options.max_bytes
     while True:

@@ -23,6 +23,7 @@ class Choosing:
 
     driver: Driver
     model: Model
+    fast_paths = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +32,8 @@ class Choosing:
 
     def start(self, *, small: bool) -> None:
         """Start the engine, with windows that hold everything or next to nothing."""
-        self.driver = Driver(CATALOG, CLIENTS, window=SMALL if small else WindowOptions())
+        window = SMALL if small else WindowOptions()
+        self.driver = Driver(CATALOG, CLIENTS, window=window, fast_paths=self.fast_paths)
         self.model = self.driver.model
 
     def idle(self) -> list[str]:

@@ -49,9 +49,14 @@ class Driver:
     """An engine and the model, side by side."""
 
     def __init__(
-        self, catalog: Catalog, clients: tuple[str, ...], *, window: WindowOptions
+        self,
+        catalog: Catalog,
+        clients: tuple[str, ...],
+        *,
+        window: WindowOptions,
+        fast_paths: bool = True,
     ) -> None:
-        self.engine = Engine(declaration(catalog), clients, window=window)
+        self.engine = Engine(declaration(catalog), clients, window=window, fast_paths=fast_paths)
         self.model = Model(catalog, lock_timeout=LOCK_TIMEOUT)
         self.model.seen = self._seen
         self.model.answered = self._answered

@@ -37,6 +37,7 @@ from brokerd.sessions.execution import OneShot
 from brokerd.sessions.registry import SessionOptions
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.verb_dispatch import perform
+from brokerd.telemetry.log import NullLog
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
@@ -67,19 +68,22 @@ class Turn(NamedTuple):
     """It has locked its group and reads on: what it does is to be seen later."""
 
 
-class Log:
-    """Keeps what was logged as an error."""
+class Log(NullLog):
+    """Keeps every line above debug."""
 
     def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, object]]] = []
         self.errors: list[str] = []
 
-    def _ignore(self, event: str, **fields: object) -> None:
-        pass
+    def info(self, event: str, **fields: object) -> None:
+        """Keep the line."""
+        self.lines.append((event, fields))
 
-    debug = info = warning = _ignore
+    warning = info
 
     def error(self, event: str, **fields: object) -> None:
-        """A machine with one of these has failed."""
+        """Keep the line; a machine that wrote one has failed."""
+        self.lines.append((event, fields))
         self.errors.append(f"{event} {fields}")
 
 
@@ -98,9 +102,11 @@ class Engine:
         *,
         window: WindowOptions,
         declares: bool = False,
+        fast_paths: bool = True,
     ) -> None:
         """`declares`: it makes the objects itself, and has nobody to speak to it."""
         self._window = window
+        self._fast_paths = fast_paths
         self.loop = VirtualLoop(max_idle_turns=20_000)
         self.clock = SimClock(self.loop, utc_start=START)
         self.log = Log()
@@ -176,7 +182,9 @@ class Engine:
                     executor=self._machine,
                     log=self.log,
                     boot_id=BootId(boot.of("boot").randbytes(16)),
-                    limits=BrokerOptions(lock_timeout=LOCK_TIMEOUT, window=self._window),
+                    limits=BrokerOptions(
+                        lock_timeout=LOCK_TIMEOUT, window=self._window, fast_paths=self._fast_paths
+                    ),
                 ),
             )
             await self.instance.start(parse(self._objects) if declare else None)
@@ -187,6 +195,11 @@ class Engine:
         self._network.crash("daemon", late=False)
         for broker in self.instance.brokers.values():
             self.run(broker.store.abandon())
+
+    def stop(self) -> Path:
+        """Stop it in order; where its files are until `close`."""
+        self.run(self.instance.stop(timedelta(seconds=1)))
+        return self._folder
 
     def close(self) -> None:
         """End everything without a word and remove the files."""

@@ -43,7 +43,7 @@ def _is_at_hand(tx: Transaction, live: Live) -> bool:
 def _is_plain(tx: Transaction, live: Live, message_type: str, body: bytes | None) -> bool:
     """Whether there is no permission, limit, copy or look into the body to think of."""
     broker, options = tx.broker, tx.broker.options
-    if tx.rights is not None or live.queue.retains or broker.is_full:
+    if not options.fast_paths or tx.rights is not None or live.queue.retains or broker.is_full:
         return False
     size = len(body) if body else 0
     if size >= options.large_body or size > options.max_message:

@@ -49,7 +49,7 @@ def send_each(broker: Broker, sends: Iterable[Sends], *, client: ClientId, done:
     many. `done` is called with their requests when they are durable.
 
     `StoreFault`: nothing was done."""
-    if not broker.enabled or broker.is_full:
+    if not broker.options.fast_paths or not broker.enabled or broker.is_full:
         return 0
     run = _Run(broker)
     add, most = run.add, broker.options.max_verbs

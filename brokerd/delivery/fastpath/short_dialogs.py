@@ -62,7 +62,9 @@ def converse_each(
     many. `done` is called with their requests when they are durable.
 
     `StoreFault`: nothing was done."""
-    if not broker.enabled or broker.is_watched or broker.is_full:
+    if not broker.options.fast_paths or not broker.enabled:
+        return 0
+    if broker.is_watched or broker.is_full:
         return 0
     run = _Run(broker)
     requests: list[int] = []

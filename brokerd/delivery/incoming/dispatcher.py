@@ -383,6 +383,8 @@ def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
     live, arrivals = one.live, one.arrivals
     if live is None or arrivals is None or one.loading or live.gone or not one.is_for(item):
         return False
+    if not one.broker.options.fast_paths:
+        return False
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
         return False
     endpoint = live.endpoint
