@@ -102,8 +102,9 @@ cov: set-up ## the whole test suite with branch coverage, as text and in build/c
 fmt: set-up ## put the code into shape
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
-lint: set-up ## ruff and codespell
+lint: set-up ## ruff, codespell, and the first words of docstrings
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m tools.wording
 	@$(BIN)/ruff format --check .
 	@$(BIN)/codespell
 
