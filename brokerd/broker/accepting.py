@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from brokerd.broker.checks import looks_at_the_body, refuse_message
+from brokerd.broker.checks import Judge, looks_at_the_body, refuse_message
 from brokerd.model import Contract
+from brokerd.objects.validation import problem
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 class Accepting:
     """Remembers the kind of message that was accepted last, within one turn of the loop."""
 
-    __slots__ = ("_accepted", "_broker")
+    __slots__ = ("_accepted", "_broker", "_checked")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, checked: bool = False) -> None:
+        """`checked`: bodies that are checked beside the loop may have their verdict by now."""
         self._broker = broker
+        self._checked = checked
         self._accepted: object = None
 
     def accepts(
@@ -35,9 +38,15 @@ class Accepting:
         if broker.is_full:
             return False
         known = broker.message_types
-        if body is not None and broker.inspection.concerns(known.get(message_type), len(body)):
-            return False  # the general way waits for the verdict
-        if refuse_message(contract, message_type, body, known=known, from_initiator=from_initiator):
+        judge: Judge = problem
+        kind = known.get(message_type)
+        if kind is not None and body is not None and broker.inspection.concerns(kind, len(body)):
+            if not self._checked or broker.inspection.overrun(kind, body):
+                return False  # the general way waits for the verdict
+            judge = broker.inspection.judge
+        if refuse_message(
+            contract, message_type, body, known=known, from_initiator=from_initiator, judge=judge
+        ):
             return False
         if not looks_at_the_body(known[message_type]):
             self._accepted = terms

@@ -243,7 +243,7 @@ class Round:
         got = dialog.plain_receive(peer.endpoint, message.message_id)
         if got is None:
             return False
-        accepting = self._accepting = self._accepting or Accepting(broker)
+        accepting = self._accepting = self._accepting or Accepting(broker, checked=True)
         kind, body = message.message_type, message.body
         if not accepting.accepts(peer.contract, kind, body, from_initiator=before.is_initiator):
             return False

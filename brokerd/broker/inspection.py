@@ -6,8 +6,6 @@ Never:  changes anything: whoever asked asks again when the verdict is there, an
 
 from __future__ import annotations
 
-from functools import partial
-
 from brokerd.broker.blocked import Resume
 from brokerd.checking.checker import Checker, Outcome, Pending, Verdict
 from brokerd.model import MessageType, Validation
@@ -15,16 +13,27 @@ from brokerd.objects.validation import problem
 
 NOT_CHECKED = "it has not been checked"
 """Why a body has no verdict that nobody has asked for."""
-_Key = tuple[int, Validation, str | None]
 
 
 class _Asked:
-    __slots__ = ("body", "pending", "verdict")
+    """One body that is being checked as one kind of message, or was."""
 
-    def __init__(self, body: bytes) -> None:
+    __slots__ = ("body", "pending", "schema", "validation", "verdict", "waiting")
+
+    def __init__(self, kind: MessageType, body: bytes) -> None:
         self.body = body  # kept: no other body has its identity meanwhile
+        self.validation: Validation = kind.validation
+        self.schema = kind.schema
         self.verdict: Verdict | None = None
         self.pending: Pending | None = None
+        self.waiting: list[Resume] = []
+
+    def answer(self, verdict: Verdict) -> None:
+        """Keep the verdict, and resume all that wait for it."""
+        self.verdict = verdict
+        waiting, self.waiting = self.waiting, []
+        for resume in waiting:
+            resume()
 
 
 class Inspection:
@@ -36,7 +45,8 @@ class Inspection:
         """`limit`: bytes from which on well-formedness is checked beside the loop."""
         self._limit = limit
         self._checker = checker
-        self._asked: dict[_Key, _Asked] = {}
+        self._asked: dict[int, list[_Asked]] = {}
+        """By identity of the body; nearly always one, as types are rarely altered meanwhile."""
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -54,11 +64,11 @@ class Inspection:
 
     def is_asked(self, kind: MessageType, body: bytes) -> bool:
         """Whether this very body is being checked, or was."""
-        return _key(kind, body) in self._asked
+        return self._find(kind, body) is not None
 
     def verdict(self, kind: MessageType, body: bytes) -> Verdict | None:
         """The verdict on this very body, if it is there."""
-        found = self._asked.get(_key(kind, body))
+        found = self._find(kind, body)
         return None if found is None else found.verdict
 
     def judge(self, kind: MessageType, body: bytes | None) -> str:
@@ -79,26 +89,32 @@ class Inspection:
             return NOT_CHECKED
         return "" if verdict.outcome in (Outcome.FIT, Outcome.UNFIT) else verdict.text
 
-    def look(self, kind: MessageType, body: bytes, then: Resume) -> None:
-        """Check a body, and call `then` when the verdict is known.
+    def look(self, kind: MessageType, body: bytes, then: Resume | None = None) -> None:
+        """Check a body, unless it is being checked already, and call `then` when the verdict is
+        known.
 
         Whoever asked calls `forget` when it is not wanted any more."""
-        asked = self._asked[_key(kind, body)] = _Asked(body)
-        asked.pending = self._checker.check(kind, body, partial(_answer, asked, then))
+        asked = self._find(kind, body)
+        is_new = asked is None
+        if asked is None:
+            asked = _Asked(kind, body)
+            self._asked.setdefault(id(body), []).append(asked)
+        if then is not None and asked.verdict is not None:
+            then()
+        elif then is not None:
+            asked.waiting.append(then)
+        if is_new:
+            asked.pending = self._checker.check(kind, body, asked.answer)
 
     def forget(self, body: bytes) -> None:
         """Nobody will ask about this very body again. If it has no verdict yet, `then` is called
         all the same, as soon as its turn comes."""
-        for key in [key for key in self._asked if key[0] == id(body)]:
-            pending = self._asked.pop(key).pending
-            if pending is not None:
-                pending.cancelled = True
+        for asked in self._asked.pop(id(body), ()):
+            if asked.pending is not None:
+                asked.pending.cancelled = True
 
-
-def _answer(asked: _Asked, then: Resume, verdict: Verdict) -> None:
-    asked.verdict = verdict
-    then()
-
-
-def _key(kind: MessageType, body: bytes) -> _Key:
-    return id(body), kind.validation, kind.schema
+    def _find(self, kind: MessageType, body: bytes) -> _Asked | None:
+        for asked in self._asked.get(id(body), ()):
+            if asked.validation is kind.validation and asked.schema == kind.schema:
+                return asked
+        return None

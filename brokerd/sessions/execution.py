@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.transaction import Transaction
+from brokerd.delivery.fastpath.sends import Message
 from brokerd.errors import BrokerError, TransactionAborted
+from brokerd.ids import Handle
+from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
-from brokerd.sessions.verb_dispatch import judge, message_values, perform
+from brokerd.sessions.fast_requests import send_held_up
+from brokerd.sessions.verb_dispatch import judge, message_values, perform, prepare
 from brokerd.verbs import receives
 from brokerd.verbs.body_checks import CHECK
 from brokerd.verbs.large_bodies import STORED
@@ -92,6 +96,9 @@ class Alone(Work):
         self.size = size
         """Bytes of the bodies that it is to send."""
 
+    def prepare(self) -> None:
+        """Begin what it will wait for, as it may be a while until its turn comes."""
+
     def abort(self, reason: str) -> None:
         """Too old: it fails and has no effect."""
         self.give_up()
@@ -130,6 +137,11 @@ class OneShot(Alone):
         self._verbs = verbs_
         self._at = 0
 
+    def prepare(self) -> None:
+        """Begin what the verbs still to be run will wait for, all together."""
+        for verb in self._verbs[self._at :]:
+            prepare(self.tx, verb)
+
     def _go_on(self) -> None:
         """Run verbs until one has to wait or all are done, then commit."""
         session, request, todo = self._session, self._request, self._verbs
@@ -137,11 +149,16 @@ class OneShot(Alone):
             self.tx.roll_back()
             session.left(self)
             return
+        if self._turn and not self._at and self._send_held_up():
+            session.left(self)
+            return
         try:
             while self._at < len(todo):
                 judge(self.tx)
                 blocked = perform(self.tx, todo[self._at])
                 if blocked is not None:
+                    if not self._turn and (blocked.what != CHECK or len(todo) > 1):
+                        self.prepare()
                     self._hold_up(blocked)
                     return
                 self._at += 1
@@ -153,6 +170,17 @@ class OneShot(Alone):
         else:
             self._commit(lambda: session.confirmed((request,)), self._token)
         session.left(self)
+
+    def _send_held_up(self) -> bool:
+        """Send on the quick way what has only been held up; False = nothing was done."""
+        if self.tx.rights is not None or self.tx.failure is not None:
+            return False
+        messages: list[Message] = []
+        for verb in self._verbs:
+            if type(verb) is not wire.Send or type(verb.handles) is not bytes:
+                return False
+            messages.append((Handle(verb.handles), verb.message_type or DEFAULT, verb.body))
+        return send_held_up(self._session, self._request, self._token, messages, self.tx)
 
 
 class AutoReceive(Alone):

@@ -8,10 +8,11 @@ Never: answers an error: whatever is unusual is left to the general way, which s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.sends import Message, Sends, send_each
 from brokerd.delivery.fastpath.short_dialogs import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
@@ -47,6 +48,23 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
     except StoreFault:
         pass  # nothing was done, and the general way fails alike
     return 0
+
+
+def send_held_up(
+    session: ClientSession, request: int, token: int, messages: Sequence[Message], tx: Transaction
+) -> bool:
+    """Perform the sends of a request that has waited, for its locks or the checks of its bodies;
+    `tx` has done nothing else and holds what it got. False = the general way; nothing was done."""
+    sends = (Sends(request, token, messages),)
+    try:
+        sent = send_each(
+            session.broker, sends, client=session.client_id, done=session.confirmed, holder=tx
+        )
+    except StoreFault:
+        return False  # the general way fails alike
+    if sent:
+        tx.roll_back()  # its locks are all that it has
+    return bool(sent)
 
 
 def _leading(

@@ -29,7 +29,14 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
 from brokerd.sessions.at_once import perform_at_once
 from brokerd.sessions.execution import Work, body_size
-from brokerd.sessions.verb_dispatch import judge, message_values, perform, to_receive, to_undone
+from brokerd.sessions.verb_dispatch import (
+    judge,
+    message_values,
+    perform,
+    prepare,
+    to_receive,
+    to_undone,
+)
 from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 
@@ -114,6 +121,8 @@ class OpenTx(Work):
             self.go_on()
         elif self._undoes(verb):
             self._interrupt()
+        elif self.tx.state is TxState.OPEN:
+            prepare(self.tx, verb)
 
     def _undoes(self, verb: wire.Verb | Unfit) -> bool:
         """Whether this undoes the request that waits, once its turn comes (CLP-113)."""

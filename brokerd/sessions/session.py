@@ -404,6 +404,7 @@ class ClientSession(asyncio.Protocol):
         """Begin independent requests in the order in which they were written (CLP-31)."""
         self.has_to_wait(work.size)
         if self._starting:
+            work.prepare()
             self._starting.append(work)
         else:
             self._starting.append(work)

@@ -20,7 +20,7 @@ from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
-from brokerd.verbs import ends, groups, receives, sends
+from brokerd.verbs import body_checks, ends, groups, receives, sends
 from brokerd.verbs.timers import set_timer
 
 if TYPE_CHECKING:
@@ -62,6 +62,14 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     if blocked is None:
         tx.verbs += 1
     return blocked
+
+
+def prepare(tx: Transaction, verb: object) -> None:
+    """Begin what a verb will wait for once those before it are done."""
+    if type(verb) is wire.Send:
+        handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
+        named = [Handle(one) for one in handles]
+        body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, verb.body)
 
 
 def _send(

@@ -15,7 +15,9 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.checking.checker import Outcome
 from brokerd.errors import CheckOverrun, CheckUnavailable
+from brokerd.ids import Handle
 from brokerd.model import MessageType
+from brokerd.verbs.locks import may_have
 
 CHECK = "check"
 """What a send waits for while its body is checked."""
@@ -41,6 +43,30 @@ def before_send(
         return None
     tx.inspected.append(body)
     return Blocked(CHECK, partial(broker.inspection.look, kind, body))
+
+
+def check_ahead(
+    tx: Transaction, handles: Iterable[Handle], message_type: str, body: bytes | None
+) -> None:
+    """Begin the check that a send will wait for when its turn comes, if it will.
+
+    The checks of all that a client wrote together then share one exchange with the checker. What
+    is not in memory, or not sent straight, is left to `before_send`."""
+    broker = tx.broker
+    kind = broker.message_types.get(message_type)
+    if kind is None or body is None or not broker.inspection.concerns(kind, len(body)):
+        return
+    if broker.inspection.is_asked(kind, body):
+        return
+    if len(body) > broker.options.max_message or not any(
+        live is not None
+        and may_have(tx, live)
+        and (message_type in broker.checked_on_send or _stays(tx, live))
+        for live in map(broker.endpoints.find, handles)
+    ):
+        return
+    tx.inspected.append(body)
+    broker.inspection.look(kind, body)
 
 
 def before_sends(

@@ -26,12 +26,13 @@ class Straight:
 
     __slots__ = ("_accepting", "_broker", "_flush", "_now", "_serial", "arrived")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, checked: bool = False) -> None:
+        """`checked`: bodies that are checked beside the loop may have their verdict by now."""
         self._broker = broker
         self._flush: Flush = broker.store.gather()
         self._serial = broker.store.gathering
         self._now: Instant = broker.clock.utc()
-        self._accepting = Accepting(broker)
+        self._accepting = Accepting(broker, checked=checked)
         self.arrived: list[tuple[Live, QueueRow]] = []
         """What they put on queues; to be published when it is durable."""
 

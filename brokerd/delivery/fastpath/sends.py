@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
+from brokerd.broker.groups import Group
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
+from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog
@@ -44,14 +46,22 @@ class Sends(NamedTuple):
     messages: Sequence[Message]
 
 
-def send_each(broker: Broker, sends: Iterable[Sends], *, client: ClientId, done: Done) -> int:
+def send_each(
+    broker: Broker,
+    sends: Iterable[Sends],
+    *,
+    client: ClientId,
+    done: Done,
+    holder: Transaction | None = None,
+) -> int:
     """Send and commit, in order, up to the first transaction that has to take the long way; how
-    many. `done` is called with their requests when they are durable.
+    many. `done` is called with their requests when they are durable. `holder` may have locked the
+    groups while bodies were checked.
 
     `StoreFault`: nothing was done."""
     if not broker.options.fast_paths or not broker.enabled or broker.is_full:
         return 0
-    run = _Run(broker)
+    run = _Run(broker, holder)
     add, most = run.add, broker.options.max_verbs
     requests: list[int] = []
     tokens: list[int] = []
@@ -81,10 +91,11 @@ four times as long to make."""
 class _Run(Straight):
     """Sends that join one flush together."""
 
-    __slots__ = ("_allowed", "_longest", "_most", "leaving")
+    __slots__ = ("_allowed", "_holder", "_longest", "_most", "leaving")
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker)
+    def __init__(self, broker: Broker, holder: Transaction | None) -> None:
+        super().__init__(broker, checked=holder is not None)
+        self._holder = holder
         self._allowed: object = None
         options = broker.options
         self._longest = min(options.max_message, options.large_body - 1)
@@ -119,7 +130,7 @@ class _Run(Straight):
     def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
         """Step the dialog, and its other side if that is here; None = nothing was done."""
         live = self._broker.endpoints.find(handle)
-        if live is None or live.group.holder is not None or live.group.line or live.queue.retains:
+        if live is None or live.queue.retains or not self._is_at_hand(live.group):
             return None
         sent = dialog.plain_send(live.endpoint)
         if sent is None or (body and len(body) > self._longest):
@@ -128,6 +139,12 @@ class _Run(Straight):
             return None
         step = self._step_both if live.is_local else self._step_alone
         return step(live, sent, message_type, body)
+
+    def _is_at_hand(self, group: Group) -> bool:
+        """Whether the group is free, or locked for these very sends: others may wait behind."""
+        if group.holder is None:
+            return not group.line
+        return group.holder is self._holder
 
     def _step_both(
         self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None

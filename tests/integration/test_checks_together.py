@@ -1,0 +1,178 @@
+"""Checks of what a client writes together begin together, and its sends then take the quick way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.client.session import Session
+from brokerd.errors import ValidationFailed
+from brokerd.sessions import execution, fast_requests
+from tests.integration.one_daemon import Daemon
+from tests.integration.scenarios import given
+from tests.integration.test_large_bodies import Gate
+
+SCHEMA = '{"type": "object", "required": ["n"]}'
+OBJECTS: dict[str, Any] = {
+    "broker": {"name": "main", "default_encryption": "off"},
+    "message_type": [{"name": "Count", "validation": "valid_json", "schema": SCHEMA}],
+    "contract": [{"name": "counts", "types": {"Count": "any"}}],
+    "queue": [{"name": "here"}, {"name": "there"}],
+    "service": [
+        {"name": "urn:here", "queue": "here", "contracts": ["counts"]},
+        {"name": "urn:there", "queue": "there", "contracts": ["counts"]},
+    ],
+}
+
+
+def count(number: int) -> bytes:
+    return b'{"n": %d}' % number
+
+
+class Place:
+    def __init__(self, daemon: Daemon, session: Session) -> None:
+        self.daemon = daemon
+        self.session = session
+        self.gate = Gate(daemon.broker)
+
+    async def dialogs(self, number: int) -> list[bytes]:
+        """Dialogs on which one message was sent, so that the next ones may go the quick way."""
+        made: list[bytes] = []
+        for _ in range(number):
+            handle = await self.session.begin_dialog("urn:here", "urn:there", "counts")
+            sent = self.session.submit_send(handle, count(0), "Count")
+            await self.wait()
+            self.finish_all()
+            await sent
+            made.append(handle)
+        await self.received()
+        return made
+
+    async def wait(self) -> None:
+        await self.daemon.pass_time(0.5)
+
+    def finish_all(self) -> None:
+        while self.gate.open:
+            self.gate.finish()
+
+    async def received(self) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        while got := await self.session.receive("there", autocommit=True):
+            found += [one.body for one in got]
+        return found
+
+
+@asynccontextmanager
+async def one_broker(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Place]]:
+    """After the test no body and no verdict is kept."""
+    async with await daemon.session() as session:
+        await session.apply(OBJECTS)
+        yield (Place(daemon, session),)
+        await daemon.pass_time(1)
+        assert len(daemon.broker.inspection) == 0
+
+
+scenario = given(one_broker)
+
+
+@pytest.mark.rule("OBJ-61", "CLP-31")
+@scenario
+async def test_pipelined_sends_are_checked_together_and_stay_in_order(place: Place) -> None:
+    one, other = await place.dialogs(2)
+    handles = [one, one, other, one]
+    sent = [place.session.submit_send(to, count(at), "Count") for at, to in enumerate(handles)]
+    await place.wait()
+    assert [pending.body for pending in place.gate.open] == [count(at) for at in range(4)]
+    place.finish_all()
+    await asyncio.gather(*sent)
+    received = await place.received()
+    assert [body for body in received if body != count(2)] == [count(0), count(1), count(3)]
+
+
+@pytest.mark.rule("OBJ-61", "CLP-34")
+@scenario
+async def test_the_sends_of_a_transaction_are_checked_together(place: Place) -> None:
+    (handle,) = await place.dialogs(1)
+
+    async def send_all() -> None:
+        async with place.session.transaction() as tx:
+            for at in range(5):
+                await tx.send(handle, count(at), "Count")
+
+    sending = asyncio.create_task(send_all())
+    await place.wait()
+    assert len(place.gate.open) == 5
+    place.finish_all()
+    await sending
+    assert await place.received() == [count(at) for at in range(5)]
+
+
+@pytest.mark.rule("OBJ-18", "DLG-43")
+@scenario
+async def test_one_that_does_not_fit_spoils_its_dialog_alone(place: Place) -> None:
+    one, other = await place.dialogs(2)
+    bodies = [(one, count(1)), (one, b'{"m": 2}'), (one, count(3)), (other, count(4))]
+    sent = [place.session.submit_send(to, body, "Count") for to, body in bodies]
+    await place.wait()
+    place.finish_all()
+    outcomes = await asyncio.gather(*sent, return_exceptions=True)
+    assert [type(one).__name__ for one in outcomes] == [
+        "NoneType", "NoneType", "InvalidState", "NoneType",
+    ]  # fmt: skip
+    received = await place.received()
+    assert count(4) in received
+    assert count(1) in received
+    assert count(3) not in received
+
+
+@pytest.mark.rule("PBT-14")
+@scenario
+async def test_what_the_sender_checks_itself_is_refused_to_it(place: Place) -> None:
+    strict = {**OBJECTS["message_type"][0], "validate_on_send": "on"}
+    await place.session.apply({**OBJECTS, "message_type": [strict]})
+    (handle,) = await place.dialogs(1)
+    sent = [place.session.submit_send(handle, one, "Count") for one in (b'{"m": 1}', count(2))]
+    await place.wait()
+    place.finish_all()
+    refused, taken = await asyncio.gather(*sent, return_exceptions=True)
+    assert isinstance(refused, ValidationFailed)
+    assert taken is None
+    assert await place.received() == [count(2)]
+
+
+@pytest.mark.rule("OBJ-61", "CLP-51")
+@pytest.mark.parametrize("quick", [True, False])
+def test_checked_sends_have_the_same_effect_on_either_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    taken: list[bool] = []
+    send_held_up: Callable[..., bool] = fast_requests.send_held_up
+
+    def counting(*args: Any) -> bool:
+        taken.append(quick and send_held_up(*args))
+        return taken[-1]
+
+    monkeypatch.setattr(execution, "send_held_up", counting)
+
+    @scenario
+    async def both(place: Place) -> None:
+        (handle,) = await place.dialogs(1)
+        taken.clear()
+        sent = [place.session.submit_send(handle, count(at), "Count") for at in range(6)]
+        await place.wait()
+        place.finish_all()
+        await asyncio.gather(*sent)
+        assert taken.count(True) == (6 if quick else 0)
+        received = await place.session.receive("there", autocommit=True)
+        assert [(one.sequence, one.body) for one in received] == [
+            (at + 1, count(at)) for at in range(6)
+        ]
+        stored = await place.daemon.broker.store.conversation_endpoints(10)
+        assert sorted((one.send_sequence, one.receive_sequence) for one in stored) == [
+            (0, 7), (7, 0),
+        ]  # fmt: skip
+
+    both(tmp_path)
