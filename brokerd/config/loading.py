@@ -229,6 +229,7 @@ def _placed(message: str, item: _Given) -> str:
 def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one return a type
     """One value as its setting wants it; `ValueError` says what is wrong."""
     kind, rule = _split_hint(hint)
+    is_optional = kind is not hint and rule is None
     if isinstance(value, _Text):
         value = _from_text(value, kind, rule)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -240,12 +241,14 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
     if kind is int:
         return _number(value, rule)
     if kind is Path:
-        text = _typed(value, str, "a path in quotes")
-        return Path(text) if text else None
+        path = _text(value, "a path in quotes")
+        if not path and not is_optional:
+            raise ValueError("is empty: name a path, or leave the key out for its default")
+        return Path(path) if path else None
     if kind == tuple[Path, ...]:
         return tuple(map(Path, _texts(value, rule)))
     if kind is str:
-        return _matching(_typed(value, str, "text in quotes"), rule)
+        return _matching(_text(value, "text in quotes"), rule)
     return _texts(value, rule)
 
 
@@ -308,12 +311,22 @@ def _matching(text: str, rule: object) -> str:
 
 
 def _texts(value: object, rule: object) -> tuple[str, ...]:
-    """One text or a list of them; a `Range` says how many, and without one it has some."""
+    """One text or a list of them, none empty; a `Range` says how many, without one it has some."""
     items = [value] if isinstance(value, str) else value
     least = rule.least if isinstance(rule, Range) else 1
     if not isinstance(items, list) or len(items) < least:
         raise ValueError(f"{value!r} is not text or a list of texts")
-    return tuple(_typed(item, str, "text in quotes") for item in items)
+    texts = tuple(_text(item, "text in quotes") for item in items)
+    if not all(texts):
+        raise ValueError(f"{value!r} has an empty text: leave it out")
+    return texts
+
+
+def _text(value: object, meaning: str) -> str:
+    text = _typed(value, str, meaning)
+    if "\0" in text:  # no path or name may have it, and the system would refuse it much later
+        raise ValueError(f"{text!r} has a null character")
+    return text
 
 
 def _typed(value: object, kind: type[_T], meaning: str) -> _T:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brokerd.config.loading import Settings, altered_endpoint, effective, load
+from brokerd.config.loading import Settings, _sections, altered_endpoint, effective, load
 from brokerd.config.settings import Authentication, Encryption, Endpoint, EndpointState
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.objects.declarations import parse
@@ -295,6 +295,41 @@ def test_every_problem_is_told_at_once_with_line_and_key(write: Write) -> None:
 )
 def test_values_that_cannot_be_are_refused(write: Write, text: str, problem: str) -> None:
     assert problem in refused(write(text)).message
+
+
+WRONG_ANYWHERE = [
+    "{}", "[[]]", "[{}]", "[1]", "-1", "nan", "inf", "1979-05-27", '"a\\u0000b"', '[""]',
+]  # fmt: skip
+"""Values that no key may have."""
+EVERY_KEY = [
+    f"{section}.{key}" for section, kind in _sections().items() for key in kind.__struct_fields__
+]
+MAY_BE_EMPTY = {"clients.listen", "log.file", "log.metrics_dir", "mirroring.directory"}
+"""Empty text is their default."""
+
+
+def with_key(path: str, value: str) -> str:
+    section, key = path.split(".")
+    lines = PLAIN_ENDPOINT.splitlines()[2:] if section == "endpoint" else []
+    kept = [line for line in lines if not line.startswith(f"{key} ")]
+    return "\n".join([f"[{section}]", *kept, f"{key} = {value}"])
+
+
+@pytest.mark.rule("BI-C3")
+@pytest.mark.parametrize("path", EVERY_KEY)
+def test_a_wrong_value_of_any_key_is_refused_by_its_name(write: Write, path: str) -> None:
+    for value in WRONG_ANYWHERE if path in MAY_BE_EMPTY else [*WRONG_ANYWHERE, '""']:
+        error = refused(write(with_key(path, value)))
+        assert exit_status(error) == 78
+        assert f"{path}: " in error.message, value
+
+
+@pytest.mark.rule("BI-C3")
+@pytest.mark.parametrize("path", sorted(MAY_BE_EMPTY))
+def test_empty_text_is_the_default_of_a_few_keys(write: Write, path: str) -> None:
+    loaded = load(write(with_key(path, '""')), environ={})
+    shown = {key: text for key, text, _ in effective(loaded)}
+    assert shown[path] == '""'
 
 
 @pytest.mark.rule("BI-C3")
