@@ -434,7 +434,11 @@ FOUND_BY_BROKERS: Final = {
     -8470: ("peer_service_dropped", "the service there is gone: is there another one to talk to?"),
     -8487: ("peer_contract_dropped", "the contract is gone: use one that both sides have"),
     -8489: ("lifetime_exceeded", "send again on a new dialog, with a longer lifetime"),
-    -8490: ("remote_service_not_found", "leave broker_id out, or name the broker that has it"),
+    -8490: (
+        "remote_service_not_found",
+        "create the service there, or correct its name; a broker_id, or the broker of the route"
+        " that was taken, has to be that of the broker that has it",
+    ),
     -8494: ("access_denied", "have the right to send to this service granted there"),
     -8495: ("already_acknowledged_elsewhere", "another copy of the service has the dialog: go on"),
     -8498: ("not_in_contract", "the contract differs there: apply the same declaration on both"),
