@@ -162,7 +162,8 @@ async def _look(
 ) -> list[Finding]:
     """`settings`: those of the daemon, where they are known."""
     try:
-        session = await session_with(where, broker, retry=0.0)
+        of_instance = asked.from_service is None and watch is None
+        session = await session_with(where, broker, retry=0.0, of_instance=of_instance)
     except InvalidArgument:
         raise
     except DaemonUnreachable as unreachable:

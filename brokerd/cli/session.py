@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from brokerd.cli.options import daemon_address
 from brokerd.cli.output import warn
 from brokerd.client.session import Session, connect
-from brokerd.errors import AccessDenied, DaemonUnreachable, ObjectNotFound
+from brokerd.errors import AccessDenied, BrokerUnavailable, DaemonUnreachable, ObjectNotFound
 from brokerd.model import MSDB
 
 _T = TypeVar("_T")
@@ -58,17 +58,25 @@ def is_there(address: str) -> bool:
         return True
 
 
-async def session_with(where: str, broker: str, *, retry: float) -> Session:
+async def session_with(
+    where: str, broker: str, *, retry: float, of_instance: bool = False
+) -> Session:
     """A session on a broker; on the only one of the instance where nobody has said which.
+
+    `of_instance`: what is asked is about the whole instance, so that `msdb`, which every instance
+    has, will do where nobody has said which and there are several, or that one is off.
 
     Raises `ObjectNotFound`, which names those that are there, if that leaves several."""
     try:
         return await connect(where, broker=broker, retry=retry)
-    except ObjectNotFound:
-        only = await _only_broker(where, retry) if _is_assumed() else None
-        if only is None:
+    except (ObjectNotFound, BrokerUnavailable) as refused:
+        if not _is_assumed():
             raise
-    return await connect(where, broker=only, retry=retry)
+        found = isinstance(refused, BrokerUnavailable)
+        only = None if found else await _only_broker(where, retry)
+        if only is None and not of_instance:
+            raise
+    return await connect(where, broker=only or MSDB, retry=retry)
 
 
 def _is_assumed() -> bool:
@@ -85,7 +93,9 @@ async def _only_broker(where: str, retry: float) -> str | None:
             rows = await session.view("brokers")
         except AccessDenied:
             return None
-    names = [str(row["name"]) for row in rows if row["name"] != MSDB]
+    names = [
+        str(row["name"]) for row in rows if row["name"] != MSDB and not row.get("start_failure")
+    ]
     return names[0] if len(names) == 1 else None
 
 
@@ -95,8 +105,9 @@ def ask(
     address: str | None,
     config: Path | None,
     broker: str,
+    of_instance: bool = False,
 ) -> _T:
-    """Run `work` with a session on one broker of the daemon.
+    """Run `work` with a session on one broker of the daemon; `of_instance` as for `session_with`.
 
     Raises:
         DaemonUnreachable: nobody answers at the address.
@@ -105,7 +116,7 @@ def ask(
 
     async def run() -> _T:
         try:
-            session = await session_with(where, broker, retry=_RETRY)
+            session = await session_with(where, broker, retry=_RETRY, of_instance=of_instance)
         except DaemonUnreachable as error:
             raise DaemonUnreachable(
                 error.message, hint=SILENT if is_there(where) else _ABSENT

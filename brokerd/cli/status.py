@@ -32,7 +32,7 @@ def command(
     async def fetch(session: Session) -> dict[str, object]:
         return await session.status()
 
-    answer = ask(fetch, address=address, config=config, broker=broker)
+    answer = ask(fetch, address=address, config=config, broker=broker, of_instance=True)
     status = msgspec.convert(answer, InstanceStatus, strict=False)
     worries = concerns(status)
     if as_json:

@@ -84,6 +84,32 @@ def test_a_pair_without_a_service_or_a_contract_is_named(served: Served, capsys:
     assert (status, found["code"]) == (2, "D01")
 
 
+@pytest.mark.rule("MON-20", "MON-21")
+def test_an_instance_is_looked_at_whatever_its_brokers_are_called(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    daemon = Served(tmp_path, {**OBJECTS, "broker": {**OBJECTS["broker"], "name": "east"}})
+    daemon.start()
+    try:
+        at = ("--address", daemon.address)
+        west = tmp_path / "west.toml"
+        west.write_text('[broker]\nname = "west"\n[[queue]]\nname = "q"\nstatus = "off"\n')
+        assert main(["apply", str(west), *at]) == 0
+        capsys.readouterr()
+        status, found = doctor(capsys, *at, "--ignore", "D43", "--ignore", "D28")
+        assert (status, [one["about"] for one in found]) == (2, ["queue q of broker west"])
+        assert main(["status", "--json", *at]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert {one["broker"] for one in shown["queues"]} >= {"east", "west"}
+        status, (one,) = doctor(capsys, *at, "--broker", "main")  # whoever names one means it
+        assert (status, one["code"]) == (2, "D01")
+        status, (one,) = doctor(capsys, "desk", *at)  # a service is of one broker
+        assert (status, one["code"]) == (2, "D01")
+        assert main(["status", "--broker", "main", *at]) == 67
+    finally:
+        daemon.stop()
+
+
 @pytest.mark.rule("PBT-21", "RTE-31")
 def test_a_pair_is_examined_at_the_broker_that_the_route_names(
     several: Served, capsys: Capture, tmp_path: Path
