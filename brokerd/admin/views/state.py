@@ -195,9 +195,9 @@ class StateReport:
                 if out is None or not out.pending:
                     continue
                 key, detail = self.explain(out)
-                at = out.address or ""
-                nowhere = (broker.name, key, detail)
-                group = (at, *(("", key if out.held else "", "") if at else nowhere))
+                # What is held goes nowhere, whatever way it had before its dialog was over.
+                at = "" if out.held else out.address or ""
+                group = (at, "", "", "") if at else ("", broker.name, key, detail)
                 waiting.setdefault(group, []).append(out)
         rows = [self._destination(*group, outs) for group, outs in waiting.items()]
         shown = {row.address for row in rows}
