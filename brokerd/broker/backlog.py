@@ -33,6 +33,7 @@ from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Counting, Spawn
 from brokerd.broker.out_of_turn import OutOfTurn
+from brokerd.clock import Instant
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
@@ -154,9 +155,16 @@ class Beyond:
 
     # What happens to messages.
 
-    def recovered(self, level: int, count: int) -> None:
-        """After opening the store: that many messages of a level."""
+    def recovered(self, level: int, count: int, since: int) -> None:
+        """After opening the store: that many messages of a level, the first enqueued then."""
         self._count_on(level, count)
+        self._since[level] = since
+
+    @property
+    def since(self) -> Instant | None:
+        """When the oldest message here was enqueued, or somewhat before; None = not known."""
+        known = [self._since.get(level, 0) for level, count in self._counts.items() if count]
+        return Instant(min(known)) if known and all(known) else None
 
     def joining(self, row: QueueRow) -> None:
         """A message that stays beyond the window has joined the commit pipeline."""

@@ -235,8 +235,8 @@ class Broker:
         which would answer for dialogs that it has not looked for yet."""
         self.endpoints.complete = not await self.store.conversation_endpoints(1)
         by_key = {state.queue.key: state for state in self.queues.values()}
-        for queue_key, priority, count in self.store.recovered.waiting:
-            by_key[queue_key].recovered(priority, count)
+        for queue_key, priority, count, since in self.store.recovered.waiting:
+            by_key[queue_key].recovered(priority, count, since)
         self.held.recovered(self.store.recovered.held)
         self.incomplete = dict(await self.store.listings.incomplete())
         for queue_key, endpoint_key in self.store.recovered.timers_fired:

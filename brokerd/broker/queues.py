@@ -205,21 +205,24 @@ class QueueState:
 
     @property
     def oldest_at(self) -> Instant | None:
-        """When the oldest message of an unlocked group was enqueued; None = there is none."""
+        """When the oldest message of an unlocked group was enqueued; None = there is none.
+
+        Where none is in memory, as after a start, the store says it of all that wait."""
         for entry in self._heap:
             group = entry[2]
             if group.entry is entry and group.ready:
                 return oldest_at(group)
-        return None
+        return self.past.since if self.ready_count else None
 
     def ready_groups(self, most: int) -> int:
         """Groups in memory that nobody has locked and that have messages, counted up to `most`."""
         free = (entry for entry in self._heap if entry[2].entry is entry and entry[2].ready)
         return sum(1 for _ in islice(free, most))
 
-    def recovered(self, priority: int, count: int) -> None:
-        """After opening the store: that many messages of a level, all beyond the window."""
-        self.past.recovered(priority, count)
+    def recovered(self, priority: int, count: int, since: int) -> None:
+        """After opening the store: that many messages of a level, all beyond the window, the first
+        of them enqueued then."""
+        self.past.recovered(priority, count, since)
 
     def alter(self, queue: Queue) -> None:
         """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""

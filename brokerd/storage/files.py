@@ -148,8 +148,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 class Recovered(msgspec.Struct, frozen=True):
     """What a start finds: all of it is paged, because memory holds none."""
 
-    waiting: list[tuple[QueueKey, int, int]]
-    """Queue, priority, messages."""
+    waiting: list[tuple[QueueKey, int, int, int]]
+    """Queue, priority, messages, and when the first of them was enqueued; 0 = not known."""
     outgoing: list[tuple[EndpointKey, int, int, int]]
     """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
     timers_fired: list[tuple[QueueKey, EndpointKey]] = []
@@ -669,16 +669,22 @@ def recovered(connection: Connection) -> Recovered:
     timers, retained, states = connection.execute(_any).fetchone()
     levels = {place: connection.execute(each).fetchall() for place, each in _by_level.items()}
     waiting: Counter[tuple[QueueKey, int]] = Counter()
-    for queue, level, count, _ in chain.from_iterable(levels.values()):
-        waiting[QueueKey(queue), level] += count
+    since: dict[tuple[QueueKey, int], int] = {}
+    for place, rows in levels.items():
+        for queue, level, count, first in rows:
+            key = QueueKey(queue), level
+            waiting[key] += count
+            at = connection.execute(_enqueued_at[place], (first,)).fetchone()[0]
+            since[key] = min(since.get(key, at), at)
     dropped = drops.noted(connection)
     if dropped:
+        since.clear()  # the first ones may be of these, which wait no longer
         for queue, level, count in chain.from_iterable(
             drops.counts(connection, one) for one in PLACES
         ):
             waiting[QueueKey(queue), level] -= count
     return Recovered(
-        waiting=[(queue, level, count) for (queue, level), count in waiting.items() if count > 0],
+        waiting=[(*key, count, since.get(key, 0)) for key, count in waiting.items() if count > 0],
         shelves=[_shelf(place, levels[place]) for place in SHELVES if levels[place]],
         has_others=bool(levels[NO_SHELF]),
         outgoing=[
@@ -730,6 +736,10 @@ _page = [
 _by_level = {
     place: "SELECT queue_key, priority, count(*), min(queuing_order)"  # noqa: S608
     f" FROM {table_at(place)} WHERE {found_at(place)} GROUP BY queue_key, priority"
+    for place in PLACES
+}
+_enqueued_at = {
+    place: f"SELECT enqueued_at FROM {table_at(place)} WHERE queuing_order = ?"  # noqa: S608
     for place in PLACES
 }
 # The index alone says which rows these are; without the hint the whole table is read.

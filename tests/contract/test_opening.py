@@ -90,7 +90,8 @@ async def test_restart_finds_every_message_by_index_and_counts_them(open_store, 
     await store.commit(changes)
     await store.close()
     again = await open_store()
-    assert again.recovered.waiting == [(1, 5, 6), (1, 9, 1)]
+    since, other = changes.enqueued[0].enqueued_at, changes.enqueued[-1].enqueued_at
+    assert again.recovered.waiting == [(1, 5, 6, since), (1, 9, 1, other)]
     assert again.recovered.outgoing == [(two.key, 2, 4, 4)]
     assert len((await again.page_messages(1, 5, -1, 10, 100)).rows) == 6
 

@@ -113,7 +113,7 @@ async def test_after_a_crash_a_shelf_has_what_was_not_received(
     await store.abandon()
     store = await open_store(options=FIVE)
     left = [made[1], *made[3:6]]
-    assert store.recovered.waiting == [(1, 5, 4)]
+    assert [one[:3] for one in store.recovered.waiting] == [(1, 5, 4)]
     assert await seen(store) == orders(left)
     assert in_file(path) == ({2: orders(left[:3]), 3: orders(left[3:])}, 0)
     more = await put(store, rows, endpoint, 2, first=7)
@@ -476,7 +476,7 @@ async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
     do("INSERT INTO shelf_2 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
     do("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", *index)
     store = await open_store()
-    assert store.recovered.waiting == [(1, 5, 1)]
+    assert [one[:3] for one in store.recovered.waiting] == [(1, 5, 1)]
     with pytest.raises(StoreFault, match="CHECK"):
         await receive(store, made[:1])
     await store.abandon()

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.client.session import Session
+from brokerd.clock import SECOND
 from brokerd.errors import (
     ConversationNotFound,
     InvalidArgument,
@@ -14,6 +16,7 @@ from brokerd.errors import (
     QuotaExceeded,
 )
 from brokerd.protocol.frames import AckOnly
+from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario, with_limits
 from tests.integration.test_one_broker import bodies, fails, take, talk
@@ -147,3 +150,40 @@ async def test_what_cannot_be_resent(daemon: Daemon, session: Session) -> None:
 async def test_no_more_than_a_transaction_may_have(daemon: Daemon, session: Session) -> None:
     mine = await frozen(daemon, session, 6)
     await fails(QuotaExceeded, session.resend_pending(mine, await talk(session)))
+
+
+@pytest.mark.rule("DLP-50", "MON-8")
+@between
+async def test_what_a_broken_dialog_holds_is_told_before_a_restart_as_after_it(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    """Its way led somewhere until it broke; now it leads nowhere."""
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"0", "Ask")
+    (first,) = await take(east, "harbour", wait=5)
+    await wire.daemon.pass_time(1)
+    wire.drops = lambda item: item.from_initiator
+    await main.send(mine, b"1", "Ask")
+    await east.end(first.handle, 9, "broken")
+    wire.drops = lambda _item: False
+    await wire.daemon.pass_time(5)
+    assert live_of(wire.daemon, mine).outgoing is not None
+    status = msgspec.convert(await main.status(), InstanceStatus, strict=False)
+    (held,) = [one for one in status.destinations if one.messages]
+    assert (held.state, held.status_key, held.broker) == ("delayed", "held_after_error", "main")
+    assert any("held_after_error" in one for one in concerns(status))
+
+
+@pytest.mark.rule("VIEW-4", "MON-8")
+@scenario
+async def test_the_age_of_what_waits_is_known_after_a_restart(
+    daemon: Daemon, session: Session
+) -> None:
+    began = daemon.broker.clock.utc()
+    await talk(session, b"first")
+    await daemon.pass_time(100)
+    await daemon.restart()
+    async with await daemon.session() as again:
+        (row,) = await again.view("service_queues", where={"name": "shop"})
+    assert row["ready_count"] == 1
+    assert 0 <= row["oldest_ready_at"] - began < SECOND
