@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.clock import Clock
+from brokerd.clock import Clock, Instant
 from brokerd.errors import BrokerError, StoreDamaged, StoreFull, StoreLocked
 from brokerd.ids import IdSource, Incarnation
 from brokerd.storage import files
@@ -23,8 +23,20 @@ from brokerd.storage.engine import connect_without_record, is_full
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.log_check import Loss, find_loss
 from brokerd.storage.log_head import State, has_log, index_path, log_path, write_state
-from brokerd.storage.private_files import refuse_unsafe, sync
+from brokerd.storage.private_files import open_private, refuse_unsafe, sync
 from brokerd.storage.writers import fold_and_cut
+
+
+class AcceptedLoss(msgspec.Struct, frozen=True):
+    """What the file `<store>-loss` remembers of a loss that was accepted (REL-40)."""
+
+    accepted_at: Instant
+    loss: str
+    """What was missing, in a sentence."""
+    kept: str | None
+    """Path of the copy of the damaged log; None = there was no log."""
+    incarnation: bytes
+    """Of the store since then: another one has not suffered this loss."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -64,19 +76,49 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         if not loss.is_recovered_in_part:
             log_path(path).unlink(missing_ok=True)
         index_path(path).unlink(missing_ok=True)
-        problems = _recover(path, loss, Incarnation(ids.fresh()))
+        incarnation = Incarnation(ids.fresh())
+        problems = _recover(path, loss, incarnation)
         if has_log(path):
             raise StoreLocked(
                 f"{path} is being read by another program, so its log cannot be folded; the loss "
                 "is not accepted yet",
                 hint="end that program, then try again",
             )
+        if not loss.is_in_file:
+            where = None if kept is None else str(kept)
+            _remember(path, AcceptedLoss(clock.utc(), loss.show(), where, incarnation))
         write_state(path, State.ACCEPTED)
         return Accepted(loss, kept, problems)
     except (OSError, sqlite3.Error) as error:
         raise _failure(path, error) from error
     finally:
         lock.release()
+
+
+def loss_path(path: Path) -> Path:
+    """Where a loss of the store at `path` that was accepted is remembered."""
+    return Path(f"{path}-loss")
+
+
+def accepted_loss(path: Path, incarnation: Incarnation) -> AcceptedLoss | None:
+    """The loss that was accepted last for the store at `path`, which has this incarnation; None
+    where there is none, or an operator has removed the file that remembers it (REL-40)."""
+    try:
+        found = msgspec.json.decode(loss_path(path).read_bytes(), type=AcceptedLoss)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return found if found.incarnation == incarnation else None
+
+
+def _remember(path: Path, accepted: AcceptedLoss) -> None:
+    """Write it durably, before the record says that the store may be opened."""
+    descriptor = open_private(loss_path(path), writable=True, create=True)
+    with os.fdopen(descriptor, "wb") as file:
+        file.truncate()
+        file.write(msgspec.json.encode(accepted))
+        file.flush()
+        os.fsync(file.fileno())
+    sync(path.parent)
 
 
 def _refuse_saved(path: Path, loss: Loss) -> None:

@@ -22,7 +22,7 @@ from brokerd.telemetry.status import FileProblem
 
 RESERVE: Final = "reserve"
 """Name of the file that holds room back (REL-26)."""
-STORE_FILES: Final = ("", "-wal", "-shm", "-head", ".lock")
+STORE_FILES: Final = ("", "-wal", "-shm", "-head", "-loss", ".lock")
 """What the names of the files of one store add to its path."""
 _LOOKED_AT: Final = ("*.db*", RESERVE)
 """In a directory of stores: the stores, and whatever lies beside one under its name."""

@@ -57,6 +57,7 @@ from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.known import Known
 from brokerd.storage.listings import Listings
+from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
 from brokerd.storage.paging import Page
 from brokerd.storage.places import place_of
 from brokerd.storage.retention import Kept
@@ -281,6 +282,11 @@ class Store:
         For the commonest changeset only: who does so must not fail half-way, and calls
         `joined_straight` before anything else happens. After a fault: `StoreFault`."""
         return self._pipeline.gather()
+
+    def accepted_loss(self) -> AcceptedLoss | None:
+        """The loss that an administrator accepted for this store, for as long as the file beside
+        it says so (REL-40)."""
+        return accepted_loss(self.path, self.identity.incarnation)
 
     def joined_straight(
         self,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.clock import SECOND, Instant
+from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import OpenListener
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
@@ -84,6 +84,12 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     wal_bytes: int = 0
     free_bytes: int | None = None
     reason: str = ""
+    loss: str = ""
+    """What was lost when an administrator accepted it, until the file that says so is removed
+    (REL-40)."""
+    loss_accepted_at: Instant | None = None
+    loss_file: str = ""
+    """The file to remove when everybody has dealt with it."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +181,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
 def concerns(status: InstanceStatus) -> list[str]:
     """What an operator should look at, worst first; nothing if all is well."""
     found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
+    found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
         found.append(f"the daemon is {status.state}")
     if status.clock:
@@ -202,6 +209,15 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
     found += status.warnings
     return found + [f"clients.grants: {one}" for one in status.unknown_users]
+
+
+def accepted_loss(store: StoreStatus) -> str:
+    """The loss of a store that was accepted, in a sentence (REL-40)."""
+    at = "" if store.loss_accepted_at is None else show_instant(store.loss_accepted_at)
+    return (
+        f"store {store.broker}: a loss was accepted at {at}: {store.loss}; once it is dealt with "
+        f"remove {store.loss_file}"
+    )
 
 
 def _bad(store: StoreStatus) -> bool:

@@ -101,7 +101,7 @@ def test_a_start_is_refused_and_everything_that_looks_says_why(
     assert str(log) in json.loads(verified.stdout)["rows"][0]["problem"]
 
 
-@pytest.mark.rule("REL-39", "REL-6")
+@pytest.mark.rule("REL-39", "REL-40", "REL-6")
 def test_an_administrator_goes_on_after_a_loss(killed: Place) -> None:
     log = log_of(killed)
     flip(log)
@@ -116,6 +116,15 @@ def test_an_administrator_goes_on_after_a_loss(killed: Place) -> None:
     assert Path(told["kept"]).read_bytes() == damaged
     with killed.serving():
         left = waiting(killed)
+    with killed.serving():  # it is told after each start, until somebody removes the file
+        at = ("--address", killed.address)
+        status = killed.run("status", "--check", *at)
+        assert status.returncode == 1
+        assert "store main: a loss was accepted at 20" in status.stdout
+        assert str(log) in status.stdout
+        assert "D63" in killed.run("doctor", *at).stdout
+        Path(f"{store}-loss").unlink()
+        assert "a loss was accepted" not in killed.run("status", *at).stdout
     assert MESSAGES - told["loss"]["commits"] <= left < MESSAGES
     assert "loss_accepted" in killed.folder.with_name("p.log").read_text()
     assert "nothing is missing" in killed.run("store", "accept-loss", store).stdout

@@ -187,6 +187,10 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
             yield error("D42", about, store.reason, mend + quote(store.broker))
         elif store.state == "read_only":
             yield error("D42", about, store.reason or "it can only be read", f"see {store.path}")
+        if store.loss_accepted_at is not None:
+            text = f"a loss was accepted at {show_instant(store.loss_accepted_at)}: {store.loss}"
+            mend = "see what peers and programs still have; then: rm " + quote(store.loss_file)
+            yield warning("D63", about, text, mend)
         if store.free_bytes is not None and store.free_bytes < 2 * status.min_free:
             text = f"{store.free_bytes >> 20} MiB of the disk are free; below "
             text += f"{status.min_free >> 20} MiB nothing new is taken (REL-26)"

@@ -22,6 +22,7 @@ from brokerd.delivery.outgoing.classification import HERE
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
+from brokerd.storage.loss_acceptance import loss_path
 from brokerd.telemetry.status import (
     DestinationStatus,
     DuplicateStatus,
@@ -264,6 +265,13 @@ class StateReport:
 
     def _open_store(self, broker: Broker) -> StoreStatus:
         store, reason = self._store(broker.name), broker.store.identity.disabled_reason
+        if (lost := broker.store.accepted_loss()) is not None:
+            store = msgspec.structs.replace(
+                store,
+                loss=lost.loss,
+                loss_accepted_at=lost.accepted_at,
+                loss_file=str(loss_path(broker.store.path)),
+            )
         if broker.is_full:
             text = "too little room on the disk: new messages are refused (REL-26)"
             return msgspec.structs.replace(store, state="full", reason=text)
