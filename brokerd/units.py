@@ -89,3 +89,8 @@ def _split(text: str, units: Mapping[str, float], *, example: str) -> tuple[floa
         if known == unit or known.casefold() == unit.casefold():
             return float(number.replace("_", "")), known
     raise ValueError(f"{unit!r} is no unit here; use one of {', '.join(units)}")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number of things: 1 group, 2 groups. `plural`: where it is not the noun with an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"

@@ -16,8 +16,8 @@ from brokerd.ids import RandomIds
 from brokerd.storage.lock import is_held
 from brokerd.storage.log_check import find_loss
 from brokerd.storage.loss_acceptance import accept_loss
-from brokerd.storage.verifying import verify
-from brokerd.units import show_size
+from brokerd.storage.verifying import Finding, verify
+from brokerd.units import counted, show_size
 
 
 @click.command(name="backup")
@@ -62,15 +62,25 @@ def _verify(*, file: Path, as_json: bool) -> None:
     else:
         for one in found:
             say(f"{one.table or 'file'}: {one.where}: {one.problem}")
-    damage = [one for one in found if not one.is_left_over]
+    damage = [one for one in found if one.is_damage]
     if damage:
         raise StoreDamaged(
-            f"{file} is not whole: {len(damage)} things in it cannot be",
-            hint="put a backup in its place; what is damaged is set aside while it is in use",
+            f"{file} is not whole: {counted(len(damage), 'thing')} in it cannot be",
+            hint=damage[0].cure
+            or "put a backup in its place; what is damaged is set aside while it is in use",
         )
     if not as_json:
-        again = "; the next start deletes what ended dialogs have left" if found else ""
-        say(f"{file}: nothing is wrong{again}")
+        say(f"{file}: {_soundness(found)}")
+
+
+def _soundness(found: list[Finding]) -> str:
+    """That a store is whole, as far as its files can tell."""
+    text = "nothing is wrong"
+    if any(one.is_unknown for one in found):
+        text += " with what is there, but something may be missing"
+    if any(one.is_left_over for one in found):
+        text += "; the next start deletes what ended dialogs have left"
+    return text
 
 
 @click.command(name="accept-loss")
@@ -105,7 +115,7 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
     if loss is not None and accepted is None:
         raise StoreDamaged(
             f"{loss.show()}; nothing was changed",
-            hint=f"{loss.cure}; to go on without what is missing: --yes",
+            hint=loss.ways_on(file),
         )
 
 

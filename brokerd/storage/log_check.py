@@ -76,6 +76,13 @@ class Loss(msgspec.Struct, frozen=True):
         cure = f"put back {self.log} as it was, or a backup of the store in its place"
         return cure + (_FOLDED_BY_OTHERS if self.is_gone else "")
 
+    def ways_on(self, store: Path) -> str:
+        """What can be done about it, wherever it is told."""
+        return (
+            f"{self.cure}; to go on without what is missing: brokerd store accept-loss "
+            f"{shlex.quote(str(store))} --yes"
+        )
+
     def _move_back(self) -> str:
         return f"mv {shlex.quote(self.saved[-1])} {shlex.quote(self.log)}"
 
@@ -107,8 +114,7 @@ def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
     if loss is not None:
         raise StoreDamaged(
             f"{path} is not opened: {loss.show()}",
-            hint=f"{loss.cure}; to go on with what is left: brokerd store accept-loss "
-            f"{shlex.quote(str(path))}",
+            hint=loss.ways_on(path),
         )
 
 
@@ -135,6 +141,26 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
             return loss
         previous = loss
     return None  # it is begun anew all the time, so all before has been folded
+
+
+def what_is_unknown(path: Path) -> str:
+    """Why nobody can tell whether the store at `path` has all that was confirmed; empty if the
+    record of its log says so, or it is a backup, which has no log (REL-41).
+
+    Raises:
+        OSError: one of its files cannot be read.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_READ)
+    if header[_JOURNAL_AT:] != HAS_LOG or head_path(path).exists():
+        return ""
+    what = f"has no record ({head_path(path)})"
+    if not log_path(path).exists():
+        what = f"is not there ({log_path(path)}), and neither is its record ({head_path(path)})"
+    return (
+        f"{what}: whether what was confirmed last is in the store cannot be told; a store that is "
+        "copied takes them along, or is copied by brokerd store backup"
+    )
 
 
 def _look(path: Path, page_size: int) -> Loss | None:

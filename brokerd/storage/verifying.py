@@ -24,9 +24,10 @@ from brokerd.storage.engine import READ_PRAGMAS, Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.leftovers import ENDED, OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.lock import is_held
-from brokerd.storage.log_check import find_loss
+from brokerd.storage.log_check import find_loss, what_is_unknown
 from brokerd.storage.removals import NOTED
 from brokerd.storage.stretches import EVERYWHERE
+from brokerd.units import counted
 
 MOST: Final = 100
 """Findings of one kind that are told; the file may be full of them."""
@@ -42,17 +43,27 @@ class Finding(msgspec.Struct, frozen=True):
     is_left_over: bool = False
     """Whether nothing is damaged: the next start deletes it, or the daemon that has the store
     does so already (REL-36)."""
+    is_unknown: bool = False
+    """Whether nothing is damaged, but the files that are there cannot tell whether anything is
+    missing (REL-41)."""
+    cure: str = ""
+    """What to do about it, where that is known."""
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the store is not whole."""
+        return not self.is_left_over and not self.is_unknown
 
 
 def refuse_damaged(path: Path, *, name: str) -> None:
     """The same check for whoever needs a store that is whole; leftovers do no harm.
 
     `name`: what to call the file. `StoreDamaged` names the first thing that cannot be."""
-    damage = [one for one in verify(path) if not one.is_left_over]
+    damage = [one for one in verify(path) if one.is_damage]
     if damage:
         first = damage[0]
         raise StoreDamaged(
-            f"{name} is not whole: {len(damage)} things in it cannot be, the first in"
+            f"{name} is not whole: {counted(len(damage), 'thing')} in it cannot be, the first in"
             f" {first.table or 'the file'}, {first.where}: {first.problem}"
         )
 
@@ -66,14 +77,16 @@ def verify(path: Path) -> list[Finding]:
     files.check_header(path)
     loss = find_loss(path, is_in_use=is_held(path))
     if loss is not None:  # what SQLite makes of such a log says little about the store
-        return [Finding("", "its log", loss.show())]
+        return [Finding("", "its log", loss.show(), cure=loss.ways_on(path))]
     files.refuse_older(path, files.check_schema(path))
+    unknown = what_is_unknown(path)
+    beside = [Finding("", "its log", unknown, is_unknown=True)] if unknown else []
     with files.looking(path) as connection:
         for pragma in READ_PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")
         try:
-            found = [*_pages(connection), *_rows(connection), *_bodies(connection)]
+            found = [*beside, *_pages(connection), *_rows(connection), *_bodies(connection)]
             return [*found, *_left_over(connection)]
         except sqlite3.DatabaseError as error:
             raise files.unreadable(path, error) from error

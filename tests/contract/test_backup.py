@@ -130,7 +130,7 @@ async def test_a_copy_that_verify_calls_not_whole_gets_no_name(store, rows, path
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE queue_messages SET body = x'00'")
     target = tmp_path / "copy.db"
-    with pytest.raises(StoreDamaged, match=r"the copy .* not whole: 1 things.*the one"):
+    with pytest.raises(StoreDamaged, match=r"the copy .* not whole: 1 thing .*the one"):
         await store.backup(target)
     assert not list(tmp_path.glob("*copy*"))
 

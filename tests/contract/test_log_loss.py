@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from brokerd.cli.main import main
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreLocked, UnsafeFile
 from brokerd.ids import SeededIds
 from brokerd.storage import files, log_check, log_head
 from brokerd.storage.changes import Changes
-from brokerd.storage.log_check import Loss, find_loss
+from brokerd.storage.log_check import Loss, find_loss, refuse_loss
 from brokerd.storage.log_head import (
     LogHead,
     Record,
@@ -385,6 +386,35 @@ def test_a_damaged_record_is_told(left, at):
     data[at] ^= 4
     head_path(left).write_bytes(data)
     assert str(head_path(left)) in lost(left).show()
+
+
+@pytest.mark.rule("REL-39")
+def test_there_is_one_cure_wherever_a_loss_is_told(left, capsys):
+    log = bytearray(log_path(left).read_bytes())
+    cut_half(log)
+    log_path(left).write_bytes(log)
+    with pytest.raises(StoreDamaged) as refused:
+        refuse_loss(left)
+    hint = refused.value.hint
+    assert hint.endswith(f"brokerd store accept-loss {left} --yes")
+    (finding,) = verify(left)
+    assert finding.cure == hint
+    for command in ("verify", "accept-loss"):
+        assert main(["store", command, str(left)]) == 65
+        assert f"  fix: {hint}" in capsys.readouterr().err
+
+
+@pytest.mark.rule("REL-41")
+@pytest.mark.parametrize("without", ["record", "log and record"])
+def test_what_a_copy_without_its_log_or_record_may_lack_is_said(left, without):
+    head_path(left).unlink()
+    if without != "record":
+        log_path(left).unlink()
+        index_path(left).unlink(missing_ok=True)
+    (finding,) = [one for one in verify(left) if one.is_unknown]
+    assert not finding.is_damage
+    assert str(head_path(left)) in finding.problem
+    assert (str(log_path(left)) in finding.problem) is (without != "record")
 
 
 @pytest.mark.rule("REL-39", "REL-6")

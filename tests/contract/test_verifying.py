@@ -14,6 +14,7 @@ from brokerd.model import Queue
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.hashes import large_hash
+from brokerd.storage.log_head import head_path
 from brokerd.storage.verifying import MOST, verify
 
 LARGE = BodyKey(1)
@@ -205,11 +206,16 @@ async def test_the_command_says_what_is_wrong(open_store, rows, path, capsys):
     await store.close()
     assert main(["store", "verify", str(path)]) == 0
     assert capsys.readouterr().out == f"{path}: nothing is wrong\n"
+    record = head_path(path).read_bytes()
+    head_path(path).unlink()
+    assert main(["store", "verify", str(path)]) == 0
+    assert "but something may be missing" in capsys.readouterr().out
+    head_path(path).write_bytes(record)
     damage(path, "UPDATE queue_messages SET queue_key = 99 WHERE sequence = 0")
     assert main(["store", "verify", str(path)]) == 65
     said = capsys.readouterr()
     assert "queue_messages: queuing_order 1, queue_key 99: is in a queue that does" in said.out
-    assert "1 things in it cannot be" in said.err
+    assert "1 thing in it cannot be" in said.err
     assert main(["store", "verify", "--json", str(path)]) == 65
     (one,) = json.loads(capsys.readouterr().out)["rows"]
     assert one["problem"] == "is in a queue that does not exist"
