@@ -12,6 +12,7 @@ import msgspec
 
 from brokerd.activation.monitor import Limits, QueueFacts, Why
 from brokerd.clock import Instant
+from brokerd.units import counted
 
 KEPT: Final = 100
 """Decisions of one queue that are remembered."""
@@ -79,7 +80,7 @@ class Decisions:
 
 def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits: Limits) -> str:
     """Why one more reader is useful; `running`: how many there are without it."""
-    groups, readers = _groups(ready), _count(running, "reader")
+    groups, readers = _groups(ready), counted(running, "reader")
     reasons = {
         Why.ARRIVAL: f"a message arrived and no reader was known to run, {groups}",
         Why.BACKLOG: f"{groups}, {readers}, no empty receive for {limits.ramp_interval:g} s",
@@ -94,21 +95,17 @@ def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits:
 
 def limit_reached(ready: Ready, running: int, limits: Limits) -> str:
     """Why none is started although one is useful (ACT-17)."""
-    readers = _count(running, "reader")
+    readers = counted(running, "reader")
     return f"no further reader: {readers} of max_readers {limits.max_readers}, {_groups(ready)}"
 
 
 def backing_off(failures: int, seconds: float, error: str) -> str:
     """Why nothing is started for a while (PBT-6)."""
-    return f"no start for {seconds:g} s after {_count(failures, 'failure')} in a row: {error}"
+    return f"no start for {seconds:g} s after {counted(failures, 'failure')} in a row: {error}"
 
 
 def _groups(ready: Ready) -> str:
     if not ready.groups:
         return "no unlocked group ready"
     least = "at least " if ready.is_more else ""
-    return f"{least}{_count(ready.groups, 'group')} ready"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{least}{counted(ready.groups, 'group')} ready"

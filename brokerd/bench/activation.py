@@ -17,11 +17,11 @@ import msgspec
 from brokerd.bench.children import with_children
 from brokerd.bench.daemons import OBJECTS, Daemon, memory_of, running
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
-from brokerd.bench.words import counted
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
 from brokerd.errors import UsageError
 from brokerd.model import Host
+from brokerd.units import counted
 
 QUEUE = "bench_q"
 _LIMIT = 60.0

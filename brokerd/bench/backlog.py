@@ -16,8 +16,8 @@ import msgspec
 from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
-from brokerd.bench.words import counted
 from brokerd.client.session import Session, connect
+from brokerd.units import counted
 
 _FEW = 1_000
 _SAMPLES = 200

@@ -20,12 +20,12 @@ from time import perf_counter
 from brokerd.bench.daemons import OBJECTS, Daemon, free_ports, memory_of, route, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs
-from brokerd.bench.words import counted
 from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
 from brokerd.client.transaction import Transaction
 from brokerd.clock import SystemClock
 from brokerd.model import END_DIALOG
+from brokerd.units import counted
 
 _TOLD_EVERY = 5.0
 _CLIENTS = 8

@@ -18,10 +18,10 @@ from pathlib import Path
 from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.measuring import Options, Say, bench_directory, describe_settings
 from brokerd.bench.opening import open_dialogs, send_beforehand
-from brokerd.bench.words import counted
 from brokerd.client.session import connect
 from brokerd.clock import SystemClock
 from brokerd.errors import Refusal
+from brokerd.units import counted
 
 _NAME = "idle"
 _COUNT = "dialogs"

@@ -9,8 +9,8 @@ from brokerd.bench.daemons import OBJECTS, Daemon, running
 from brokerd.bench.loads import Loads, Phase, receivers, senders, summed
 from brokerd.bench.measuring import LoadOptions, Say, bench_directory, describe_settings
 from brokerd.bench.watching import Watch, watching
-from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
+from brokerd.units import counted
 
 
 class LocalOptions(LoadOptions, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ from brokerd.bench.loads import Loads, summed, summed_lag
 from brokerd.bench.measuring import BenchFailed, Options, Say, bench_directory, describe_settings
 from brokerd.bench.schedule import Schedule, read_traffic
 from brokerd.bench.watching import watching
-from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
+from brokerd.units import counted
 
 _LONG = 1e7
 """Seconds after which a load process stops at the latest: playing ends when all are received."""

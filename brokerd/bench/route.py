@@ -10,7 +10,6 @@ from random import Random
 from time import perf_counter
 
 from brokerd.bench.measuring import Options, Say, describe_settings
-from brokerd.bench.words import counted
 from brokerd.clock import SystemClock
 from brokerd.ids import BrokerId, RandomIds
 from brokerd.model import AUTO_CREATED_LOCAL, Route
@@ -24,6 +23,7 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.table import Balancer, RoutingTable
+from brokerd.units import counted
 
 ROUTES_A_SERVICE = 4
 """Two to one broker, one to another, one to none."""

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from brokerd import units
 from brokerd.clock import SECOND, Instant
 from brokerd.model import Poison, PoisonMode, Queue
 from brokerd.storage.changes import HeldRow
@@ -73,10 +74,14 @@ def judged(row: HeldRow, queue: Queue, how: Undone, *, now: Instant) -> HeldRow:
         return row._replace(parked_at=now, retry_at=None, reason=how.park)
     poison = queue.poison
     if parks and attempts >= poison.limit:
-        return row._replace(parked_at=now, retry_at=None, reason=f"{attempts} rollbacks in a row")
+        return row._replace(
+            parked_at=now, retry_at=None, reason=f"{units.counted(attempts, 'rollback')} in a row"
+        )
     if parks and disconnects >= poison.disconnects:
         return row._replace(
-            parked_at=now, retry_at=None, reason=f"{disconnects} connections cut in the middle"
+            parked_at=now,
+            retry_at=None,
+            reason=f"{units.counted(disconnects, 'connection')} cut in the middle",
         )
     if how.retry_after is not None:
         return row._replace(retry_at=Instant(now + round(how.retry_after * SECOND)))

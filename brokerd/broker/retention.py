@@ -19,6 +19,7 @@ from brokerd.ids import show
 from brokerd.model import RetentionLimit, RetentionPolicy
 from brokerd.storage.changes import Changes, RetainedRow, Trim
 from brokerd.storage.retention import SENT, Kept
+from brokerd.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,8 +139,8 @@ def _check(live: Live, rows: int, size: int) -> None:
     too_large = limit.max_bytes and kept.bytes + size > limit.max_bytes
     if too_many or too_large:
         raise QuotaExceeded(
-            f"queue {live.queue.name!r} retains {kept.rows} messages of {kept.bytes} bytes of "
-            f"conversation {show(live.endpoint.handle)}, and may not retain more",
+            f"queue {live.queue.name!r} retains {counted(kept.rows, 'message')} of {kept.bytes} "
+            f"bytes of conversation {show(live.endpoint.handle)}, and may not retain more",
             hint="end the conversation, or raise retention_limit of the queue",
         )
 

@@ -14,6 +14,7 @@ from brokerd.cli.output import print_rows, say
 from brokerd.clock import SystemClock
 from brokerd.ids import BootId, RandomIds
 from brokerd.telemetry.logs import configure
+from brokerd.units import counted
 
 
 @click.group(name="activator")
@@ -52,7 +53,7 @@ def list_instances(*, config: Path, as_json: bool) -> None:
         return
     for row in rows:
         say(f"{row.get('application')} {row['instance']}: {row.get('pid')} {row.get('started_at')}")
-    say(f"{len(rows)} instances run")
+    say(counted(len(rows), "instance runs", "instances run"))
 
 
 def run(config: ActivatorConfig, name: str) -> None:
@@ -77,7 +78,8 @@ async def _run(activator: Activator, config: ActivatorConfig, name: str) -> None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     names = ", ".join(one.name for one in config.applications if one.enabled)
-    say(f"{name}: starts {names or 'nothing'}, as {len(config.services)} queues tell")
+    queues = counted(len(config.services), "queue tells", "queues tell")
+    say(f"{name}: starts {names or 'nothing'}, as {queues}")
     await asyncio.wait({task})
     if not task.cancelled():
         task.result()

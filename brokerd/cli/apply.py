@@ -11,6 +11,7 @@ from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.model import MSDB
 from brokerd.objects.declarations import read
+from brokerd.units import counted
 
 _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
 
@@ -66,7 +67,7 @@ def command(
             warn(f"{file}: there was no broker {change['name']} here: it {became}")
     said = "would be made" if dry_run else "made"
     count = len(changes)
-    say(f"{count or 'no'} change{'' if count == 1 else 's'} {said if count else 'needed'}")
+    say(f"{counted(count, 'change') if count else 'no changes'} {said if count else 'needed'}")
 
 
 def _is_new_broker(change: object) -> TypeGuard[dict[str, object]]:

@@ -20,6 +20,7 @@ from brokerd.config.loading import load
 from brokerd.errors import DaemonUnreachable, UsageError
 from brokerd.ids import RandomIds
 from brokerd.model import MSDB
+from brokerd.units import counted
 
 _Operation = Callable[..., Awaitable[BrokerState]]
 
@@ -44,7 +45,7 @@ def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
         if as_json:
             print_json(state)
             return
-        say(f"broker {state.name} {state.broker_id}: {done}{_counted(state.endpoints)}")
+        say(f"broker {state.name} {state.broker_id}: {done}{_by_state(state.endpoints)}")
 
     run = click.option(
         "--wait", metavar="DURATION", default="60s", show_default=True,
@@ -105,18 +106,19 @@ def _clean_up(
     if as_json:
         print_json(result)
         return
-    say(f"{_sum(result.matched)} endpoints fit{_counted(result.matched)}")
+    matched = counted(_sum(result.matched), "endpoint fits", "endpoints fit")
+    say(matched + _by_state(result.matched))
     if not dry_run:
-        say(f"{_sum(result.removed)} removed{_counted(result.removed)}")
+        say(f"{_sum(result.removed)} removed{_by_state(result.removed)}")
     if result.locked:
-        say(f"{_sum(result.locked)} left, because they are locked{_counted(result.locked)}")
+        say(f"{_sum(result.locked)} left, because they are locked{_by_state(result.locked)}")
 
 
 def _sum(counts: dict[str, int]) -> int:
     return sum(counts.values())
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _by_state(counts: dict[str, int]) -> str:
     shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     return f" ({shown})" if shown else ""
 

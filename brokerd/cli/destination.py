@@ -9,6 +9,7 @@ from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, say
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
+from brokerd.units import counted
 
 
 @click.command(name="retry")
@@ -26,7 +27,7 @@ def _retry(*, destination: str, as_json: bool, **place: Any) -> None:  # noqa: A
     if as_json:
         print_json({"destinations": count})
     else:
-        say(f"{count} destination{'' if count == 1 else 's'} tried; see: brokerd destination ls")
+        say(f"{counted(count, 'destination')} tried; see: brokerd destination ls")
 
 
 command = noun(

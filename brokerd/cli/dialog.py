@@ -15,6 +15,7 @@ from brokerd.clock import show_instant
 from brokerd.errors import ErrorNeedsCodeAndText, UsageError
 from brokerd.ids import show
 from brokerd.telemetry.status import TransmissionStatus
+from brokerd.units import counted
 
 _STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
 
@@ -78,7 +79,7 @@ def status(
         return 0
     say(f"{found.status_key}: {found.transmission_status}")
     tried = "sent" if found.destination is not None else "tried"
-    say(f"  {found.pending} unacknowledged, {tried} {found.attempts} times")
+    say(f"  {found.pending} unacknowledged, {tried} {counted(found.attempts, 'time')}")
     if found.destination is not None:
         say(f"  to {found.destination}")
     if found.status_since is not None:
@@ -218,5 +219,5 @@ def resend(
     for one in sent:
         known = "  may have arrived already" if one.may_have_arrived else ""
         say(f"{one.message_type}  sequence {one.sequence}  message {show(one.message_id)}{known}")
-    say(f"{len(sent)} message{'' if len(sent) == 1 else 's'} sent again on {show(new)}")
+    say(f"{counted(len(sent), 'message')} sent again on {show(new)}")
     return 0

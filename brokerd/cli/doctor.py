@@ -28,7 +28,7 @@ from brokerd.admin.doctor.pair_checks import examine_pair, examine_service
 from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
-from brokerd.cli.output import print_rows, say, warn
+from brokerd.cli.output import in_one_line, print_rows, say, warn
 from brokerd.cli.session import SILENT, is_there, session_with
 from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
@@ -221,7 +221,7 @@ def _settings(config: Path | None, found: list[Finding]) -> Settings:
     try:
         return load(config).settings
     except ConfigError as wrong:
-        text, mend = wrong.message, "brokerd config check -c FILE"
+        text, mend = in_one_line(wrong.message), "brokerd config check -c FILE"
         found.append(error("D41", f"settings {config or ''}".strip(), text, mend))
         return Settings()
 
@@ -240,7 +240,9 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
     try:
         look_ahead(settings, None, user=owner_of(settings.instance.data_dir))
     except BrokerError as refused:
-        yield error("D42", f"start of {settings.instance.name}", refused.message, refused.hint)
+        yield error(
+            "D42", f"start of {settings.instance.name}", in_one_line(refused.message), refused.hint
+        )
     there = settings.instance.data_dir
     while not there.exists() and there != there.parent:
         there = there.parent

@@ -14,6 +14,7 @@ from brokerd.client.admin import Edited
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
 from brokerd.ids import parse, show
+from brokerd.units import counted
 
 _ALL = listing(
     "conversation_groups",
@@ -115,7 +116,7 @@ def discard(
         lambda session: session.admin.discard_group(group, reason, everything=everything),
         **options,
     )
-    say(f"discarded {count} message{'' if count == 1 else 's'} of {show(group)}")
+    say(f"discarded {counted(count, 'message')} of {show(group)}")
 
 
 @command.command(name="end")
@@ -132,7 +133,7 @@ def end(
 ) -> None:
     """End every dialog of GROUP with an error; the messages that wait in it are deleted."""
     count = _run(lambda session: session.admin.end_group(group, error, description), **options)
-    say(f"ended {count} dialog{'' if count == 1 else 's'} of {show(group)}")
+    say(f"ended {counted(count, 'dialog')} of {show(group)}")
 
 
 @command.command(name="edit")

@@ -11,6 +11,7 @@ from brokerd.cli.output import quoted
 from brokerd.client.session import Session
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import BrokerError
+from brokerd.units import counted
 
 SHOWN: Final = 5
 """Reasons that are told."""
@@ -63,7 +64,7 @@ def _count(rows: Sequence[Mapping[str, Any]]) -> str:
     """How many were sent; that a dialog is over, which its broker sends, is none of them."""
     ends = sum(bool(row["is_end_of_dialog"] or row["is_conversation_error"]) for row in rows)
     what = [
-        f"{count} {one if count == 1 else many}"
+        counted(count, one, many)
         for count, one, many in (
             (len(rows) - ends, "message", "messages"),
             (ends, "end of a dialog", "ends of dialogs"),

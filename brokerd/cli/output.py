@@ -23,6 +23,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def in_one_line(message: str) -> str:
+    """A message of several lines as one that `say` can print, which shows no line ends."""
+    first, *details = message.splitlines() or [""]
+    return f"{first}: {'; '.join(details)}" if details else first
+
+
 def quoted(word: str) -> str:
     """A word as it is to be typed in a shell; nothing in it can move the cursor."""
     return shlex.quote(printable(word))

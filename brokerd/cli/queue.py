@@ -22,6 +22,7 @@ from brokerd.client.session import Session
 from brokerd.clock import Instant, SystemClock, show_instant
 from brokerd.ids import show
 from brokerd.protocol.admin_verbs import DEFAULT_GRACE
+from brokerd.units import counted
 
 GROUPS_SHOWN: Final = 20
 """Groups that were rolled back which `brokerd queue show` names."""
@@ -107,7 +108,7 @@ def group_line(row: Mapping[str, Any], now: Instant) -> str:
         "waiting": f"next attempt in {until(row['retry_at'], now)}",
     }.get(row["state"], "is received again")
     attempts = row["rollback_streak"]
-    count = f"{attempts} rollback{'' if attempts == 1 else 's'}"
+    count = counted(attempts, "rollback")
     error = f", last error: {row['last_error']}" if row["last_error"] else ""
     return f"{row['conversation_group_id']}  {how}, {count}{error}"
 
@@ -149,7 +150,8 @@ def _drained(name: str, done: Drained) -> str:
     if done.ended or done.stopped or done.left:
         left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
         return (
-            f"queue {name} is drained: {done.ended} readers ended, {done.stopped} were ended{left}"
+            f"queue {name} is drained: {counted(done.ended, 'reader')} ended, "
+            f"{counted(done.stopped, 'was', 'were')} ended{left}"
         )
     why = {
         "none": "it has no activation, and programs that read it by themselves read on",
@@ -208,7 +210,7 @@ def browse(
             present(message)
             shown += 1
         if not as_json:
-            say(f"{shown} message{'' if shown == 1 else 's'} in {queue}")
+            say(f"{counted(shown, 'message')} in {queue}")
         return shown
 
     ask(walk, address=address, config=config, broker=broker)

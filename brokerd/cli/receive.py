@@ -12,6 +12,7 @@ from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.errors import UsageError
+from brokerd.units import counted
 
 
 @click.command(name="receive")
@@ -78,5 +79,4 @@ def command(
 def _summary(queue: str, count: int) -> str:
     if not count:
         return f"no message is ready in {queue}"
-    what = "1 message" if count == 1 else f"{count} messages"
-    return f"{what} taken from {queue}"
+    return f"{counted(count, 'message')} taken from {queue}"

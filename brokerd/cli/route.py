@@ -20,6 +20,7 @@ from brokerd.dynamic_routing.route_service import RouteService, declare
 from brokerd.errors import UsageError
 from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.routing.reasons import status_text
+from brokerd.units import counted
 
 for usual, short in (("create", "add"), ("drop", "rm")):
     known = copy(command.commands[usual])
@@ -154,7 +155,7 @@ def _tried(found: RouteExplanation) -> str:
     """Of a dialog that waits: how often a route was looked for, and when the next time is."""
     if found.next_attempt_at is None:
         return ""
-    return f"; tried {found.attempts} times, next {show_instant(found.next_attempt_at)}"
+    return f"; tried {counted(found.attempts, 'time')}, next {show_instant(found.next_attempt_at)}"
 
 
 def _by(found: RouteExplanation) -> str:

@@ -10,7 +10,7 @@ from brokerd.cli.output import print_json, say, warn
 from brokerd.config.loading import load
 from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.reports.shipping import landing_at, ship
-from brokerd.units import show_size
+from brokerd.units import counted, show_size
 
 
 @click.command(name="ship")
@@ -42,7 +42,7 @@ def command(
     else:
         removed = f", {done.removed} removed here" if remove else ""
         say(
-            f"{done.shipped} segments ({show_size(done.bytes)}) shipped to {landing}, "
+            f"{counted(done.shipped, 'segment')} ({show_size(done.bytes)}) shipped to {landing}, "
             f"{done.already} were there{removed}"
         )
     return FAILED if done.damaged else OK

@@ -17,7 +17,7 @@ from brokerd.telemetry.status import (
     StoreStatus,
     concerns,
 )
-from brokerd.units import show_size
+from brokerd.units import counted, show_size
 
 
 @click.command(name="status")
@@ -113,7 +113,7 @@ def _retrying(queue: QueueStatus) -> str:
     """What its groups wait for, where that is all there is to say."""
     if not queue.retrying:
         return ""
-    count = "1 group waits" if queue.retrying == 1 else f"{queue.retrying} groups wait"
+    count = counted(queue.retrying, "group waits", "groups wait")
     return f"{count} for the next attempt: {queue.last_error or 'no cause was given'}"
 
 

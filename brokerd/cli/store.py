@@ -106,7 +106,8 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
     elif loss is None:
         say(f"{file}: nothing is missing")
     elif accepted is not None:
-        say(f"{loss.show()}\naccepted; the log as it was is kept in {accepted.kept or 'no file'}")
+        say(loss.show())
+        say(f"accepted; the log as it was is kept in {accepted.kept or 'no file'}")
     if accepted is not None and accepted.problems:
         raise StoreDamaged(
             f"{file} is not whole: {'; '.join(accepted.problems)}",

@@ -17,6 +17,7 @@ from brokerd.client.session import Session
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import show
 from brokerd.routing.reasons import Reason
+from brokerd.units import counted
 
 LOOK: Final = 1.0
 """Seconds between two looks."""
@@ -133,7 +134,7 @@ def _findings(
     one = endpoints[0]
     if one["service_id"] is not None:
         about += f" of {one['service_id']} with {one['far_service']}"
-    many = "1 error event" if len(events) == 1 else f"{len(events)} error events, the last"
+    many = counted(len(events), "error event", "error events, the last")
     mend = f"brokerd dialog show {conversation_id} --broker {quoted(broker)}"
     yield error("D54", about, f"{many}: {_said(events[-1])}", mend)
     if asked.show_events:

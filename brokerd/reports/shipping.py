@@ -19,6 +19,7 @@ import msgspec
 
 from brokerd.errors import Refusal
 from brokerd.telemetry.segments import CHUNK, Manifest, manifests, read_manifest, sync_directory
+from brokerd.units import counted
 
 
 class LandingRefused(Refusal):
@@ -174,7 +175,7 @@ def ship(
         for path in list(manifests(source)):
             _ship_one(path, landing, done, remove=remove, say=say)
     except OSError as error:
-        raise LandingRefused(f"after {done.shipped} segments: {error}") from error
+        raise LandingRefused(f"after {counted(done.shipped, 'segment')}: {error}") from error
     return done
 
 

@@ -18,6 +18,7 @@ from brokerd.errors import Busy
 from brokerd.protocol.client_frames import Cancel, Request
 from brokerd.protocol.client_verbs import NOT_HELD_BACK
 from brokerd.storage.changes import Changes
+from brokerd.units import counted
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
@@ -133,7 +134,7 @@ class Exclusive:
                 raise Busy(f"objects of broker {broker.name!r} are being changed") from None
             open_ones = self._in_the_way(broker)
             raise Busy(
-                f"{len(open_ones)} transactions of broker {broker.name!r} are open: "
+                f"broker {broker.name!r} has {counted(len(open_ones), 'open transaction')}: "
                 + "; ".join(open_ones[:3]),
                 hint="wait for them, or use force to roll them back",
             ) from None

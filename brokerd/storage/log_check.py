@@ -22,6 +22,7 @@ from brokerd.storage.log_head import (
     saved_logs,
 )
 from brokerd.storage.log_scan import Scan, scan
+from brokerd.units import counted
 
 _ATTEMPTS: Final = 3
 """How often a log is read that begins anew meanwhile."""
@@ -90,10 +91,11 @@ class Loss(msgspec.Struct, frozen=True):
         if self.is_in_file:
             return f"{self.log} {self.problem}; the store's file has all that was in it"
         told = f"{self.log} {self.problem}: "
-        told += f"at least {self.frames} pages" if self.frames else "what"
+        told += f"at least {counted(self.frames, 'page')}" if self.frames else "what"
         if self.commits:
-            told += f" of at least {self.commits} transactions"
-        told += " that were confirmed are missing" if self.frames else " was confirmed is unknown"
+            told += f" of at least {counted(self.commits, 'transaction')}"
+        missing = "that was confirmed is" if self.frames == 1 else "that were confirmed are"
+        told += f" {missing} missing" if self.frames else " was confirmed is unknown"
         if self.confirmed_at:
             told += f"; the last was confirmed at {show_instant(self.confirmed_at)}"
         return told

@@ -17,6 +17,7 @@ from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 from brokerd.storage.tables import messages_at, queues
+from brokerd.units import counted
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
@@ -56,7 +57,7 @@ def refuse_if_used(connection: Connection, uses: Sequence[Use]) -> None:
 
 def in_use(use: Use, found: int) -> str:
     """What is wrong, for people."""
-    dialogs = "1 open dialog needs" if found == 1 else f"{found} open dialogs need"
+    dialogs = counted(found, "open dialog needs", "open dialogs need")
     return f"{dialogs} {use.show()}; nothing was changed"
 
 

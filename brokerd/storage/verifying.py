@@ -114,7 +114,7 @@ def _left_over(connection: Connection) -> Iterator[Finding]:
         query = f"SELECT count(*), count(DISTINCT endpoint_key) FROM {table} WHERE {where}"  # noqa: S608  # ours
         rows, dialogs = connection.execute(query).fetchone()
         if rows:
-            told = f"{rows} rows of {dialogs} dialogs"
+            told = f"{counted(rows, 'row')} of {counted(dialogs, 'dialog')}"
             yield Finding(table, told, "are over: the next start deletes them", is_left_over=True)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import OpenListener
+from brokerd.units import counted
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
 """A message that waits longer without progress is worth a warning (Numbers: stuck message)."""
@@ -194,17 +195,17 @@ def concerns(status: InstanceStatus) -> list[str]:
     for queue in status.queues:
         name = f"{queue.name} of broker {queue.broker}" if queue.broker else queue.name
         if queue.status != "on":
-            found.append(f"queue {name} is {queue.status}, {queue.ready} messages in it")
+            found.append(f"queue {name} is {queue.status}, {counted(queue.ready, 'message')} in it")
         elif queue.reason:
             found.append(f"queue {name}: {queue.reason}")
         if queue.parked:
-            count = "1 group is" if queue.parked == 1 else f"{queue.parked} groups are"
+            count = counted(queue.parked, "group is", "groups are")
             found.append(f"queue {name}: {count} parked; brokerd group ls --parked")
     for to in status.destinations:
         if to.messages and (to.state in ("suppressed", "delayed") or _stuck(to, status.now)):
             why = " ".join(word for word in (to.status_key, to.detail) if word)
             where = to.address or "no destination"
-            count = "1 message waits" if to.messages == 1 else f"{to.messages} messages wait"
+            count = counted(to.messages, "message waits", "messages wait")
             found.append(f"{count} for {where}: {why or to.state}")
     found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
     found += status.warnings

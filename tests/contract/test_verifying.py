@@ -153,11 +153,11 @@ async def test_what_cannot_be_is_found_and_left_as_it_is(
 
 
 LEFT_OVER = [
-    ("UPDATE transmission_queue SET endpoint_key = 99", "3 rows of 1 dialogs"),
-    ("UPDATE conversation_endpoints SET state = 'CD'", "3 rows of 1 dialogs"),
+    ("UPDATE transmission_queue SET endpoint_key = 99", "3 rows of 1 dialog"),
+    ("UPDATE conversation_endpoints SET state = 'CD'", "3 rows of 1 dialog"),
     (
         "UPDATE conversation_endpoints SET state = 'DO', error_code = 1, end_sequence = 2",
-        "2 rows of 1 dialogs",
+        "2 rows of 1 dialog",
     ),
 ]
 

@@ -346,7 +346,7 @@ async def test_force_rolls_open_transactions_back(place: Place) -> None:
 async def test_an_operation_gives_up_and_lets_the_clients_go_on(place: Place) -> None:
     other = await place.daemon.session()
     tx = await hold_open(place, other)
-    with pytest.raises(Busy, match="1 transactions of broker 'main' are open") as caught:
+    with pytest.raises(Busy, match="broker 'main' has 1 open transaction") as caught:
         await place.main.admin.disable(wait=3)
     assert "force" in caught.value.hint
     await place.main.send(await place.talk(), b"on it goes", "Ask")

@@ -19,7 +19,7 @@ from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
 from brokerd.telemetry.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
 from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DISPLACED, FULL
-from brokerd.units import show_duration
+from brokerd.units import counted, show_duration
 
 SKEW: Final = 300 * SECOND
 """By so much two clocks may differ (Numbers: clock tolerance)."""
@@ -226,13 +226,13 @@ def _queue(queue: QueueStatus) -> Iterator[Finding]:
     about = f"queue {queue.name} of broker {queue.broker}"
     name, of = quote(queue.name), f"--broker {quote(queue.broker)}"
     if queue.status != "on":
-        text = f"it is {queue.status}, with {queue.ready} messages in it"
+        text = f"it is {queue.status}, with {counted(queue.ready, 'message')} in it"
         mend = f"brokerd queue show {name} {of} says why; brokerd queue alter {name} status=on {of}"
         yield error("D06", about, text, mend)
     elif queue.reason:
         yield not_read(queue.broker, queue.name, queue.reason)
     if queue.retrying:
-        text = f"{queue.retrying} groups wait for their next attempt: "
+        text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
         text += queue.last_error or "no cause was given"
         yield warning("D44", about, text, f"brokerd group ls --parked {of}")
 
@@ -250,21 +250,24 @@ def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
     of = f"--broker {quote(broker.name)}"
     for row in broker.parked[:MOST]:
         group = row["conversation_group_id"]
-        text = f"group {group} is parked, with {row['messages']} messages: {row['park_reason']}"
+        text = f"group {group} is parked, with {counted(row['messages'], 'message')}: "
+        text += str(row["park_reason"])
         if row.get("last_error"):
             text += f", {row['last_error']}"
         mend = f"brokerd group show {group} {of}; then release, edit, discard or end it"
         yield error("D44", f"queue {row['queue']} of broker {broker.name}", text, mend)
     if len(broker.parked) > MOST:
-        text = f"{max(1, every - MOST)} more groups are parked"
+        text = counted(max(1, every - MOST), "more group is parked", "more groups are parked")
         yield error("D44", f"broker {broker.name}", text, f"brokerd group ls --parked {of}")
 
 
 def _lingering(broker: BrokerSeen, status: InstanceStatus) -> Iterator[Finding]:
     of, limit = quote(broker.name), timedelta(seconds=status.lingering_after)
     for state, count in broker.lingering.items():
-        many = f"more than {MOST}" if count > MOST else str(count)
-        text = f"{many} dialogs have been {state} for more than {show_duration(limit)}: "
+        many = f"more than {MOST} dialogs have"
+        if count <= MOST:
+            many = counted(count, "dialog has", "dialogs have")
+        text = f"{many} been {state} for more than {show_duration(limit)}: "
         text += LINGERING[state]
         mend = f"brokerd dialog ls --broker {of}; brokerd broker clean-up {of} --help"
         yield warning("D49", f"broker {broker.name}", text, mend)
@@ -385,13 +388,14 @@ def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
 
 def _tried(attempts: int, next_at: Instant | None) -> str:
     """How often it was tried, and when it is tried next (XMT-18)."""
-    text = f"; tried {attempts} times" if attempts else ""
+    text = f"; tried {counted(attempts, 'time')}" if attempts else ""
     return text if next_at is None else f"{text}, next at {_clock_time(next_at)}"
 
 
 def _delayed(to: DestinationStatus) -> Finding:
     of = f" --broker {quote(to.broker)}" if to.broker else ""
-    text = f"{to.messages} messages wait: {status_text(to.status_key)} {to.detail}".strip()
+    waiting = counted(to.messages, "message waits", "messages wait")
+    text = f"{waiting}: {status_text(to.status_key)} {to.detail}".strip()
     text += _tried(to.failures, to.next_attempt_at)
     about = f"routing ({to.status_key})" + (f" of broker {to.broker}" if to.broker else "")
     if to.status_key == Reason.SENDER_DISABLED:
@@ -412,7 +416,8 @@ def _forwarding(seen: Seen) -> Iterator[Finding]:
     at = seen.dispatching.get("memory_full_at")
     if at is not None:
         many = (seen.dispatching.get("dropped_by_reason") or {}).get("dispatcher_memory", 1)
-        text = f"{many} fragments were dropped for want of memory since the daemon started, "
+        dropped = counted(many, "fragment was", "fragments were")
+        text = f"{dropped} dropped for want of memory since the daemon started, "
         text += f"the last at {_clock_time(at)} (DSP-10)"
         level = warning if seen.status.now - at < RECENT else info
         yield level("D50", "dispatcher", text, "raise dispatcher.mem_hard, or add readers")

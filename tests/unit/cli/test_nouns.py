@@ -190,7 +190,7 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
 def test_a_queue_is_drained(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.answers["drain_queue"] = {"ended": 2, "stopped": 1, "left": 0}
     assert run(daemon, "queue", "drain", "q", "--grace", "2") == 0
-    assert capsys.readouterr().out == "queue q is drained: 2 readers ended, 1 were ended\n"
+    assert capsys.readouterr().out == "queue q is drained: 2 readers ended, 1 was ended\n"
     assert daemon.verbs("drain_queue") == [["main", "q", 2.0]]
     assert run(daemon, "queue", "drain", "q", "--json") == 0
     told = {"ended": 2, "stopped": 1, "left": 0, "activation": "on"}
