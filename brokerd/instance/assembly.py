@@ -171,6 +171,7 @@ class Assembly(Opening):
         self.router = Router(
             brokers=self.brokers,
             absent=self.absent.reasons,
+            known=self.known.ids,
             clock=clock,
             balancer=Balancer(
                 rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets

@@ -60,11 +60,15 @@ class InstanceFacts:
         own_addresses: Iterable[str] = (),
         forwarding: bool = False,
         exempt_local: bool = False,
+        why_off: Callable[[BrokerId], str] = lambda _broker_id: "",
     ) -> None:
+        """`why_off`: says of a broker that this instance has and that does not serve which it is
+        and why; empty for any other one."""
         ordered = sorted(brokers, key=lambda one: one.name)
         self.forwarding = forwarding
         self.exempt_local = exempt_local
         """Whether no route is asked for to a service that is here (NBT-17)."""
+        self.why_off = why_off
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
         self._names = {one.broker_id: one.name for one in ordered}
@@ -372,7 +376,7 @@ def _not_located(matching: _Matching, local: Candidate) -> Delayed:
     """Step B was passed over and nothing else is left (RTE-28)."""
     named = matching.broker_id or local.broker_id
     if named is not None and not matching.facts.enabled(named):
-        return Delayed(Reason.BROKER_NOT_HERE)
+        return Delayed(Reason.BROKER_NOT_HERE, matching.facts.why_off(named))
     return Delayed(Reason.LOCAL_SERVICE_MISSING)
 
 

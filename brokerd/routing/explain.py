@@ -407,7 +407,9 @@ class _Walk:
                 return _Routed("local", name, route=chosen.name)
             named = self._id or chosen.route.broker_id
             if named is not None and not self._facts.enabled(named):
-                self.say(table, "locate", f"broker {show(named)} is not in this instance")
+                why = self._facts.why_off(named)
+                said = why or f"broker {show(named)} is not in this instance"
+                self.say(table, "locate", said)
                 return _Routed("delayed", reason=Reason.BROKER_NOT_HERE)
             self.say(table, "locate", "nothing else is left (RTE-28)")
             self._near(self._all, table)

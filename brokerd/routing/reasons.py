@@ -99,7 +99,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.BCN_PENDING: "dynamic routing has been asked",
     Reason.BCN_FAILED: "the dynamic routing dialog ended in error",
     Reason.LOCAL_SERVICE_MISSING: "a route leads to this instance, which has no such service",
-    Reason.BROKER_NOT_HERE: "the named broker is not in this instance",
+    Reason.BROKER_NOT_HERE: "the named broker does not serve in this instance",
     Reason.FORWARDING_DISABLED: "would have to be forwarded and forwarding is off",
     Reason.ROUTING_UPDATING: "routing data is being replaced",
     Reason.INSTANCE_ROUTES_UNAVAILABLE: "the instance routing table cannot be read",

@@ -125,6 +125,34 @@ async def test_the_others_work_and_everyone_is_told_why_it_does_not(place: Place
     assert place.file.read_bytes() == GARBAGE
 
 
+@pytest.mark.rule("XMT-19", "RTE-33")
+@scenario
+async def test_what_waits_for_one_that_does_not_serve_says_which_it_is_and_why(
+    place: Place,
+) -> None:
+    async with await place.daemon.session() as session:
+        east = place.daemon.instance.brokers["east"].broker_id
+        handle = await session.begin_dialog("urn:desk", "urn:harbour", "talk", broker_id=east)
+        await session.admin.disable("east")
+        await session.send(handle, b"ask", "Ask")
+        await place.daemon.pass_time(1)
+        found = await session.transmission_status(handle)
+        assert found.status_key == "broker_not_here"
+        assert "delivery of broker 'east' of this instance is off" in found.transmission_status
+        await session.admin.enable("east")
+    await place.spoil()
+    async with await place.daemon.session() as session:
+        handle = await session.begin_dialog("urn:desk", "urn:harbour", "talk", broker_id=east)
+        await session.send(handle, b"ask", "Ask")
+        await place.daemon.pass_time(1)
+        found = await session.transmission_status(handle)
+        assert found.status_key == "broker_not_here"
+        why = "broker 'east' of this instance cannot be opened: "
+        assert why + f"{place.file} is not an SQLite file" in found.transmission_status
+        explained = await session.admin.explain_route(handle=handle)
+        assert any(why in str(step) for step in explained.steps)
+
+
 @pytest.mark.rule("CLK-6")
 @scenario
 async def test_a_reason_is_logged_once_and_again_when_it_is_another_one(place: Place) -> None:

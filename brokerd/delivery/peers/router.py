@@ -6,7 +6,7 @@ Never: sends; the transmitter and the dispatcher ask here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
@@ -15,6 +15,7 @@ from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.routing_changes import Snapshot
+from brokerd.errors import BrokerError
 from brokerd.ids import ID_SIZE, BrokerId, ConversationId
 from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -71,7 +72,8 @@ class Router:
         self,
         *,
         brokers: Mapping[str, Broker],
-        absent: Container[str],
+        absent: Mapping[str, BrokerError],
+        known: Mapping[str, BrokerId],
         clock: Clock,
         balancer: Balancer,
         own_addresses: frozenset[str],
@@ -81,11 +83,14 @@ class Router:
         options: WayOptions | None = None,
         mirrors: Mirrors | None = None,
     ) -> None:
-        """`avoid`: addresses that new dialogs get only where there is no other (NBT-13).
+        """`absent`: brokers that cannot be opened, and why; `known`: the identifiers that the
+        instance remembers by name. `avoid`: addresses that new dialogs get only where there is no
+        other (NBT-13).
 
         `mirrors`: knows the principals of mirrored routes; None = nobody does."""
         self._brokers = brokers
         self._absent = absent
+        self._known = known
         self._clock = clock
         self._balancer = balancer
         self._own_addresses = own_addresses
@@ -147,10 +152,23 @@ class Router:
             own_addresses=self._own_addresses,
             forwarding=self._forwarding,
             exempt_local=self._exempt_local,
+            why_off=self._why_off,
         )
         self._mirrors.keep(_pairs(self._brokers.values()))
         self._forget_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
+
+    def _why_off(self, broker_id: BrokerId) -> str:
+        """Which broker of this instance that is and why it does not serve; empty if it does, or is
+        none of them."""
+        for name, reason in self._absent.items():
+            if self._known.get(name) == broker_id:
+                return f"broker {name!r} of this instance cannot be opened: {reason.message}"
+        for broker in self._brokers.values():
+            if broker.broker_id == broker_id and not broker.enabled:
+                why = broker.store.identity.disabled_reason or "it was switched off"
+                return f"delivery of broker {broker.name!r} of this instance is off: {why}"
+        return ""
 
     def snapshot(self) -> Snapshot:
         """What all this is made of now, to see later what has changed (XMT-11)."""
