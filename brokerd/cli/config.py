@@ -1,5 +1,6 @@
 """`brokerd config`: check files without starting anything; show every effective setting."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -63,21 +64,41 @@ def check(file: Path, objects: Path | None, file_only: bool) -> None:
         settings = load(file).settings
     except ConfigError as error:
         errors.append(error)
+    is_looked_into = (
+        settings is not None and not file_only and not _is_of_another_user(file, settings)
+    )
     if objects is not None:
         try:
-            declared = _check_objects(objects, handlers=settings is None or file_only)
+            declared = _check_objects(objects, handlers=not is_looked_into)
         except ConfigError as error:
             errors.append(error)
     if settings is not None:
         _warn_of_open_listeners(file, settings)
         _warn_of_users(file, settings)
-        if not file_only:
+        if is_looked_into:
             _warn_of_files(file, settings)
             errors += _start_problems(file, settings, declared)
     if errors:
         text = "\n".join(error.message for error in errors)
         raise type(errors[0])(text, hint=errors[0].hint)
     say(f"{file}: the settings are usable")
+
+
+def _is_of_another_user(file: Path, settings: Settings) -> bool:
+    """Say so where this user cannot tell what the daemon's files are like: whatever cannot be
+    looked at from here would seem to be wrong (BI-C5)."""
+    from brokerd.storage.private_files import other_user_of  # noqa: PLC0415  # `show` needs no store
+
+    directory = settings.instance.data_dir
+    user = other_user_of(directory)
+    if user is None:
+        return False
+    say(
+        f"{file}: warning: {directory} belongs to user {user}, the daemon's, and this runs as user "
+        f"{os.geteuid()}: its files, its stores and the addresses were not looked at; for that: "
+        f"sudo -u '#{user}' brokerd config check {file}"
+    )
+    return True
 
 
 def _start_problems(

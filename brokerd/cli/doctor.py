@@ -46,7 +46,7 @@ from brokerd.errors import (
 from brokerd.instance.preflight import look_ahead
 from brokerd.model import DEFAULT
 from brokerd.routing.address import normalise
-from brokerd.storage.private_files import owner_of
+from brokerd.storage.private_files import other_user_of, owner_of
 
 _PAIRS: Final = 10
 """So many are looked at after dialogs were watched."""
@@ -237,6 +237,14 @@ def _where(address: str | None, config: Path | None, found: list[Finding]) -> st
 
 def _stopped(settings: Settings) -> Iterator[Finding]:
     """What would keep a daemon that is not running from starting, as far as its files tell."""
+    user = other_user_of(settings.instance.data_dir)
+    if user is not None:
+        text = (
+            f"{settings.instance.data_dir} belongs to user {user}: what is in it was not looked at"
+        )
+        mend = f"sudo -u '#{user}' brokerd doctor -c FILE"
+        yield problem("D42", f"start of {settings.instance.name}", text, mend)
+        return
     try:
         look_ahead(settings, None, user=owner_of(settings.instance.data_dir))
     except BrokerError as refused:

@@ -76,6 +76,13 @@ def owner_of(directory: Path) -> int | None:
         return None
 
 
+def other_user_of(directory: Path) -> int | None:
+    """Whose a directory is, where that is another user than the one of this process and neither is
+    root; else None. What such a user's files are like cannot be told from here."""
+    owner, own = owner_of(directory), os.geteuid()
+    return None if owner in (None, 0, own) or own == 0 else owner
+
+
 def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
     """Open a regular file, and no link to one; the descriptor.
 

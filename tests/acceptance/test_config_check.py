@@ -1,6 +1,7 @@
 """`config check` covers all that `serve` refuses: each item of their list, with a real start."""
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import brokerd
+from brokerd.cli.main import main
 from brokerd.instance.preflight import START_CHECKS
 from tests.acceptance.serving import OBJECTS, Place
 from tests.acceptance.test_bad_input import assert_start_refused
@@ -140,3 +142,26 @@ def test_files_for_another_machine_are_checked_alone(tmp_path: Path) -> None:
     checked = place.run("config", "check", str(place.settings), "--file-only")
     assert checked.returncode == 0, checked.stderr
     assert "the settings are usable" in checked.stdout
+
+
+@pytest.mark.rule("BI-C5")
+def test_another_user_than_the_daemons_is_told_so_instead_of_faults_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "p")
+    place.data_dir.mkdir(mode=0o700)
+    (place.data_dir / "main.db").write_text("whatever it is, this user could not see it")
+    if os.geteuid() == 0:
+        os.chown(place.data_dir, 12_345, -1)
+    owner = place.data_dir.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert main(["config", "check", str(place.settings)]) == 0
+    said = capsys.readouterr().out
+    assert f"belongs to user {owner}" in said
+    assert f"this runs as user {owner + 1}" in said
+    assert f"sudo -u '#{owner}' brokerd config check {place.settings}" in said
+    assert main(["doctor", "-c", str(place.settings), "--json"]) == 3
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["code"], row["sort"]) for row in rows] == [("D48", "problem"), ("D42", "problem")]
+    monkeypatch.setattr(os, "geteuid", lambda: owner)
+    assert main(["config", "check", str(place.settings)]) == 65
