@@ -142,7 +142,7 @@ def test_messages_of_an_older_store_wait_on_and_none_is_noted(tmp_path, monkeypa
     monkeypatch.setattr(command, "upgrade", upgrade)
     files.upgrade(connection, path)
     found = files.recovered(connection)
-    assert (found.waiting, found.dropped) == ([(1, 5, 3)], [])
+    assert (found.waiting, found.dropped) == ([(1, 5, 3, 0)], [])
     connection.execute("INSERT INTO queue_drops VALUES (9)")
     found = files.recovered(connection)
     assert (found.waiting, found.dropped) == ([], [9])
