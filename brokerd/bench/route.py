@@ -17,7 +17,7 @@ from brokerd.routing.classify import (
     DialogKey,
     InstanceFacts,
     LocalBroker,
-    Outgoing,
+    OutgoingDecision,
     Remote,
     Tables,
     classify_outgoing,
@@ -92,11 +92,11 @@ def _routes(one: BrokerId, other: BrokerId) -> Iterator[Route]:
             yield Route(f"r{number}-{at}", address, f"urn:service:{number}", broker_id)
 
 
-def _classifier(tables: Tables, facts: InstanceFacts) -> Callable[[DialogKey], Outgoing]:
+def _classifier(tables: Tables, facts: InstanceFacts) -> Callable[[DialogKey], OutgoingDecision]:
     now = SystemClock().utc()
     balancer = Balancer(rng=Random(2))  # noqa: S311  # the same each time
 
-    def classify(key: DialogKey) -> Outgoing:
+    def classify(key: DialogKey) -> OutgoingDecision:
         return classify_outgoing(key, tables, facts, now=now, balancer=balancer)
 
     return classify

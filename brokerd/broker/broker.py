@@ -46,8 +46,8 @@ from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
-from brokerd.storage.changes import HIGHEST_SEQUENCE, Removal
-from brokerd.storage.leftovers import Outgoing as LeftOutgoing
+from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
+from brokerd.storage.leftovers import LeftOutgoing
 from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
@@ -256,11 +256,11 @@ class Broker:
             endpoint = found.get(key)
             first = None if endpoint is None else dialog.first_needed(endpoint)
             if endpoint is None or first is None:
-                left.append(LeftOutgoing(key, Removal([], HIGHEST_SEQUENCE, count)))
+                left.append(LeftOutgoing(key, OutgoingRemoval([], HIGHEST_SEQUENCE, count)))
                 continue
             not_needed = count - 1 if lowest < first else 0  # all but the Error in their place
             if not_needed:
-                left.append(LeftOutgoing(key, Removal([], first - 1, not_needed)))
+                left.append(LeftOutgoing(key, OutgoingRemoval([], first - 1, not_needed)))
             out = self.outgoing(self.endpoints.adopt(endpoint))
             out.recovered(count - not_needed, max(lowest, first))
             self._left_over.append(out)

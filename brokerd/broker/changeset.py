@@ -34,11 +34,11 @@ from brokerd.storage.changes import (
     BodyRow,
     Changes,
     DialogLogRow,
+    OutgoingRemoval,
     OutgoingRow,
     Owner,
     PieceRow,
     QueueRow,
-    Removal,
 )
 from brokerd.storage.hashes import body_hash, large_hash
 
@@ -700,7 +700,7 @@ class Round:
             rare.trim.update({live.endpoint.key: trim for live, *_ in taken})
         self._touched += [live for live, *_ in taken]
 
-    def remove_outgoing(self, live: Live, removal: Removal) -> None:
+    def remove_outgoing(self, live: Live, removal: OutgoingRemoval) -> None:
         """Rows of the transmission queue go: the peer has them (DLP-20), or needs them no more."""
         self.changes.remove_outgoing(live.endpoint.key, removal)
 

@@ -22,12 +22,12 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
-from brokerd.storage.changes import OutgoingRow, Removal
+from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
 
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.pairs import Pair
-    from brokerd.routing.classify import Outgoing as Decision
+    from brokerd.routing.classify import OutgoingDecision
     from brokerd.routing.table import Choice
     from brokerd.storage.store import OutgoingPage
 
@@ -224,7 +224,7 @@ class Outgoing:
         self.peer_holds: tuple[tuple[int, int, int, int], ...] = ()
         """What the peer's latest ack said it has in memory beyond the prefix."""
         # The transmitter's own notes.
-        self.decision: Decision | None = None
+        self.decision: OutgoingDecision | None = None
         self.choice: Choice | None = None
         self.address: str | None = None
         self.timer: float = 0.0
@@ -419,7 +419,7 @@ class Outgoing:
             self._memory.on_damaged(self)
         return sound
 
-    def acknowledge(self, ack: Ack, now: float) -> Removal | None:
+    def acknowledge(self, ack: Ack, now: float) -> OutgoingRemoval | None:
         """Take an acknowledgement: what it covers is done with, wherever it is (DLP-20).
 
         After a start the rows are in the store, and the peer may acknowledge them before they are
@@ -434,7 +434,7 @@ class Outgoing:
         if not rows and not beyond:
             return None
         through = min(through, self.last_sequence)
-        return Removal([row.transmission_order for row in rows], through, beyond)
+        return OutgoingRemoval([row.transmission_order for row in rows], through, beyond)
 
     def _acknowledge_beyond(self, last: int) -> int:
         """Count off the messages up to that sequence that are in the store alone; how many."""
@@ -456,7 +456,7 @@ class Outgoing:
         for row in rows:
             self._memory.used -= ROW_COST + len(row.body or b"")
 
-    def withdraw(self, before: int) -> Removal:
+    def withdraw(self, before: int) -> OutgoingRemoval:
         """Forget every message; `before`: the transmission order that is given next."""
         rows = self.window.clear()
         self._left_memory(rows)
@@ -467,7 +467,7 @@ class Outgoing:
         self._beyond = 0
         self.withdrawn_before = before
         self.damaged = None
-        return Removal(orders, self._joined, beyond)
+        return OutgoingRemoval(orders, self._joined, beyond)
 
     @property
     def base_sequence(self) -> int:

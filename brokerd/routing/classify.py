@@ -173,7 +173,7 @@ class Dropped(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-Outgoing = Local | Remote | Delayed
+OutgoingDecision = Local | Remote | Delayed
 Arriving = Local | Remote | Dropped
 
 
@@ -215,7 +215,7 @@ def classify_outgoing(
     avoid: Callable[[str], bool] | None = None,
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
-) -> Outgoing:
+) -> OutgoingDecision:
     """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
 
     `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: addresses that
@@ -312,7 +312,7 @@ def _route(
     now: Instant,
     balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
-) -> Outgoing:
+) -> OutgoingDecision:
     """The three phases: find, choose, locate (RTE-4)."""
     found = table.find(
         matching.service_name,
@@ -342,7 +342,7 @@ def _route(
     return result
 
 
-def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoing:
+def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> OutgoingDecision:
     choice = chosen_as(chosen)
     ambiguous = len(found.candidates) > 1
     if chosen.address == LOCAL:
@@ -390,7 +390,7 @@ def _turned_round(
     balancer: Picks,
     principal: Principal,
     barred: Barred,
-) -> Outgoing:
+) -> OutgoingDecision:
     """Route an own dialog by the instance table after its own table led back to this instance.
 
     What would be dropped as an arrival leaves the dialog delayed: its sender is here to be told.

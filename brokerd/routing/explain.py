@@ -22,7 +22,7 @@ from brokerd.routing.classify import (
     DialogKey,
     InstanceFacts,
     Local,
-    Outgoing,
+    OutgoingDecision,
     Remote,
 )
 from brokerd.routing.duplicates import Barred, nobody_barred
@@ -122,7 +122,7 @@ def explain_outgoing(
 
 
 def concluded(
-    walked: Explanation, decision: Outgoing | Arriving, facts: InstanceFacts, *, opens: str
+    walked: Explanation, decision: OutgoingDecision | Arriving, facts: InstanceFacts, *, opens: str
 ) -> Explanation:
     """The steps, with the decision as it was made. `opens`: the service at which a dialog begins
     with this; empty where one goes on."""

@@ -108,7 +108,7 @@ class OutgoingRow(NamedTuple):
     body: bytes | None
 
 
-class Removal(NamedTuple):
+class OutgoingRemoval(NamedTuple):
     """Rows of one dialog that go from the transmission queue."""
 
     orders: list[int]
@@ -308,7 +308,7 @@ class Changes:
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
         """Transmission orders of messages that the peer has."""
-        self.outgoing_removed: dict[EndpointKey, Removal] = {}
+        self.outgoing_removed: dict[EndpointKey, OutgoingRemoval] = {}
         """Outgoing messages that go and are not all known by number, or are many: with the flush
         while they are few, else behind it (`leftovers.py`). A changeset that joins later writes
         none of these sequences."""
@@ -329,14 +329,14 @@ class Changes:
         else:
             self.dequeued += orders
 
-    def remove_outgoing(self, key: EndpointKey, removal: Removal) -> None:
+    def remove_outgoing(self, key: EndpointKey, removal: OutgoingRemoval) -> None:
         """Outgoing messages of an endpoint go."""
         if not removal.beyond and len(removal.orders) <= FEW:
             self.acknowledged += removal.orders
             return
         known = self.outgoing_removed.get(key)
         if known is not None:
-            removal = Removal(
+            removal = OutgoingRemoval(
                 known.orders + removal.orders,
                 max(known.through, removal.through),
                 known.beyond + removal.beyond,

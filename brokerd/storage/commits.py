@@ -23,11 +23,11 @@ from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
 from brokerd.storage import queues, space
 from brokerd.storage.body_keeper import BodyKeeper
-from brokerd.storage.changes import Changes, Removal
+from brokerd.storage.changes import Changes, OutgoingRemoval
 from brokerd.storage.drops import Drops
 from brokerd.storage.engine import as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
-from brokerd.storage.leftovers import Outgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.leftovers import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.removals import Removals
 from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.tokens import Tokens
@@ -212,11 +212,13 @@ class CommitPipeline:
                 gathering.by_index += count
         self._drops.joined(gathering.dropped)
 
-    def _remove_outgoing(self, gathering: Flush, removed: Mapping[EndpointKey, Removal]) -> None:
+    def _remove_outgoing(
+        self, gathering: Flush, removed: Mapping[EndpointKey, OutgoingRemoval]
+    ) -> None:
         """The same for outgoing messages; those of the changeset itself are written behind it."""
         for key, removal in removed.items():
             if gathering.by_index + removal.rows > self._options.unread_at_once:
-                gathering.outgoing_left.append(Outgoing(key, removal))
+                gathering.outgoing_left.append(LeftOutgoing(key, removal))
             else:
                 gathering.by_index += removal.rows
                 gathering.remove_outgoing(key, removal)
@@ -533,7 +535,7 @@ class CommitPipeline:
         if flush.rare is not None and flush.rare.retained_removed_of:
             self._drops.sweep([RetainedSweep(flush.rare.retained_removed_of)])
 
-    def sweep_left(self, outgoing: Sequence[Outgoing], retained: Sequence[EndpointKey]) -> None:
+    def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
         """Delete what was found to be left of dialogs that are over."""
         if outgoing:
             self._drops.sweep([OutgoingSweep(outgoing)])

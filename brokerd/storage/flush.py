@@ -30,17 +30,16 @@ from brokerd.storage.changes import (
     Changes,
     DialogLogRow,
     EventChanges,
+    OutgoingRemoval,
     OutgoingRow,
     Owner,
     PieceRow,
     QueueRow,
     Rare,
-    Removal,
 )
 from brokerd.storage.engine import Connection, is_full
-from brokerd.storage.leftovers import Outgoing, remove_retained
-from brokerd.storage.removals import NOTHING
-from brokerd.storage.removals import Removal as Noted
+from brokerd.storage.leftovers import LeftOutgoing, remove_retained
+from brokerd.storage.removals import NOTHING, QueueRemoval
 from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import Ended, roll_back
@@ -155,7 +154,7 @@ class Flush:
         """Messages that it deletes by index, at most."""
         self.outgoing_removed: dict[EndpointKey, tuple[int, int]] = {}
         """The same for outgoing messages, and the highest sequence that goes."""
-        self.outgoing_left: list[Outgoing] = []
+        self.outgoing_left: list[LeftOutgoing] = []
         """Outgoing messages that are deleted later."""
         self.group_states: dict[GroupId, bytes | None] = {}
         self.closed: list[DialogLogRow] = []
@@ -166,7 +165,7 @@ class Flush:
         self.client_rows: list[Row] = []
         self.clients_forgotten: list[ClientId] = []
         self.marks: tuple[int, int, int, int, int] | None = None
-        self.removal: Noted = NOTHING
+        self.removal: QueueRemoval = NOTHING
         self.shelves: Sequence[int] = ()
         """Numbers of those that may have messages."""
         self.retained_at_once = 0
@@ -205,7 +204,7 @@ class Flush:
             if body:
                 self.bytes += len(body)
 
-    def remove_outgoing(self, key: EndpointKey, removal: Removal) -> None:
+    def remove_outgoing(self, key: EndpointKey, removal: OutgoingRemoval) -> None:
         """Delete outgoing messages that have joined so far, in this flush or before."""
         self.acknowledged += removal.orders
         self.outgoing_removed[key] = len(self.outgoing), removal.through

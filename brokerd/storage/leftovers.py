@@ -18,7 +18,7 @@ from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
-from brokerd.storage.changes import Owner, Removal
+from brokerd.storage.changes import OutgoingRemoval, Owner
 from brokerd.storage.drops import Step
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import Script
@@ -59,11 +59,11 @@ _DELETE_OUTGOING: Final = f"DELETE FROM transmission_queue WHERE transmission_or
 _DELETE_RETAINED: Final = f"DELETE FROM retained_messages WHERE queuing_order {_LISTED}"  # noqa: S608
 
 
-class Outgoing(NamedTuple):
+class LeftOutgoing(NamedTuple):
     """Rows of one endpoint in the transmission queue that nobody needs."""
 
     endpoint: EndpointKey
-    removal: Removal
+    removal: OutgoingRemoval
 
 
 class _Sweep:
@@ -107,7 +107,7 @@ class OutgoingSweep(_Sweep):
     owner = Owner.OUTGOING
     delete = _DELETE_OUTGOING
 
-    def __init__(self, left: Sequence[Outgoing]) -> None:
+    def __init__(self, left: Sequence[LeftOutgoing]) -> None:
         super().__init__()
         self._known = [order for one in left for order in one.removal.orders]
         self._found = [one for one in left if one.removal.beyond]

@@ -61,7 +61,7 @@ def _keys(place: int) -> tuple[int, int]:
     return first, first + _KEYS - 1
 
 
-class Removal(msgspec.Struct, frozen=True):
+class QueueRemoval(msgspec.Struct, frozen=True):
     """The part of one flush."""
 
     notes: Sequence[tuple[int, str]] = ()
@@ -74,7 +74,7 @@ class Removal(msgspec.Struct, frozen=True):
     """First and last keys of rows of `queue_removals` that are done with."""
 
 
-NOTHING: Final = Removal()
+NOTHING: Final = QueueRemoval()
 
 
 class _Noted:
@@ -138,7 +138,9 @@ class Removals:
         if noted.sweep and noted not in self._sweeps:
             self._sweeps.append(noted)
 
-    def take(self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]) -> Removal:
+    def take(
+        self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
+    ) -> QueueRemoval:
         """What a flush that removes these messages has to write; the latter are on shelves."""
         if not self._most:
             return self._at_once(dequeued, dequeued_from)
@@ -160,7 +162,7 @@ class Removals:
                 notes.append(note)
         forget = [_keys(number) for number, _ in emptied]
         if not self._sweeps:
-            return Removal(notes, {}, emptied, forget) if notes or emptied else NOTHING
+            return QueueRemoval(notes, {}, emptied, forget) if notes or emptied else NOTHING
         noted = self._sweeps[0]
         count = max(SLICE, 2 * (len(dequeued) + sum(map(len, dequeued_from.values()))))
         swept, noted.sweep = noted.sweep[: -count - 1 : -1], noted.sweep[:-count]
@@ -168,16 +170,16 @@ class Removals:
             self._sweeps.pop(0)
             first, _ = _keys(noted.place)
             forget.append((first, noted.swept_key))
-        return Removal(notes, {noted.place: swept}, emptied, forget)
+        return QueueRemoval(notes, {noted.place: swept}, emptied, forget)
 
     def _at_once(
         self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
-    ) -> Removal:
+    ) -> QueueRemoval:
         for number, orders in dequeued_from.items():
             if mine := self._shelves.on(number, orders):
                 self._shelves.removed(number, len(mine))
         now = {NO_SHELF: dequeued, **dequeued_from} if dequeued else dequeued_from
-        return Removal(delete=now) if now else NOTHING
+        return QueueRemoval(delete=now) if now else NOTHING
 
     def _note(self, noted: _Noted, orders: Sequence[int], most: int) -> tuple[int, str]:
         # What the flush itself removes is left to the next sweep: it may write some of it as well.
@@ -191,7 +193,7 @@ class Removals:
         if noted in self._sweeps:
             self._sweeps.remove(noted)
 
-    def durable(self, removal: Removal) -> None:
+    def durable(self, removal: QueueRemoval) -> None:
         """The flush is written: what it deleted is gone."""
         for place, orders in removal.delete.items():
             self._places[place].orders.difference_update(orders)
@@ -199,7 +201,7 @@ class Removals:
             self._places[number].orders.clear()
 
 
-def write(script: Script, removal: Removal) -> None:
+def write(script: Script, removal: QueueRemoval) -> None:
     """Write a flush's part."""
     for number, noted in removal.emptied:
         script.add(_SURELY[number], (noted,))

@@ -471,7 +471,7 @@ class Store:
         return [EndpointKey(row[0]) for row in rows]
 
     def sweep_left(
-        self, outgoing: Sequence[leftovers.Outgoing], retained: Sequence[EndpointKey]
+        self, outgoing: Sequence[leftovers.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
         """Delete what is left of dialogs that are over, some rows at a time (REL-36)."""
         self._pipeline.sweep_left(outgoing, retained)

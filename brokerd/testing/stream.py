@@ -15,7 +15,7 @@ from typing import Protocol
 Address = str | tuple[str, int]
 
 
-class Outgoing(Protocol):
+class OutgoingPipe(Protocol):
     """What a transport needs of the pipe its bytes go into; see `pipe.Pipe`."""
 
     @property
@@ -63,7 +63,7 @@ class SimTransport(asyncio.Transport):
         """The user at the other end, None = nobody knows."""
         self.node = node
         self.context = context
-        self._pipe: Outgoing | None = None
+        self._pipe: OutgoingPipe | None = None
         self._loop = loop
         self._protocol = protocol
         self._told_lost = lost
@@ -178,7 +178,7 @@ class SimTransport(asyncio.Transport):
         """Whether bytes may be delivered now."""
         return self._reading and not self._closing
 
-    def attach(self, pipe: "Outgoing") -> None:
+    def attach(self, pipe: "OutgoingPipe") -> None:
         """Say where this side's bytes go; once, before anything else is called."""
         self._pipe = pipe
 
@@ -222,7 +222,7 @@ class SimTransport(asyncio.Transport):
         self._told_lost(self)
 
     @property
-    def _outgoing(self) -> "Outgoing":
+    def _outgoing(self) -> "OutgoingPipe":
         assert self._pipe is not None
         return self._pipe
 

@@ -16,8 +16,8 @@ from brokerd.storage.changes import (
     HIGHEST_SEQUENCE,
     BodyRow,
     Changes,
+    OutgoingRemoval,
     Owner,
-    Removal,
     RetainedRow,
 )
 from brokerd.storage.hashes import large_hash
@@ -146,7 +146,7 @@ async def test_a_body_goes_with_its_message(store, rows, path, how):
             gone.acknowledged.append(out.transmission_order)
         else:
             gone.dequeued_of[endpoint.key] = 1000
-            gone.remove_outgoing(endpoint.key, Removal([], HIGHEST_SEQUENCE, 1))
+            gone.remove_outgoing(endpoint.key, OutgoingRemoval([], HIGHEST_SEQUENCE, 1))
         await store.commit(gone)
     await swept(store)
     assert in_file(path) == (0, 0)

@@ -14,9 +14,9 @@ from brokerd.storage.changes import (
     BodyRow,
     Changes,
     DialogLogRow,
+    OutgoingRemoval,
     Owner,
     PieceRow,
-    Removal,
 )
 from brokerd.storage.store import StoreOptions
 
@@ -364,7 +364,7 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     arriving(store, before, endpoint, b"old")
     arriving(store, before, other, b"old")
     removing.dequeued_of[endpoint.key] = 1000
-    removing.remove_outgoing(endpoint.key, Removal([], HIGHEST_SEQUENCE, 1))
+    removing.remove_outgoing(endpoint.key, OutgoingRemoval([], HIGHEST_SEQUENCE, 1))
     (old,) = [key for key, row in before.bodies.items() if row.number == endpoint.key]
     removing.bodies[old] = BodyRow(old, Owner.NOBODY, old, 0)
     removing.enqueued.append(rows.message(store, endpoint, 1, b"new"))

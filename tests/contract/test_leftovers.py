@@ -12,12 +12,12 @@ from brokerd.storage.changes import (
     HIGHEST_SEQUENCE,
     BodyRow,
     Changes,
+    OutgoingRemoval,
     Owner,
     PieceRow,
-    Removal,
     RetainedRow,
 )
-from brokerd.storage.leftovers import Outgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.leftovers import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.retention import SENT
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.verifying import verify
@@ -80,7 +80,7 @@ async def swept(store):
 
 def ended(endpoint, orders, *, beyond, through=HIGHEST_SEQUENCE):
     changes = Changes()
-    changes.remove_outgoing(endpoint.key, Removal(orders, through, beyond))
+    changes.remove_outgoing(endpoint.key, OutgoingRemoval(orders, through, beyond))
     changes.put(replace(endpoint, state=State.CLOSED))
     return changes
 
@@ -120,7 +120,7 @@ async def test_an_error_that_takes_their_place_stays(store, rows, path, messages
     for number in range(messages):
         sent.outgoing.append(rows.outgoing(store, endpoint, number, b"m")._replace(paged=1))
     failed = Changes()
-    failed.remove_outgoing(endpoint.key, Removal([], messages - 1, messages))
+    failed.remove_outgoing(endpoint.key, OutgoingRemoval([], messages - 1, messages))
     failed.outgoing.append(rows.outgoing(store, endpoint, messages, b"error")._replace(paged=1))
     is_over = {"state": State.DISCONNECTED_OUTBOUND, "error_code": 1, "end_sequence": messages}
     failed.put(replace(endpoint, send_sequence=messages + 1, **is_over))
@@ -141,7 +141,7 @@ async def test_an_acknowledgement_removes_what_it_covers_and_no_more(store, rows
     endpoint, _ = await sending(store, rows, 10)
     joining, acked = Changes(), Changes()
     joining.outgoing.append(rows.outgoing(store, endpoint, 10, b"10")._replace(paged=1))
-    acked.remove_outgoing(endpoint.key, Removal([], 2, 3))
+    acked.remove_outgoing(endpoint.key, OutgoingRemoval([], 2, 3))
     joining.move(replace(endpoint, send_sequence=11))
     store.join(joining, lambda: None)
     await store.commit(acked)
@@ -210,7 +210,9 @@ async def test_what_is_retained_of_conversations_that_have_ended_is_found(open_s
     over = {State.DISCONNECTED_OUTBOUND, State.CLOSED}
     wanted = {one.key for one in endpoints if one.state in over} | {nobodys.endpoint}
     assert set(await store.retained_left()) == wanted
-    store.sweep_left([Outgoing(endpoints[0].key, Removal([], HIGHEST_SEQUENCE, 1))], [*wanted])
+    store.sweep_left(
+        [LeftOutgoing(endpoints[0].key, OutgoingRemoval([], HIGHEST_SEQUENCE, 1))], [*wanted]
+    )
     await swept(store)
     assert await store.retained_left() == []
     assert count(path, "retained_messages") == len(endpoints) + 2 - len(wanted)

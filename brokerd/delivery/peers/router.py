@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.outgoing import Outgoing as TransmissionObject
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.delivery.peers.mirrors import Mirrors
@@ -30,7 +30,7 @@ from brokerd.routing.classify import (
     InstanceFacts,
     Local,
     LocalBroker,
-    Outgoing,
+    OutgoingDecision,
     Tables,
     classify_arriving,
     classify_outgoing,
@@ -212,9 +212,7 @@ class Router:
         self._forwarding = allowed
         self.rebuild()
 
-    def outgoing(
-        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject
-    ) -> Outgoing:
+    def outgoing(self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> OutgoingDecision:
         """Where this dialog sends (XMT-5); the choice is kept while it is not bound (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
         if not isinstance(decision, Delayed):
@@ -228,7 +226,7 @@ class Router:
         previous: Choice | None = None,
         *,
         bound: bool = False,
-        decided: Outgoing | None = None,
+        decided: OutgoingDecision | None = None,
     ) -> Explanation:
         """Where it goes and every step to there; no turn is taken, and no peer asked.
 
@@ -287,7 +285,7 @@ class Router:
         return concluded(walked, decided, facts, opens=key.service_name if opens else "")
 
     def explain_dialog(
-        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
+        self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing | None
     ) -> tuple[DialogKey, Explanation]:
         """What a dialog is routed by, and where that leads: as it was decided for it last, or would
         be for its next message, from the same facts (RTE-29, RTE-32)."""
@@ -341,7 +339,7 @@ class Router:
         conversation_id: ConversationId,
         *,
         from_initiator: bool,
-    ) -> Outgoing:
+    ) -> OutgoingDecision:
         """Where an answer goes that belongs to no endpoint; no route is asked for (BCN-3)."""
         holder = None if far else self._holder(conversation_id, initiator=not from_initiator)
         return self._decide(
@@ -405,8 +403,8 @@ class Router:
         return None
 
     def _classify(
-        self, broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject | None
-    ) -> Outgoing:
+        self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing | None
+    ) -> OutgoingDecision:
         key = self.key_of(broker, endpoint)
         decision = self._decide(
             broker,
@@ -420,7 +418,10 @@ class Router:
         return decision
 
     def _look_at_copies(
-        self, key: DialogKey | ArrivalKey, decision: Outgoing | Arriving, home: BrokerId | None
+        self,
+        key: DialogKey | ArrivalKey,
+        decision: OutgoingDecision | Arriving,
+        home: BrokerId | None,
     ) -> None:
         """Warn where another broker might have been meant as well: the first by name is used."""
         if key.broker_id is not None or not isinstance(decision, Local):
@@ -442,7 +443,7 @@ class Router:
         *,
         balancer: Picks | None = None,
         principal: Principal | None = None,
-    ) -> Outgoing:
+    ) -> OutgoingDecision:
         """By the tables as they are. `balancer`, `principal`: in place of those that take a turn,
         and ask the two addresses of a mirrored route."""
         if not broker.enabled:
@@ -478,7 +479,7 @@ def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
     return pairs
 
 
-def _chosen(broker: Broker, endpoint: DialogEndpoint, out: TransmissionObject) -> Choice | None:
+def _chosen(broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> Choice | None:
     """What was chosen for the dialog, perhaps before a restart (RTE-29)."""
     if out.choice is None:
         out.choice = _stored_choice(broker, endpoint)

@@ -16,7 +16,7 @@ from brokerd.routing.classify import (
     InstanceFacts,
     Local,
     LocalBroker,
-    Outgoing,
+    OutgoingDecision,
     Remote,
     Tables,
     classify_arriving,
@@ -73,7 +73,7 @@ def some_barred(rng: Random) -> Barred:
 
 
 def told(
-    result: Outgoing | Arriving, here: InstanceFacts, opens: str = ""
+    result: OutgoingDecision | Arriving, here: InstanceFacts, opens: str = ""
 ) -> tuple[str, str, str, str]:
     """What a decision comes to. `opens`: the service that it begins a dialog with."""
     match result:

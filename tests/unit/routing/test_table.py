@@ -17,7 +17,7 @@ from brokerd.routing.classify import (
     InstanceFacts,
     Local,
     LocalBroker,
-    Outgoing,
+    OutgoingDecision,
     Remote,
     Tables,
     classify_outgoing,
@@ -72,7 +72,7 @@ def naive_choice(
     return {("delayed", "broker_not_here" if missing else "local_service_missing")}
 
 
-def outcome(result: Outgoing) -> tuple[str, object]:
+def outcome(result: OutgoingDecision) -> tuple[str, object]:
     match result:
         case Local(broker_id=broker_id):
             return "local", broker_id

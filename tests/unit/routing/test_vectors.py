@@ -18,7 +18,7 @@ from brokerd.routing.classify import (
     InstanceFacts,
     Local,
     LocalBroker,
-    Outgoing,
+    OutgoingDecision,
     Remote,
     Tables,
     classify_arriving,
@@ -70,7 +70,7 @@ def own(
     previous: Choice | None = None,
     balancer: Balancer | None = None,
     principal: Principal = nobody_known,
-) -> Outgoing:
+) -> OutgoingDecision:
     return classify_outgoing(
         DialogKey(to, broker_id, HOME, from_initiator=True),
         Tables(RoutingTable(routes), RoutingTable(instance)),
@@ -101,7 +101,7 @@ def arrival(
     )
 
 
-def where(result: Outgoing | Arriving) -> tuple[str, object]:
+def where(result: OutgoingDecision | Arriving) -> tuple[str, object]:
     """The kind of a result and its one figure, for the tables below."""
     match result:
         case Local(broker_id=broker_id):
@@ -231,7 +231,9 @@ NO_SERVICE = Reason.LOCAL_SERVICE_MISSING
         ),
     ],
 )
-def test_vectors(classify: Callable[[], Outgoing | Arriving], expected: tuple[str, object]) -> None:
+def test_vectors(
+    classify: Callable[[], OutgoingDecision | Arriving], expected: tuple[str, object]
+) -> None:
     assert where(classify()) == expected
 
 
