@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.errors import InvalidArgument
+from brokerd.storage.private_files import owner_or_mode_problem
 
 SETTING: Final = "store.backup_dirs"
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _OWN_DIRECTORY: Final = f"make a directory of the daemon's user, and name it in {SETTING}"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -69,19 +69,16 @@ def _open(path: Path, parent: int | None, directories: Sequence[Path]) -> int:
 
 def _refuse_writable(path: Path, descriptor: int) -> None:
     found = os.fstat(descriptor)
-    if found.st_uid not in (0, os.geteuid()):
-        raise InvalidArgument(
-            f"{path} belongs to user {found.st_uid}, who could replace a backup in it",
-            hint=_OWN_DIRECTORY,
-        )
-    if found.st_mode & _OTHERS_WRITE:
-        mode = stat.S_IMODE(found.st_mode)
-        is_shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
-        raise InvalidArgument(
-            f"{path} has mode {mode:04o}: others could replace a backup in it",
-            # Other programs may need to write to a directory such as /tmp.
-            hint=_OWN_DIRECTORY if is_shared else f"chmod go-w {path}",
-        )
+    wrong = owner_or_mode_problem(found, os.geteuid(), around=found)
+    if wrong is None:
+        return
+    problem, mend = wrong
+    # Other programs may need to write to a directory such as /tmp.
+    is_shared = found.st_mode & stat.S_ISVTX or found.st_uid != os.geteuid()
+    raise InvalidArgument(
+        f"{path} {problem}, so that a backup in it could be replaced",
+        hint=_OWN_DIRECTORY if is_shared else f"{mend} {path}",
+    )
 
 
 def _refusal(text: str, directories: Sequence[Path]) -> InvalidArgument:

@@ -174,7 +174,7 @@ def _about_directory(
         return
     if not stat.S_ISDIR(found.st_mode):
         return  # told by the preflight
-    wrong = _owned_and_closed(found, user, around=found)
+    wrong = owner_or_mode_problem(found, user, around=found)
     is_sticky = bool(found.st_mode & stat.S_ISVTX) and found.st_uid in (0, user)
     if wrong is not None and not (sticky_will_do and is_sticky):
         yield _problem(path, *wrong)
@@ -200,7 +200,7 @@ def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> 
     if found.st_nlink != 1:
         text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
         return text, _HARD_LINK_MEND
-    return _owned_and_closed(found, user, around=around)
+    return owner_or_mode_problem(found, user, around=around)
 
 
 def _wrong_kind(found: os.stat_result) -> _Wrong | None:
@@ -209,7 +209,11 @@ def _wrong_kind(found: os.stat_result) -> _Wrong | None:
     return None if stat.S_ISREG(found.st_mode) else ("is no regular file", "remove")
 
 
-def _owned_and_closed(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
+def owner_or_mode_problem(
+    found: os.stat_result, user: int, *, around: os.stat_result
+) -> tuple[str, str] | None:
+    """Why others than a user may write to a file or directory, or replace what is in it, and the
+    command that mends it, before its path; None if nobody but root may. `around`: the directory."""
     owner = found.st_uid
     if owner not in (0, user):
         mend = f"chown {user}"
