@@ -537,7 +537,7 @@ class StoreDamaged(Refusal):
 
 
 class UnsafeFile(Refusal):
-    """A file is a link, belongs to somebody else, or may be written to by others (FD-11)."""
+    """A file is a link, belongs to somebody else, or may be written to by others (SX-24)."""
 
     code = "unsafe_file"
 

@@ -31,7 +31,7 @@ class Slot:
     def take(self) -> int | None:
         """Lock it for a program that is started now; its descriptor, or None if one lives.
 
-        `UnsafeFile`: the file is a link, or not ours alone (FD-11)."""
+        `UnsafeFile`: the file is a link, or not ours alone (SX-24)."""
         descriptor = open_private(self.path, writable=True, create=True)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +78,7 @@ class RecoveryLog:
 
     def open(self) -> None:
         """Make the directory, and be the only one. `StoreLocked`: another activator has it;
-        `UnsafeFile`: its lock file is a link, or not ours alone (FD-11)."""
+        `UnsafeFile`: its lock file is a link, or not ours alone (SX-24)."""
         make_private_directory(self._folder)
         own = open_private(self._folder / _OWN, writable=True, create=True)
         try:

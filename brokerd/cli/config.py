@@ -164,7 +164,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """What a start would not refuse, as the daemon's user sees it (FD-11)."""
+    """What a start would not refuse, as the daemon's user sees it (SX-24)."""
     from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
 
     user = owner_of(settings.instance.data_dir)

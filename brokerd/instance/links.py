@@ -327,7 +327,7 @@ class Parts:
             )
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with the files of the instance now (FD-11); a program that has opened one
+        """What is wrong with the files of the instance now (SX-24); a program that has opened one
         store in a directory of its own choice is not told about that directory."""
         settings = self.settings
         if self._with.only is not None:

@@ -60,7 +60,7 @@ def look_ahead(settings: Settings, declared: Declared | None, *, user: int | Non
 
     Raises:
         ConfigError: a directory or a file cannot be used, or a handler cannot be imported (BI-C5).
-        UnsafeFile: a file is a link, belongs to somebody else, or others may write to it (FD-11).
+        UnsafeFile: a file is a link, belongs to somebody else, or others may write to it (SX-24).
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
         PortTaken: an address cannot be listened at.
@@ -114,7 +114,7 @@ def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
     if refused:
         lines = [f"{one.path} {one.problem}; {one.mend}" for one in refused]
         yield UnsafeFile(
-            "\n".join(["others can change files of this instance, or read keys (FD-11)", *lines]),
+            "\n".join(["others can change files of this instance, or read keys (SX-24)", *lines]),
             hint="mend them as said; what is in such a file may not be what was written",
         )
 

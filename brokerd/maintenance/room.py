@@ -50,7 +50,7 @@ class SystemDisk:
 
     def reserve(self, size: int) -> bool:
         """Make the file, all of it or nothing. One that is a link, or not ours alone, goes: only
-        its name, whatever it leads to stays as it is (FD-11)."""
+        its name, whatever it leads to stays as it is (SX-24)."""
         try:
             descriptor = open_private(self._file, writable=True, create=True)
             try:

@@ -437,7 +437,7 @@ def look_at(path: Path) -> None:
 
     Raises:
         StoreLocked: a process has it open.
-        UnsafeFile: a file of the store is a link, or not ours alone (FD-11).
+        UnsafeFile: a file of the store is a link, or not ours alone (SX-24).
         StoreDamaged, StoreVersion: it is no store, not one of this version, or its log lacks
             something (REL-39).
     """

@@ -1,7 +1,7 @@
 """The lock that keeps a store to one process (REL-16, design D1).
 
 Reads:  the lock file beside the store.      Calls: the operating system's file lock.
-Never:  follows a link to another file (FD-11), or removes the lock file: whoever waits for a
+Never:  follows a link to another file (SX-24), or removes the lock file: whoever waits for a
         removed file's lock holds nothing.
 """
 
@@ -38,7 +38,7 @@ class OwnerLock:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         """Take the lock of the store at `path`. `StoreLocked` names the holder; `StoreDamaged`:
-        the lock file cannot be used; `UnsafeFile`: it is a link, or not ours alone (FD-11);
+        the lock file cannot be used; `UnsafeFile`: it is a link, or not ours alone (SX-24);
         `OSError`: it cannot be written, and the lock is free."""
         try:
             self._file = open_private(lock_path(path), writable=True, create=True)
@@ -89,7 +89,7 @@ def last_owner(path: Path) -> Owner | None:
 
 def refuse_if_held(path: Path) -> None:
     """`StoreLocked` if a process has the store at `path` open; leaves no trace. `UnsafeFile`: its
-    lock file is a link, or no file (FD-11)."""
+    lock file is a link, or no file (SX-24)."""
     try:
         file = open_private(lock_path(path), writable=False)
     except FileNotFoundError:

@@ -151,7 +151,7 @@ class LogHead:
 
         Raises:
             OSError: it cannot be written.
-            UnsafeFile: it is a link, or others may write to it (FD-11).
+            UnsafeFile: it is a link, or others may write to it (SX-24).
         """
         self._path = path
         self._index = -1
@@ -248,7 +248,7 @@ def write_state(path: Path, state: State) -> None:
 
     Raises:
         OSError: it cannot be written.
-        UnsafeFile: it is a link, or others may write to it (FD-11).
+        UnsafeFile: it is a link, or others may write to it (SX-24).
     """
     data = state.value + _nothing()
     file = open_private(head_path(path), writable=True, create=True)

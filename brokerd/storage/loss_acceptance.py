@@ -60,7 +60,7 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         StoreDamaged, StoreVersion: it is no store, its files cannot be read or written, or a log
             that a daemon saved lies beside it.
         StoreFull: there is no room for the copy, or for the changes.
-        UnsafeFile: a file of the store is another user's, or others may write to it (FD-11).
+        UnsafeFile: a file of the store is another user's, or others may write to it (SX-24).
     """
     refuse_unsafe(path)
     lock = OwnerLock(path, clock=clock)

@@ -1,4 +1,4 @@
-"""Private files: what an instance keeps on disk is its user's, and is reached by one name (FD-11).
+"""Private files: what an instance keeps on disk is its user's, and is reached by one name (SX-24).
 
 Reads:  owners, modes, kinds and link counts.      Calls: the file system.
 Never:  follows a symbolic link to a file, or changes what it did not make.

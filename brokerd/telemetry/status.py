@@ -94,7 +94,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or directory of the instance that is not its alone (FD-11)."""
+    """A file or directory of the instance that is not its alone (SX-24)."""
 
     path: str
     problem: str
@@ -168,7 +168,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Listeners that other machines can reach (SX-21). The settings permit each, so they are shown
     and are no concern."""
     file_problems: tuple[FileProblem, ...] = ()
-    """Files that others may read, or that are not safe any more (FD-11)."""
+    """Files that others may read, or that are not safe any more (SX-24)."""
     open_files: int = 0
     """Descriptors in use, sockets among them; 0 = not told."""
     max_files: int = 0

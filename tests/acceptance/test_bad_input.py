@@ -139,7 +139,7 @@ def test_a_data_directory_that_cannot_be_written_to(place: Place) -> None:
     assert_start_refused(place, 78, f"instance.data_dir: {place.data_dir}", "cannot be written")
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_files_that_are_not_the_daemons_alone_are_told_all_at_once(place: Place) -> None:
     other = place.folder / "other"
     other.write_text("what somebody else wrote")

@@ -683,7 +683,7 @@ async def test_a_log_that_cannot_be_read_keeps_the_store_closed(left, executor, 
         await open_at(left, executor, rows)
 
 
-@pytest.mark.rule("REL-36", "FD-11")
+@pytest.mark.rule("REL-36", "SX-24")
 async def test_the_record_is_not_written_through_a_link(left, executor, rows, tmp_path):
     other = tmp_path / "of somebody else"
     head_path(left).rename(other)

@@ -280,7 +280,7 @@ async def test_one_that_another_process_has_open_comes_when_it_is_free(place: Pl
 # What counts as one that cannot be opened.
 
 
-@pytest.mark.rule("CLK-6", "FD-11")
+@pytest.mark.rule("CLK-6", "SX-24")
 @scenario
 async def test_one_whose_lock_file_cannot_be_used(place: Place) -> None:
     await place.daemon.stop()

@@ -216,7 +216,7 @@ async def test_nothing_is_made_in_its_place_while_it_is_absent(place: Place) -> 
     assert not place.file.exists()
 
 
-@pytest.mark.rule("MAN-17", "FD-11")
+@pytest.mark.rule("MAN-17", "SX-24")
 @scenario
 async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     await place.daemon.stop()
@@ -230,7 +230,7 @@ async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     place.away.rename(mount)
     await place.daemon.pass_time(FIVE_TICKS)
     refusal = place.daemon.instance.absent.reasons["east"]
-    assert isinstance(refusal, UnsafeFile)  # its log would lie beside the other file (FD-11)
+    assert isinstance(refusal, UnsafeFile)  # its log would lie beside the other file (SX-24)
     place.file.unlink()
     (mount / "east.db").rename(place.file)
     await place.daemon.pass_time(FIVE_TICKS)

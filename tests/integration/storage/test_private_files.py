@@ -114,7 +114,7 @@ SPOILT: list[object] = [
 FILES = ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock", "reserve"]
 
 
-@pytest.mark.rule("FD-11", "FD-9")
+@pytest.mark.rule("SX-24", "FD-9")
 @pytest.mark.parametrize("spoil", [link, hard_link])
 def test_a_store_is_not_to_be_replaced_under_a_daemon(
     spoil: Callable[[Path, Path], None], data_dir: Path, tmp_path: Path
@@ -125,13 +125,13 @@ def test_a_store_is_not_to_be_replaced_under_a_daemon(
     assert one.mend.startswith("stop the daemon, then ")
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_nothing_is_wrong_with_what_the_daemon_itself_makes(data_dir: Path) -> None:
     assert found(data_dir) == []
     look_ahead(settings(data_dir), None)
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(("spoil", "problem"), SPOILT)
 def test_a_start_is_refused_where_a_file_is_not_its_alone(
@@ -151,7 +151,7 @@ def test_a_start_is_refused_where_a_file_is_not_its_alone(
     assert other.read_text() == SHARED
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 @pytest.mark.parametrize(
     "name", ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock"]
 )
@@ -176,7 +176,7 @@ def test_a_store_is_not_opened_where_one_of_its_files_is_not_its_alone(
     assert other.read_text() == SHARED
 
 
-@pytest.mark.rule("FD-11", "SX-24", "CLK-6")
+@pytest.mark.rule("SX-24", "CLK-6")
 def test_the_store_of_another_broker_keeps_out_that_one_alone(data_dir: Path) -> None:
     for name in ("east", "west"):
         make_store(data_dir, name)
@@ -187,7 +187,7 @@ def test_the_store_of_another_broker_keeps_out_that_one_alone(data_dir: Path) ->
         look_ahead(settings(data_dir), None)  # no broker would serve
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
 def test_a_directory_that_others_may_write_to(mode: int, data_dir: Path) -> None:
     data_dir.chmod(mode)
@@ -199,7 +199,7 @@ def test_a_directory_that_others_may_write_to(mode: int, data_dir: Path) -> None
     look_ahead(settings(data_dir), None)
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 @as_root
 def test_a_directory_of_somebody_else(data_dir: Path) -> None:
     os.chown(data_dir, STRANGER, -1)
@@ -208,7 +208,7 @@ def test_a_directory_of_somebody_else(data_dir: Path) -> None:
     assert list(survey([data_dir], user=STRANGER)) == []  # what is root's is trusted
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 @as_root
 def test_root_looks_at_the_files_of_another_user_as_that_user_would(data_dir: Path) -> None:
     for path in (data_dir, *data_dir.iterdir()):
@@ -222,7 +222,7 @@ def test_root_looks_at_the_files_of_another_user_as_that_user_would(data_dir: Pa
     assert owner_of(data_dir / "none") is None
 
 
-@pytest.mark.rule("FD-11", "SX-24", "REL-39")
+@pytest.mark.rule("SX-24", "REL-39")
 @as_root
 @pytest.mark.parametrize("lock", ["there", "missing"])
 def test_root_is_sent_to_the_user_of_a_store_and_leaves_no_file_of_its_own(
@@ -258,7 +258,7 @@ def test_root_is_sent_to_the_user_of_a_store_and_leaves_no_file_of_its_own(
     assert {path.stat().st_uid for path in before} == {STRANGER}
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_the_directory_itself_may_be_a_link(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data_dir)
     look_ahead(settings(tmp_path / "link"), None)
@@ -267,7 +267,7 @@ def test_the_directory_itself_may_be_a_link(data_dir: Path, tmp_path: Path) -> N
         look_ahead(settings(tmp_path / "link"), None)
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_the_directory_of_the_socket(data_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -281,7 +281,7 @@ def test_the_directory_of_the_socket(data_dir: Path, tmp_path: Path) -> None:
         look_ahead(settings(data_dir, listen), None)
 
 
-@pytest.mark.rule("FD-11", "SX-24", "SX-6")
+@pytest.mark.rule("SX-24", "SX-6")
 @pytest.mark.parametrize("name", ["peer.key", "ours.pem"])
 def test_nobody_else_may_read_a_key(name: str, data_dir: Path) -> None:
     key = data_dir / name
@@ -293,7 +293,7 @@ def test_nobody_else_may_read_a_key(name: str, data_dir: Path) -> None:
         look_ahead(settings(data_dir), None)
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_what_others_may_read_is_reported_and_no_reason_to_refuse(data_dir: Path) -> None:
     store = data_dir / "msdb.db"
     for mode, around, is_told in (
@@ -313,14 +313,14 @@ def test_what_others_may_read_is_reported_and_no_reason_to_refuse(data_dir: Path
             assert (one.mend, one.is_refused) == (f"chmod go= {store}", False)
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_what_is_not_there_is_no_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert list(survey([tmp_path / "none"], socket=tmp_path / "none" / "s")) == []
     assert list(survey([tmp_path / "file"])) == []
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_a_running_daemon_shows_what_its_files_have_become(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         store = tmp_path / "main.db"
@@ -342,7 +342,7 @@ def lock_it(path: Path) -> None:
     OwnerLock(path, clock=SystemClock()).release()
 
 
-@pytest.mark.rule("FD-11", "SX-24", "REL-16")
+@pytest.mark.rule("SX-24", "REL-16")
 @pytest.mark.parametrize(("spoil", "problem"), SPOILT)
 def test_a_lock_is_neither_taken_nor_read_through_a_link(
     spoil: Callable[[Path, Path], None], problem: str, tmp_path: Path
@@ -363,7 +363,7 @@ def test_a_lock_is_neither_taken_nor_read_through_a_link(
     assert other.read_text() == SHARED
 
 
-@pytest.mark.rule("FD-11", "SX-24", "REL-16")
+@pytest.mark.rule("SX-24", "REL-16")
 def test_a_lock_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
     store, other = tmp_path / "x.db", tmp_path / "other"
     lock_path(store).symlink_to(other)
@@ -372,7 +372,7 @@ def test_a_lock_that_leads_nowhere_makes_no_file(tmp_path: Path) -> None:
     assert not other.exists()
 
 
-@pytest.mark.rule("FD-11", "SX-24", "REL-26")
+@pytest.mark.rule("SX-24", "REL-26")
 @pytest.mark.parametrize(("spoil", "problem"), SPOILT)
 def test_the_reserve_never_grows_another_file(
     spoil: Callable[[Path, Path], None], problem: str, tmp_path: Path
@@ -388,7 +388,7 @@ def test_the_reserve_never_grows_another_file(
     assert other.read_text() == SHARED
 
 
-@pytest.mark.rule("FD-11", "SX-24", "REL-16")
+@pytest.mark.rule("SX-24", "REL-16")
 def test_a_lock_still_keeps_others_out(tmp_path: Path) -> None:
     store = tmp_path / "x.db"
     lock = OwnerLock(store, clock=SystemClock())
@@ -404,7 +404,7 @@ def test_a_lock_still_keeps_others_out(tmp_path: Path) -> None:
     refuse_if_held(store)
 
 
-@pytest.mark.rule("FD-11", "SX-24", "SX-1")
+@pytest.mark.rule("SX-24", "SX-1")
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077, 0o777])
 def test_what_is_made_is_private_whatever_the_umask(mask: int, tmp_path: Path) -> None:
     directory = tmp_path / "a" / "b" / "data"
@@ -422,7 +422,7 @@ def test_what_is_made_is_private_whatever_the_umask(mask: int, tmp_path: Path) -
         make_private_directory(directory / "main.db")
 
 
-@pytest.mark.rule("FD-11", "SX-24")
+@pytest.mark.rule("SX-24")
 def test_what_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_private(tmp_path / "none", writable=False)

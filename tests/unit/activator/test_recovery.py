@@ -55,7 +55,7 @@ def test_a_shorter_list_still_knows_of_those_beyond_it(tmp_path: Path) -> None:
     assert [slot.number for slot in log.slots("packer", 1)] == [0, 1, 2]
 
 
-@pytest.mark.rule("FD-11", "ACT-45")
+@pytest.mark.rule("SX-24", "ACT-45")
 def test_no_lock_of_an_activator_is_taken_through_a_link(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("what somebody else wrote")

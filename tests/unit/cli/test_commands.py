@@ -74,7 +74,7 @@ def test_status_says_ok_when_nothing_needs_a_look(daemon: SmallDaemon, capsys: C
     assert capsys.readouterr().out.startswith("OK: all is well\n")
 
 
-@pytest.mark.rule("FD-11")
+@pytest.mark.rule("SX-24")
 def test_status_asks_for_a_look_at_files_that_are_not_safe(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:

@@ -166,7 +166,7 @@ def test_config_check_reports_what_is_open_to_other_machines(
     assert usable == f"{path}: the settings are usable"
 
 
-@pytest.mark.rule("FD-11")
+@pytest.mark.rule("SX-24")
 def test_config_check_warns_of_files_that_others_may_read(tmp_path: Path, capsys: Capture) -> None:
     path, data_dir = tmp_path / "b.toml", tmp_path / "d"
     path.write_text('[instance]\ndata_dir = "d"\n')
@@ -180,7 +180,7 @@ def test_config_check_warns_of_files_that_others_may_read(tmp_path: Path, capsys
     assert usable == f"{path}: the settings are usable"
 
 
-@pytest.mark.rule("FD-11", "BI-C5")
+@pytest.mark.rule("SX-24", "BI-C5")
 def test_config_check_refuses_files_that_a_start_would_refuse(
     tmp_path: Path, capsys: Capture
 ) -> None:
