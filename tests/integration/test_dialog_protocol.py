@@ -1,5 +1,6 @@
 """The dialog protocol between two instances, by what each side keeps and what passes (DLP, XMT)."""
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -171,6 +172,7 @@ async def test_one_ack_covers_many_and_rides_on_a_reply(net: Net, west: Peer, ea
         ("body not well formed", -8430),
         ("body against the schema", -9615),
         ("too large", -8459),
+        ("too large in one fragment", -8459),
     ],
 )
 def test_a_failure_that_the_sender_can_mend_is_answered(
@@ -205,14 +207,39 @@ def test_a_failure_that_the_sender_can_mend_is_answered(
         else:
             east.broker.options = msgspec.structs.replace(east.broker.options, max_message=50_000)
             body = b"x" * 100_000
+            if case == "too large in one fragment":
+                east.broker.options = msgspec.structs.replace(east.broker.options, max_message=99)
+                body = b"x" * 100
         handle = await west.session.begin_dialog("urn:west", "urn:east", contract)
         await west.session.send(handle, body, kind)
         await net.wait(2)
         endpoint = west.live(handle).endpoint
         assert (str(endpoint.state), endpoint.error_code) == ("ER", code)
-        assert east.other_side(endpoint.conversation_id) is None or case == "too large"
+        assert east.other_side(endpoint.conversation_id) is None
         messages = await west.messages()
         assert [one.message_type for one in messages] == ["urn:brokerd:Error"]
+
+    test(tmp_path)
+
+
+@pytest.mark.rule("SND-12", "DLP-13", "DLP-41", "DLG-43", "ERR-8459")
+@pytest.mark.parametrize("fragment_size", [999, 1000, 2000])
+def test_the_largest_message_arrives_and_one_byte_more_ends_the_dialog(
+    fragment_size: int, tmp_path: Path
+) -> None:
+    @peers("west", "east", dialog=Dialog(fragment_size=fragment_size))
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        east.broker.options = msgspec.structs.replace(east.broker.options, max_message=1000)
+        for opening in ([b"x" * 1000], [b"first", b"x" * 1000]):
+            handle = await west.talk("urn:east", *opening)
+            await net.wait(2)
+            assert await east.bodies() == opening
+            await west.session.send(handle, b"x" * 1001, "Ask")
+            await net.wait(2)
+            for one in (west, east):
+                (told,) = await one.messages()
+                assert told.error is not None
+                assert told.error.number == -8459
 
     test(tmp_path)
 

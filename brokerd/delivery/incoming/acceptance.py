@@ -47,12 +47,14 @@ def check_run(
     for at, item in enumerate(run):
         if item.flags:
             continue
-        if item.fragments > 1:  # a cut message has full fragments first
-            size = len(item.body) + (size if item.fragment else 0)
-            announced = size if item.fragment else (item.fragments - 1) * size + 1
-            if max(size, announced) > broker.options.max_message:
-                text = f"about {max(size, announced)} bytes are more than this broker takes"
-                return run[:at], (checks.TOO_LARGE, text)
+        size = len(item.body) + (size if item.fragment else 0)
+        announced = size
+        if item.fragments > 1 and not item.fragment:  # a cut message has full fragments first
+            announced = (item.fragments - 1) * size + 1
+        if max(size, announced) > broker.options.max_message:
+            about = "about " if item.fragments > 1 else ""
+            text = f"{about}{max(size, announced)} bytes are more than this broker takes"
+            return run[:at], (checks.TOO_LARGE, text)
         body, whole = item.body, item.fragments == 1
         if not whole and item.fragment + 1 == item.fragments:
             whole = checks.needs_whole(known, item.message_type)
