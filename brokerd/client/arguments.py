@@ -17,11 +17,11 @@ from brokerd.errors import (
 )
 from brokerd.ids import show
 from brokerd.protocol.client_verbs import MAX_GROUPS, MAX_MESSAGES
+from brokerd.protocol.wire import MAX_ERROR
 
 MAX_REMOTE_NAME: Final = 256
 """Characters of a service elsewhere (OBJ-8)."""
 MAX_LIFETIME: Final = 2**31 - 1
-MAX_ERROR: Final = 2**63 - 1
 MAX_ERROR_TEXT: Final = 3000
 """Characters (DLG-20)."""
 

@@ -30,11 +30,13 @@ from brokerd.protocol.items import (
 from brokerd.protocol.wire import (
     DECODING_ERRORS,
     HEADER_LIMIT,
+    LATEST,
     MAX_FRAGMENTS,
     MAX_INT,
     MAX_ITEMS,
     MAX_NAME,
     MAX_RANGES,
+    MAX_SEQUENCE,
     MAX_TEXT,
     Buffer,
     extras_are_sound,
@@ -152,10 +154,10 @@ def _fragment(header: Header, body: bytes) -> Fragment:
         and type(fragments) is int
         and type(flags) is int
         and type(expires_at) is int
-        and 0 <= expires_at <= MAX_INT
+        and 0 <= expires_at <= LATEST
     ):
         raise _HeaderIsOff("header")
-    if not (0 <= sequence <= MAX_INT and 0 <= fragment < fragments <= MAX_FRAGMENTS):
+    if not (0 <= sequence <= MAX_SEQUENCE and 0 <= fragment < fragments <= MAX_FRAGMENTS):
         raise _HeaderIsOff("sequence")
     if (flags == 0) != (message_type != "") or flags:
         reason = _what_flags_break(flags, sequence, message_type, from_initiator=from_initiator)

@@ -37,6 +37,13 @@ MAX_RANGES: Final = 16
 MAX_FRAGMENTS: Final = 2**31 - 1
 MAX_INT: Final = 2**63 - 1
 """Sequence numbers, times and counts have 63 bits (DLP-4)."""
+MAX_SEQUENCE: Final = MAX_INT - 1
+"""Highest number of a message: that of the next one has to have 63 bits too (DLP-13)."""
+LATEST: Final = 253_370_764_800_000_000
+"""Latest expiry instant, in microseconds: the end of the year 9998. What is computed from it, such
+as the end of the guard time, is then an instant that can be stored and shown (DLP-13)."""
+MAX_ERROR: Final = MAX_INT
+"""Highest code of an application's Error (DLG-20)."""
 
 DECODING_ERRORS: Final = (
     ValueError,  # format, stack, extra data, bad UTF-8, duplicate keys

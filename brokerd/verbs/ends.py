@@ -24,6 +24,7 @@ from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
+from brokerd.protocol.wire import MAX_ERROR
 from brokerd.verbs.sends import find_and_lock
 
 MAX_ERROR_TEXT: Final = 3000
@@ -38,6 +39,10 @@ def end(
         raise ErrorNeedsCodeAndText(
             f"conversation {show(handles[0])} cannot end with error {code} and "
             f"{'a' if description is not None else 'no'} description"
+        )
+    if code is not None and code > MAX_ERROR:
+        raise InvalidArgument(
+            f"error {code} is too large", hint=f"give a number from 1 to {MAX_ERROR}"
         )
     if description is not None and len(description) > MAX_ERROR_TEXT:
         raise InvalidArgument(

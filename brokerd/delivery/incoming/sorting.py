@@ -7,6 +7,7 @@ Never: stores; `storing.py` does, with what is consecutive.
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
 import msgspec
 
@@ -26,6 +27,7 @@ from brokerd.ids import InstanceId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
+from brokerd.protocol.wire import MAX_ERROR
 
 _OVER = frozenset({State.CLOSED, State.ERROR})
 _LONGEST_TEXT = 3000
@@ -247,14 +249,15 @@ def _is_repeat(live: Live, item: Fragment) -> bool:
 
 
 def _read_error(body: bytes) -> tuple[int, str]:
-    """Code and description of an application's Error (DLG-29); hostile bytes give a plain one."""
+    """Code and description of an application's Error (DLG-28); hostile bytes give a plain one."""
     try:
         value = msgspec.json.decode(body, type=_ErrorBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 1, "the error message of the other side cannot be read"
     return value.code, value.description[:_LONGEST_TEXT]
 
 
 class _ErrorBody(msgspec.Struct):
-    code: int
+    code: Annotated[int, msgspec.Meta(ge=1, le=MAX_ERROR)]
+    """An application has no other: those below 0 are for errors that brokers make (DLG-28)."""
     description: str = ""

@@ -42,6 +42,7 @@ from brokerd.protocol.neighbour import (
     encode,
 )
 from brokerd.protocol.trace import Leg, Step, Trace
+from brokerd.protocol.wire import LATEST
 
 IDS = st.binary(min_size=16, max_size=16).filter(any)
 INTS = st.integers(0, 2**63 - 1)
@@ -73,7 +74,7 @@ def fragments(draw) -> Fragment:
         conversation_id=draw(IDS),
         from_initiator=draw(st.booleans()),
         message_id=draw(IDS),
-        sequence=draw(st.integers(1 if flags else 0, 2**63 - 1)),
+        sequence=draw(st.integers(1 if flags else 0, 2**63 - 2)),
         fragment=draw(st.integers(0, count - 1)),
         fragments=count,
         flags=flags,
@@ -82,7 +83,7 @@ def fragments(draw) -> Fragment:
         from_broker=draw(IDS),
         contract=draw(NAMES),
         message_type="" if flags else draw(NAMES),
-        expires_at=draw(INTS),
+        expires_at=draw(st.integers(0, LATEST)),
         incarnation=draw(IDS),
         ack=draw(st.none() | acks()),
         hop=draw(HOPS),
@@ -232,6 +233,8 @@ BAD_ITEMS = {
     "direction is a number": {"f3": 1},
     "sequence is negative": {"f5": -1},
     "sequence is 2^63": {"f5": 2**63},
+    "no sequence can follow": {"f5": 2**63 - 1},
+    "deadline after the year 9998": {"f14": LATEST + 1},
     "sequence is a float": {"f5": 7.0},
     "sequence is a boolean": {"f5": True},
     "fragment outside the count": {"f6": 1},
@@ -303,7 +306,8 @@ def test_the_reason_names_what_is_wrong(changed: dict[str, Any], reason: str) ->
 @pytest.mark.parametrize(
     "changed",
     [
-        {"f5": 2**63 - 1},
+        {"f5": 2**63 - 2},
+        {"f14": LATEST},
         {"f6": 2**31 - 2, "f7": 2**31 - 1},
         {"f9": "s" * 256},
         {"f3": False, "f5": 0, "f8": END, "f13": ""},  # a target may end before it ever sent
