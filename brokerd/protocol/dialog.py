@@ -429,7 +429,7 @@ def _trigger(fragment: Fragment) -> Trigger:
 _REFUSING = frozenset({State.CLOSED, State.ERROR})
 
 
-def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Step:
+def _error(endpoint: DialogEndpoint, event: ErrorReceived, now: Instant) -> Step:
     state = _to(endpoint, Trigger.PEER_ERROR)
     if state is None:
         return _anomaly(endpoint, "error")
@@ -452,7 +452,10 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, _now: Instant) -> Ste
             return _moved(endpoint, state, WithdrawOutgoing(is_settled=True), DropUnread())
         lost = Lose(event.code, event.description)  # DLG-T20
         return _moved(endpoint, state, lost, WithdrawOutgoing(), DropUnread())
-    return _moved(endpoint, state, WithdrawOutgoing(), DropUnread())
+    # SI: what comes late of message 0 must not begin the dialog once more (DLG-T7). It is kept for
+    # the guard time, as every endpoint that closes (DLP-56), and for no longer.
+    failed = _replace(endpoint, error_code=event.code, purge_at=now)
+    return _moved(failed, state, WithdrawOutgoing(), DropUnread())
 
 
 def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:

@@ -71,7 +71,7 @@ _ROWS: tuple[tuple[str, str, tuple[State, ...], Trigger, State, State], ...] = (
     ("DLG-T5", "T", (_NO, _SI), _T.MESSAGE, _CO, _CO),
     ("DLG-T6", "T", (_NO, _SI), _T.REFUSED, _NO, _NO),
     ("DLG-T7", "T", (_SI,), _T.LIFETIME, _NO, _NO),
-    ("DLG-T7", "T", (_SI,), _T.PEER_ERROR, _NO, _NO),
+    ("DLG-T7", "T", (_SI,), _T.PEER_ERROR, _CD, _CD),
     ("DLG-T8", "IT", (_CO,), _T.SEND, _CO, _CO),
     ("DLG-T9", "IT", (_CO,), _T.MESSAGE, _CO, _CO),
     ("DLG-T9", "IT", (_CO,), _T.PART, _CO, _CO),

@@ -23,8 +23,9 @@ from brokerd.storage.engine import Inline
 from tests.integration import one_daemon
 from tests.integration.one_daemon import Daemon
 from tests.integration.one_daemon import closing as closing_sessions
+from tests.integration.scenarios import given
 from tests.integration.test_one_broker import fails, take
-from tests.integration.two_brokers import EAST, Wire, between
+from tests.integration.two_brokers import EAST, Wire, between, clients
 
 HALF_HOUR = 30 * 60
 
@@ -255,6 +256,44 @@ async def test_an_error_for_a_dialog_that_never_began_leaves_a_tombstone(
     assert len(await endpoints(east)) == 1
     await wire.daemon.pass_time(HALF_HOUR + 60)
     assert await endpoints(east) == []
+
+
+@pytest.mark.rule("DLG-T7", "DLG-T30", "DLP-48")
+@pytest.mark.parametrize("late", ["all of message 0", "a part of it"])
+def test_an_error_for_a_dialog_that_began_in_part_leaves_a_tombstone(
+    tmp_path: Path, late: str
+) -> None:
+    """What comes late of message 0, which was withdrawn, neither begins the dialog nor stays."""
+
+    async def run(wire: Wire, main: Session, east: Session) -> None:
+        wire.drops = lambda item: isinstance(item, Fragment) and item.fragment == 2
+        mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+        await main.send(mine, b"x" * 3000, "Ask")
+        await wire.daemon.pass_time(1)
+        parts = [one for one in wire.passed if isinstance(one, Fragment)][:3]
+        assert [row["state"] for row in await endpoints(east)] == ["SI"]
+        ended = wire.daemon.clock.utc()
+        await main.end(mine, 7, "enough")
+        await wire.daemon.pass_time(10)
+        assert await endpoints(main) == []  # it was acknowledged
+        (row,) = await endpoints(east)
+        assert (row["state"], row["error_code"]) == ("CD", 7)
+        until = row["security_timestamp"]
+        assert isinstance(until, int)
+        assert 0 <= until - ended - HALF_HOUR * 1_000_000 < 1_000_000
+        wire.deliver(parts if late == "all of message 0" else parts[:1])
+        await wire.daemon.pass_time(10)
+        assert await take(east, "harbour") == []
+        assert [row["state"] for row in await endpoints(east)] == ["CD"]
+        stored = await wire.east.store.run(lambda on: on.execute(_PIECES).fetchone()[0])
+        assert stored == 0
+        await wire.daemon.pass_time(HALF_HOUR + 60)
+        assert await endpoints(east) == []
+
+    given(clients, fragment_size=1000)(run)(tmp_path)
+
+
+_PIECES = "SELECT count(*) FROM body_pieces"
 
 
 def settled(item: Fragment, *, flags: int) -> Fragment:

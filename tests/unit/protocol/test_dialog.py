@@ -222,12 +222,23 @@ def test_a_peer_cannot_fail_what_it_has_ended(initiator: bool) -> None:
     assert step(before, dialog.ErrorReceived(-1, "x")) == Step(before)
 
 
+@pytest.mark.rule("DLG-T7")
+@pytest.mark.parametrize("sequence", [None, 3], ids=["of its broker", "of its application"])
+def test_an_error_before_message_0_is_complete_leaves_a_tombstone(sequence: int | None) -> None:
+    before = endpoint(initiator=False, state=State.STARTED_INBOUND, receive_sequence=0)
+    done = step(before, dialog.ErrorReceived(-8462, "gone", sequence))
+    assert kinds(done.effects) == [WithdrawOutgoing, DropUnread]
+    assert done.endpoint is not None
+    assert (done.endpoint.state, done.endpoint.error_code) == (State.CLOSED, -8462)
+    assert done.endpoint.receive_sequence == (0 if sequence is None else 4)
+    assert done.endpoint.purge_at == NOW
+
+
 @pytest.mark.rule("DLG-T7", "DLG-T6")
 @pytest.mark.parametrize(
     ("event", "told"),
     [
         (dialog.LifetimeReached(), []),
-        (dialog.ErrorReceived(-8462, "gone"), []),
         (dialog.FaultStruck(-8408, "no"), [Refuse]),
     ],
 )
