@@ -24,6 +24,8 @@ from brokerd.protocol.transitions import State
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
 
+_OVER = frozenset({State.ERROR, State.CLOSED})
+
 
 class Receipts:
     """What the far side says of what this side sent."""
@@ -158,8 +160,11 @@ class Receipts:
         outcome = self._rounds.of(broker).step(
             live, dialog.ErrorReceived(item.code, item.description)
         )
-        if any(isinstance(effect, dialog.Anomaly) for effect in outcome.effects):
-            return
+        for effect in outcome.effects:
+            if isinstance(effect, dialog.Anomaly):
+                if live.endpoint.state not in _OVER:  # there it comes again with each repeat
+                    self._accounts.unsequenced(live, effect.what)
+                return
         if live.outgoing is not None and live.endpoint.state is State.ERROR:
             live.outgoing.held = "held_after_error"
 
