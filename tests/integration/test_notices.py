@@ -35,6 +35,27 @@ async def test_a_queue_that_is_off_is_named_at_the_sender_and_resumed_at_once(
     assert await west.status(handle) == ""
 
 
+@pytest.mark.rule("SND-18", "DLG-T14")
+@peers("west", "east")
+async def test_what_waits_for_a_queue_waits_until_the_lifetime_ends(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await east.queue(on=False)
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk", lifetime=300)
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(290)
+    assert str(west.live(handle).endpoint.state) == "CO"
+    assert await west.key(handle) == "peer_queue_disabled"
+    await net.wait(20)
+    (told,) = await west.messages()
+    assert told.error is not None
+    assert told.error.number == -8489
+    assert west.out(handle).pending == 1  # it can still be copied to another dialog
+    await east.queue(on=True)
+    await net.wait(100)
+    assert await east.bodies() == []
+
+
 @pytest.mark.rule("DSP-11")
 @peers("west", "east")
 async def test_every_sender_that_was_refused_resumes(net: Net, west: Peer, east: Peer) -> None:

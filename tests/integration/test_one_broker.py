@@ -400,7 +400,6 @@ async def test_while_the_target_queue_is_off_messages_wait_in_order(
     await daemon.switch("shop", on=True)
     await session.send(handle, b"3", "Ask")  # may not overtake (SND-15)
     await session.end(handle)
-    assert state(daemon, handle) in (State.DISCONNECTED_OUTBOUND, None)
     await daemon.pass_time(200)
     got = await take(session, "shop")
     assert [(one.sequence, one.body) for one in got] == [(0, b"1"), (1, b"2"), (2, b"3"), (3, None)]
@@ -509,7 +508,90 @@ async def test_an_end_deletes_what_is_unread_and_follows_what_was_sent(
     assert await take(session, "shop") == []
 
 
-@pytest.mark.rule("DLG-T14", "DLG-M6", "DLG-11", "DLG-T23", "ERR-8489")
+@pytest.mark.rule("DLG-25", "RCV-15")
+@scenario
+async def test_an_end_and_the_receive_before_it_are_undone_together(
+    daemon: Daemon, session: Session
+) -> None:
+    mine, yours = await answered(session)
+    await session.send(mine, b"asked", "Ask")
+    for _ in range(2):
+        async with undone(session) as tx:
+            assert bodies(await tx.receive("shop")) == [b"asked"]
+            await tx.end(yours)
+        assert state(daemon, yours) is state(daemon, mine) is State.CONVERSING
+    async with session.transaction() as tx:
+        assert bodies(await tx.receive("shop")) == [b"asked"]
+        await tx.end(yours)
+    assert types(await take(session, "desk")) == [END_DIALOG]
+    assert await take(session, "shop") == []
+
+
+@pytest.mark.rule("DLG-14", "GRP-6", "DLG-16")
+@scenario
+async def test_both_sides_of_a_dialog_may_be_of_one_service_and_its_queue(
+    daemon: Daemon, session: Session
+) -> None:
+    mine = await session.begin_dialog("urn:shop", "urn:shop", "talk")
+    await session.send(mine, b"ask", "Ask")
+    (asked,) = await take(session, "shop")
+    assert asked.handle != mine
+    await session.send(asked.handle, b"answer", "Answer")
+    (answer,) = await take(session, "shop")
+    assert (answer.handle, answer.body) == (mine, b"answer")
+    assert answer.conversation_id == asked.conversation_id
+    assert answer.group_id != asked.group_id
+    await session.end(mine)
+    (told,) = await take(session, "shop")
+    assert (told.handle, told.is_end) == (asked.handle, True)
+    await session.end(asked.handle)
+    assert await rows(daemon, "conversation_endpoints") == 0
+
+
+@pytest.mark.rule("DLG-10", "DLG-11", "DLG-T14")
+@scenario
+async def test_a_lifetime_is_68_years_or_a_second(daemon: Daemon, session: Session) -> None:
+    usual, short = await talk(session), await talk(session, b"1", lifetime=1)
+    for handle, seconds in ((usual, 2**31 - 1), (short, 1)):
+        endpoint = live_of(daemon, handle).endpoint
+        assert endpoint.expires_at - endpoint.began_at == seconds * 1_000_000
+    (told,) = await take(session, "desk", wait=1.5)
+    assert told.error is not None
+    assert (told.handle, told.error.number) == (short, -8489)
+
+
+@pytest.mark.rule("DLG-T14", "DLG-M6", "DLG-26", "DLG-18")
+@pytest.mark.parametrize("side", ["initiator", "target"])
+def test_a_lifetime_ends_after_the_end_of_the_other_side(tmp_path: Path, side: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            mine = await talk(session, b"ask", lifetime=60)
+            (asked,) = await take(session, "shop")
+            here, there, queue = mine, asked.handle, "desk"
+            if side == "target":
+                here, there, queue = there, mine, "shop"
+            await daemon.switch("shop" if side == "initiator" else "desk", on=False)
+            await session.send(here, b"held", "Both")
+            await session.send(there, b"unread", "Both")
+            await session.end(there)
+            found = await session.transmission_status(here)
+            assert (str(state(daemon, here)), found.status_key) == ("DI", "held_after_end")
+            await daemon.pass_time(3700)
+            found = await session.transmission_status(here)
+            assert (str(state(daemon, here)), found.status_key) == ("ER", "held_after_error")
+            assert await rows(daemon, "transmission_queue") == 1
+            told, *before = await take(session, queue)
+            assert told.error is not None
+            assert told.error.number == -8489
+            assert types(before) == ["Both", END_DIALOG]
+            await session.end(here)
+            for table in ("transmission_queue", "conversation_endpoints"):
+                assert await rows(daemon, table) == 0
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("DLG-T14", "DLG-M6", "DLG-11", "DLG-T23", "ERR-8489", "DLG-18")
 @scenario
 async def test_both_sides_learn_that_the_lifetime_is_over(daemon: Daemon, session: Session) -> None:
     silent = await talk(session, lifetime=60)
@@ -521,6 +603,8 @@ async def test_both_sides_learn_that_the_lifetime_is_over(daemon: Daemon, sessio
     assert sorted(one.handle for one in told) == sorted([silent, handle])
     assert [one.error.number for one in told if one.error] == [-8489] * 2
     await fails(InvalidState, session.send(handle, b"x", "Ask"))
+    await daemon.pass_time(3600)
+    assert await rows(daemon, "conversation_endpoints") == 3  # nobody else ends them
     for one in (silent, handle, got[0].handle):
         await session.end(one)
     assert await rows(daemon, "conversation_endpoints") == 0
@@ -549,19 +633,43 @@ async def test_an_arrival_between_verb_and_commit_is_not_undone(
     await other.close()
 
 
-@pytest.mark.rule("DLG-46", "DLG-T16")
-@scenario
-async def test_an_end_meets_the_end_of_the_other_side(daemon: Daemon, session: Session) -> None:
-    mine, yours = await answered(session)
-    other = await daemon.session()
-    async with session.transaction() as tx:
-        await tx.receive("shop")
-        await tx.end(yours)
-        await other.end(mine)
-    await session.status()
-    assert await rows(daemon, "conversation_endpoints") == 0
-    assert await rows(daemon, "queue_messages") == 0
-    await other.close()
+@pytest.mark.rule("DLG-46", "DLG-26", "DLG-T16", "DLG-T17", "DLG-T23")
+@pytest.mark.parametrize("side", ["initiator", "target"])
+@pytest.mark.parametrize("verb", ["send", "end", "end with an error"])
+@pytest.mark.parametrize("met", ["end", "error"])
+def test_a_verb_meets_what_the_other_side_has_done_before_the_commit(
+    tmp_path: Path, side: str, verb: str, met: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session, other = await daemon.session(), await daemon.session()
+        handles = await answered(session)
+        mine, theirs = handles if side == "initiator" else handles[::-1]
+        async with session.transaction() as tx:
+            await tx.receive("spare")  # from here on every verb is a request of its own
+            if verb == "send":
+                await tx.send(mine, b"too late", "Both")
+            else:
+                await tx.end(mine, *((8, "enough") if verb != "end" else ()))
+            await tx.get_group("spare")  # answered, so the verb is done
+            await other.end(theirs, *((7, "enough") if met == "error" else ()))
+        await session.status()
+        queue = "desk" if side == "initiator" else "shop"
+        if verb == "send":
+            assert state(daemon, mine) == ("DI" if met == "end" else "ER")
+            (row,) = await session.view("transmission_queue")
+            assert isinstance(row, dict)
+            key = "held_after_end" if met == "end" else "held_after_error"
+            assert row["status_key"] == key
+            assert types(await take(session, queue)) == [END_DIALOG if met == "end" else ERROR]
+            await session.end(mine)
+        for table in ("conversation_endpoints", "queue_messages", "transmission_queue"):
+            assert await rows(daemon, table) == 0
+        for one in ("desk", "shop"):
+            assert await take(session, one) == []
+        await session.close()
+        await other.close()
+
+    play(program, tmp_path)
 
 
 # Receiving.

@@ -1,6 +1,7 @@
 """SEND and what becomes of it, where the other side is near, far, late or not to be reached."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -8,12 +9,13 @@ from brokerd.client.session import Session
 from brokerd.errors import (
     ConversationNotFound,
     InvalidArgument,
+    InvalidState,
     RemoteError,
     WrongDirection,
 )
 from brokerd.protocol.frames import AckOnly
 from brokerd.protocol.transitions import State
-from tests.integration.one_daemon import Daemon, live_of, rows
+from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import answered, bodies, fails, state, take, talk
 from tests.integration.two_brokers import Wire, between
@@ -49,6 +51,37 @@ async def test_a_dialog_to_be_encrypted_never_leaves_in_clear(
     await session.send(clear, b"open", "Ask")
     await daemon.pass_time(5)
     assert state(daemon, clear) is State.CONVERSING
+
+
+@pytest.mark.rule("DLG-12", "OBJ-1")
+@between
+async def test_between_brokers_of_an_instance_nothing_is_encrypted(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    await main.apply({"broker": {"name": "plain"}})
+    assert wire.daemon.instance.brokers["plain"].store.identity.default_encryption
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk", encryption=True)
+    await main.send(mine, b"near", "Ask")
+    (got,) = await take(east, "harbour", wait=5)
+    assert got.body == b"near"
+    await east.send(got.handle, b"back", "Answer")
+    assert bodies(await take(main, "desk", wait=5)) == [b"back"]
+
+
+@pytest.mark.rule("DLG-5", "OBJ-5")
+@between
+async def test_a_broker_that_is_named_has_the_dialog_also_where_others_have_the_service(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    service = {"name": "urn:shop", "queue": "harbour", "contracts": ["talk"]}
+    await east.create("service", "urn:shop", queue="harbour", contracts=service["contracts"])
+    far, own = wire.east.broker_id, wire.daemon.broker.broker_id
+    for named, there in ((far, True), (own, False), ("Current_Database", False)):
+        mine = await main.begin_dialog("urn:desk", "urn:shop", "talk", broker_id=named)
+        await main.send(mine, b"x", "Ask")
+        await wire.daemon.pass_time(1)
+        assert len(await take(east, "harbour")) == there
+        assert len(await take(main, "shop")) == (not there)
 
 
 @pytest.mark.rule("DLG-12")
@@ -166,6 +199,104 @@ async def test_a_row_goes_when_the_ack_has_come_and_says_nothing_before(
     await wire.daemon.pass_time(70)
     assert await rows(wire.daemon, "transmission_queue") == 0
     assert await take(east, "harbour") == []
+
+
+@pytest.mark.rule("SND-3", "SND-5")
+@between
+async def test_what_is_sent_elsewhere_leaves_with_the_commit(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    other = await wire.daemon.session()
+    for body, kept in ((b"undone", False), (b"kept", True)):
+        tx = main.transaction()
+        await tx.__aenter__()
+        await tx.receive("spare")  # from here on every verb is a request of its own
+        await tx.send(mine, body, "Ask")
+        await tx.get_group("spare")  # answered, so the send is done
+        await wire.daemon.pass_time(10)
+        assert await other.view("transmission_queue") == []
+        assert wire.passed == []
+        if kept:
+            await tx.commit()
+        else:
+            tx.rollback()
+    (got,) = await take(east, "harbour", wait=5)
+    assert (got.body, got.sequence) == (b"kept", 0)
+    await other.close()
+
+
+@pytest.mark.rule("SND-8", "OBJ-28")
+@scenario
+async def test_a_send_on_several_has_to_be_right_for_each_side(
+    daemon: Daemon, session: Session
+) -> None:
+    mine, theirs = await answered(session)
+    for wrong in ("Ask", "Answer"):
+        await fails(WrongDirection, session.send([mine, theirs], b"x", wrong))
+    assert await take(session, "desk") == await take(session, "shop") == []
+    await session.send([mine, theirs], b"x", "Both")
+    assert bodies(await take(session, "desk")) == bodies(await take(session, "shop")) == [b"x"]
+
+
+STATES = ("DI", "DO", "ER")
+
+
+@pytest.mark.rule("SND-2", "SND-8", "ERR-8429")
+@pytest.mark.parametrize("where", STATES)
+@pytest.mark.parametrize("initiator", [True, False], ids=["initiator", "target"])
+def test_a_refused_send_names_the_state(tmp_path: Path, where: str, initiator: bool) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handles = await answered(session)
+            mine, theirs = handles if initiator else handles[::-1]
+            if where == "DO":
+                await daemon.switch("shop" if initiator else "desk", on=False)
+                await session.end(mine)
+            else:
+                await session.end(theirs, *((7, "enough") if where == "ER" else ()))
+            free = await talk(session)
+            for handle in (mine, [free, mine], [mine, free]):
+                error = await fails(InvalidState, session.send(handle, b"x", "Both"))
+                assert error.ssb_code == 8429
+                assert where in error.message
+            assert await rows(daemon, "transmission_queue") == (where == "DO")
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("SND-10", "DLG-47", "GRP-12")
+@pytest.mark.parametrize("verb", ["send", "end"])
+def test_several_dialogs_are_locked_in_one_order_whatever_order_they_are_named_in(
+    tmp_path: Path, verb: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session, other, holder = [await daemon.session() for _ in "abc"]
+        handles = [(await answered(session))[0] for _ in range(3)]
+        handles.sort(key=lambda one: live_of(daemon, one).group.group_id)
+        first, second, third = (live_of(daemon, one).group for one in handles)
+        tx = holder.transaction()
+        await tx.__aenter__()
+        await tx.send(handles[0], b"held", "Ask")
+        await tx.get_group("spare")  # answered, so the lock is there
+        asked = []
+        for one, order in ((session, handles), (other, handles[::-1])):
+            if verb == "send":
+                asked.append(asyncio.ensure_future(one.send(order, b"y", "Ask")))
+            else:
+                asked.append(asyncio.ensure_future(one.end(order)))
+        await daemon.pass_time(1)
+        assert first.holder is not None
+        assert second.holder is third.holder is None
+        await tx.commit()
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in done if one is not None] == (
+            [] if verb == "send" else [ConversationNotFound]
+        )
+        for one in (session, other, holder):
+            await one.close()
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("SND-24", "SND-2", "ERR-8489")

@@ -14,6 +14,7 @@ from brokerd.admin.objects import terminate
 from brokerd.broker.changeset import Round
 from brokerd.broker.endpoints import Live
 from brokerd.client.session import Session
+from brokerd.errors import ConversationNotFound
 from brokerd.ids import ConversationId, Handle, show
 from brokerd.maintenance import closing
 from brokerd.model import ERROR
@@ -21,7 +22,7 @@ from brokerd.protocol.frames import Fragment
 from brokerd.storage.store import Store
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_closing import endpoints, fire_and_forget
-from tests.integration.test_one_broker import take
+from tests.integration.test_one_broker import fails, take
 from tests.integration.two_brokers import Wire, between
 
 FEW = 4
@@ -151,6 +152,9 @@ async def test_a_group_of_closed_endpoints_in_the_store_is_begun_anew(
         await fire_and_forget(main, east, wire)
     assert wire.at_east(got.conversation_id) is None, "it is still in memory"
     assert got.group_id not in wire.east.groups
+    related = {"related_conversation": got.handle}
+    begun = east.begin_dialog("urn:harbour", "urn:desk", "talk", **related)
+    assert "is open" in (await fails(ConversationNotFound, begun)).message
     again = await east.begin_dialog("urn:harbour", "urn:desk", "talk", related_group=got.group_id)
     async with east.transaction() as tx:
         assert await tx.state(got.group_id, take_lock=True) is None
