@@ -16,7 +16,7 @@ from brokerd.telemetry.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
 
-@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6", "RTE-16")
+@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6", "RTE-16", "DLG-6")
 @peers("west", "east", routes=False)
 async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east: Peer) -> None:
     await east.apply(route=[route("west")])

@@ -16,7 +16,7 @@ from brokerd.errors import ConversationNotFound
 from brokerd.ids import BrokerId, show
 from brokerd.maintenance import closing, settling
 from brokerd.model import ERROR
-from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
 from brokerd.storage.engine import Inline
@@ -213,6 +213,23 @@ async def test_what_is_said_to_nobody(wire: Wire, main: Session, east: Session) 
     assert told.error is not None
     assert told.error.number == -8462
     await east.end(got.handle)
+    # What a target repeats to an initiator that is gone: its ends are acknowledged only.
+    away = msgspec.structs.replace(
+        first,
+        from_initiator=False,
+        from_service="urn:harbour",
+        to_service="urn:desk",
+        from_broker=wire.east.broker_id,
+        hop=Hop(wire.daemon.broker.broker_id, 10, 60_000, 0, wire.daemon.broker.broker_id),
+        ack=None,
+    )
+    for flags, kind in ((0, BrokerErrorItem), (END, AckOnly), (ERROR_FLAG, AckOnly)):
+        wire.passed.clear()
+        message_type = "" if flags else "Answer"
+        wire.deliver([msgspec.structs.replace(away, flags=flags, message_type=message_type)])
+        await wire.daemon.pass_time(1)
+        assert [type(one) for one in wire.passed if one.from_initiator] == [kind]
+        assert await endpoints(main) == []
     # A message that is settled cannot begin a dialog, and a repeated end is acknowledged only.
     await wire.daemon.pass_time(HALF_HOUR * 2)
     assert await endpoints(east) == []
@@ -228,7 +245,7 @@ async def test_what_is_said_to_nobody(wire: Wire, main: Session, east: Session) 
     assert await take(east, "harbour") == []
 
 
-@pytest.mark.rule("DLG-T30", "DLP-48")
+@pytest.mark.rule("DLG-T30", "DLP-48", "DLG-T4")
 @between
 async def test_an_error_for_a_dialog_that_never_began_leaves_a_tombstone(
     wire: Wire, main: Session, east: Session
@@ -258,7 +275,7 @@ async def test_an_error_for_a_dialog_that_never_began_leaves_a_tombstone(
     assert await endpoints(east) == []
 
 
-@pytest.mark.rule("DLG-T7", "DLG-T30", "DLP-48")
+@pytest.mark.rule("DLG-T7", "DLG-T30", "DLP-48", "DLG-T4")
 @pytest.mark.parametrize("late", ["all of message 0", "a part of it"])
 def test_an_error_for_a_dialog_that_began_in_part_leaves_a_tombstone(
     tmp_path: Path, late: str
@@ -272,6 +289,9 @@ def test_an_error_for_a_dialog_that_began_in_part_leaves_a_tombstone(
         await wire.daemon.pass_time(1)
         parts = [one for one in wire.passed if isinstance(one, Fragment)][:3]
         assert [row["state"] for row in await endpoints(east)] == ["SI"]
+        page = await east.browse_page("harbour")
+        assert [(one.status, one.sequence) for one in page.messages] == [(2, 0)]
+        assert await take(east, "harbour") == []
         ended = wire.daemon.clock.utc()
         await main.end(mine, 7, "enough")
         await wire.daemon.pass_time(10)
@@ -303,7 +323,7 @@ def settled(item: Fragment, *, flags: int) -> Fragment:
     return msgspec.structs.replace(item, sequence=3, flags=flags, message_type=kind, ack=ack)
 
 
-@pytest.mark.rule("REL-13", "DLP-45", "ERR-8495")
+@pytest.mark.rule("REL-13", "DLP-45", "ERR-8495", "DLG-45", "DLG-5")
 @between
 async def test_a_second_broker_that_acknowledges_is_refused(
     wire: Wire, main: Session, east: Session

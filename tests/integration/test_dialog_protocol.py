@@ -38,7 +38,7 @@ async def _rows(peer: Peer, table: str) -> int:
     return found
 
 
-@pytest.mark.rule("DLP-1", "DLP-37", "DLP-47", "DLP-43")
+@pytest.mark.rule("DLP-1", "DLP-37", "DLP-47", "DLP-43", "DLG-3", "DLG-4", "DLG-13")
 @peers("west", "east")
 async def test_both_sides_share_a_conversation_and_the_first_message_makes_the_second(
     net: Net, west: Peer, east: Peer
@@ -61,7 +61,7 @@ async def test_both_sides_share_a_conversation_and_the_first_message_makes_the_s
     assert east.broker.endpoints.find_conversation(mine.conversation_id, True) is None
 
 
-@pytest.mark.rule("DLP-2")
+@pytest.mark.rule("DLP-2", "DLG-11")
 @peers("west", "east", dialog=Dialog(fragment_size=1000))
 async def test_an_end_and_part_of_a_message_survive_a_restart(
     net: Net, west: Peer, east: Peer
@@ -160,7 +160,7 @@ async def test_one_ack_covers_many_and_rides_on_a_reply(net: Net, west: Peer, ea
     assert (tap.of(AckOnly), there.items) == ([alone], [])
 
 
-@pytest.mark.rule("DLP-41", "DLP-42", "DLP-40")
+@pytest.mark.rule("DLP-41", "DLP-42", "DLP-40", "DLG-T6")
 @pytest.mark.parametrize(
     ("case", "code"),
     [
@@ -253,7 +253,7 @@ async def _agree(
     await east.session.alter("service", "urn:east", contracts=["deal"])
 
 
-@pytest.mark.rule("DLP-41", "DLP-40", "DSP-4")
+@pytest.mark.rule("DLP-41", "DLP-40", "DSP-4", "DLG-6", "DLG-T6")
 @peers("west", "east")
 async def test_a_missing_service_of_the_named_broker_is_answered(
     net: Net, west: Peer, east: Peer

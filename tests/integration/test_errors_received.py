@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from brokerd.client.session import Session
+from brokerd.clock import show_instant
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument
-from brokerd.ids import ConversationId
+from brokerd.ids import ConversationId, show
 from brokerd.protocol.frames import END, ERROR, Fragment
 from brokerd.protocol.transitions import State
 from brokerd.protocol.wire import LATEST, MAX_ERROR, MAX_SEQUENCE
@@ -97,6 +98,23 @@ async def test_an_error_code_has_63_bits(daemon: Daemon, session: Session) -> No
     told, *_ = await take(session, "shop")
     assert told.error is not None
     assert told.error.number == MAX_ERROR
+
+
+@pytest.mark.rule("DLG-29", "DLG-28")
+@scenario
+async def test_the_body_of_an_error_says_whose_it_is(daemon: Daemon, session: Session) -> None:
+    failed = await talk(session, b"1")
+    await session.end(failed, 7, "grüße")
+    refused = await session.begin_dialog("urn:desk", "urn:shop", "other")
+    await session.send(refused, b"x", "Both")
+    for box, code, origin in (("shop", 7, "application"), ("desk", -8408, "broker")):
+        told, *_ = await take(session, box)
+        body = orjson.loads(told.body or b"")
+        assert list(body) == ["code", "description", "origin", "conversation_id", "at"]
+        assert (body["code"], body["origin"]) == (code, origin)
+        assert (body["description"] == "grüße") is (code == 7)
+        assert body["conversation_id"] == show(told.conversation_id)
+        assert body["at"] == show_instant(told.enqueued_at)
 
 
 @pytest.mark.rule("DLP-13", "DLP-4", "DLG-30", "DLG-T30")

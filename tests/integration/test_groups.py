@@ -158,7 +158,7 @@ async def test_a_message_carries_the_group_of_its_endpoint(
     assert got.group_id == group_of(daemon, first)
 
 
-@pytest.mark.rule("GRP-6", "DLG-14")
+@pytest.mark.rule("GRP-6", "DLG-14", "SND-7")
 @scenario
 async def test_both_sides_of_a_dialog_are_locked_apart(daemon: Daemon, session: Session) -> None:
     mine, yours = await answered(session)

@@ -295,7 +295,7 @@ async def test_bodies_and_transactions_have_limits(daemon: Daemon, session: Sess
     assert bodies(await take(session, "shop")) == [b"x" * 1000]
 
 
-@pytest.mark.rule("SND-8", "SND-9", "SND-10", "ERR-8451")
+@pytest.mark.rule("SND-8", "SND-9", "ERR-8451")
 @scenario
 async def test_a_send_on_several_dialogs_is_all_or_nothing(
     daemon: Daemon, session: Session

@@ -64,9 +64,9 @@ async def kept(session: Session, queue: str = "desk") -> list[tuple[int, str, by
     ]
 
 
-async def exchange(session: Session, *, count: int = 1) -> tuple[bytes, bytes]:
+async def exchange(session: Session, *, count: int = 1, **options: Any) -> tuple[bytes, bytes]:
     """Questions and answers, all of them received."""
-    mine = await talk(session, *[b"ask%d" % number for number in range(count)])
+    mine = await talk(session, *[b"ask%d" % number for number in range(count)], **options)
     asked = await take(session, "shop")
     for number in range(count):
         await session.send(asked[0].handle, b"answer%d" % number, "Answer")
@@ -187,6 +187,69 @@ def test_every_end_deletes_what_is_retained(tmp_path: Path, how: str) -> None:
             await session.end(other)
             assert await kept(session) == []
             assert len(await kept(session, "shop")) >= 4  # the other side has not ended
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("RCV-32", "DLG-M4", "DLG-M5", "DLG-M6")
+@pytest.mark.parametrize("what", ["end", "error", "lifetime"])
+def test_what_the_other_side_or_time_ends_stays_retained(tmp_path: Path, what: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        await retain(daemon)
+        async with await daemon.session() as session:
+            mine, theirs = await exchange(session, lifetime=60)
+            await session.send(theirs, b"unread", "Answer")
+            before = await kept(session)
+            assert len(before) == 2
+            if what == "lifetime":
+                await daemon.pass_time(70)
+            else:
+                await session.end(theirs, *((7, "enough") if what == "error" else ()))
+            assert await kept(session) == before
+            got = await take(session, "desk")
+            assert len(got) == 2
+            assert b"unread" in [one.body for one in got]
+            assert len(await kept(session)) == 4
+            await session.end(mine)
+            assert await kept(session) == []
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("RCV-32", "DLG-M7", "DLG-M8", "OBJ-37", "MAN-6")
+@pytest.mark.parametrize("what", ["service", "identity"])
+def test_what_ends_all_dialogs_deletes_what_is_retained_and_what_waits(
+    tmp_path: Path, what: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        await retain(daemon, queues=("desk", "shop"))
+        async with await daemon.session() as session:
+            mine, theirs = await exchange(session)
+            await session.set_timer(mine, 600)
+            await session.send(theirs, b"unread", "Answer")
+            await daemon.switch("shop", on=False)
+            await session.send(mine, b"untransmitted", "Ask")
+            assert await rows(daemon, "transmission_queue") == 1
+            if what == "service":
+                await session.drop("service", "urn:desk", terminate_existing=True)
+                await session.alter("queue", "shop", status="on")
+                told, *_ = await take(session, "shop")
+                assert told.error is not None
+                assert told.error.number == -8470
+                await session.end(theirs)
+            else:
+                await session.admin.new_broker()
+                await session.alter("queue", "shop", status="on")
+                assert await take(session, "shop") == []
+            assert await take(session, "desk") == []
+            for table in (
+                "retained_messages",
+                "queue_messages",
+                "transmission_queue",
+                "conversation_timers",
+                "conversation_endpoints",
+            ):
+                assert await rows(daemon, table) == 0, table
 
     play(program, tmp_path)
 

@@ -186,7 +186,7 @@ async def test_an_error_on_the_way_to_another_broker_pauses_the_transmitter_too(
     assert await brokers.arrived() == {"b2": [b"2"]}
 
 
-@pytest.mark.rule("RTE-31", "DLP-41")
+@pytest.mark.rule("RTE-31", "DLP-41", "DLG-6", "DLG-T6")
 @three
 async def test_a_named_broker_without_the_service_refuses(brokers: Brokers) -> None:
     """It does not go to the broker that has the service: the route says which one is meant."""
@@ -430,7 +430,7 @@ def _addressed(item: Item, target: BrokerId) -> Item:
     return msgspec.structs.replace(item, hop=msgspec.structs.replace(item.hop, local_target=target))
 
 
-@pytest.mark.rule("DLP-45", "DLP-41", "ERR-8495", "NBT-12")
+@pytest.mark.rule("DLP-45", "DLP-41", "ERR-8495", "NBT-12", "DLG-45")
 @pytest.mark.parametrize("says", ["an acknowledgement", "a message"])
 def test_a_stray_target_is_told_and_ends_whatever_it_says(tmp_path: Path, says: str) -> None:
     """`b3` has the dialog, and its first message came to `b2` as well."""

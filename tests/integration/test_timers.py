@@ -220,15 +220,26 @@ async def test_timers_are_legal_while_the_application_owns_the_dialog(
     assert [one.message_type for one in await due(session)] == [DIALOG_TIMER, ERROR]
 
 
-@pytest.mark.rule("DLG-41", "DLG-T3", "DLG-T10", "DLG-T11")
-@pytest.mark.parametrize("how", ["end", "error", "same_tx", "so"])
+@pytest.mark.rule("DLG-41", "DLG-T3", "DLG-T10", "DLG-T11", "DLG-T17", "DLG-T23", "DLG-T27")
+@pytest.mark.parametrize(
+    "how", ["end", "error", "same_tx", "so", "di", "er", "late", "cleanup", "several"]
+)
 def test_an_end_in_any_form_discards_its_timers(tmp_path: Path, how: str) -> None:
     async def program(daemon: Daemon) -> None:
         async with await daemon.session() as session:
             mine = await talk(session, *([] if how == "so" else [b"x"]))
             await session.set_timer(mine, 5)
             await session.set_timer(mine, 6, "named")
-            if how == "same_tx":
+            if how in ("di", "er"):
+                (asked,) = await take(session, "shop")
+                await session.end(asked.handle, *((7, "enough") if how == "er" else ()))
+            if how == "late":  # its message waits on the queue
+                await daemon.pass_time(5.5)
+            if how == "cleanup":
+                await session.admin.clean_up(mine, "a test")
+            elif how == "several":
+                await session.end([mine, await talk(session, b"x")])
+            elif how == "same_tx":
                 async with session.transaction() as tx:
                     await tx.set_timer(mine, 7, "more")
                     await tx.end(mine)

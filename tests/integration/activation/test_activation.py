@@ -45,7 +45,7 @@ def test_an_arrival_is_a_commit_and_a_reader_begins_without_a_transaction(tmp_pa
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("ACT-8")
+@pytest.mark.rule("ACT-8", "DLG-36")
 @pytest.mark.parametrize("kind", ["timer", "error of the peer", "error of the broker", "end"])
 def test_a_message_that_the_broker_makes_is_an_arrival(tmp_path: Path, kind: str) -> None:
     async def scenario(daemon: Daemon) -> None:

@@ -122,7 +122,9 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("log.summary", '"1min"'),
     ],
 )
-@pytest.mark.rule("CLK-1", "TRN-9", "TRN-15", "TRN-16", "TRN-28", "DLP-19", "DLP-26", "DLP-31")
+@pytest.mark.rule(
+    "CLK-1", "TRN-9", "TRN-15", "TRN-16", "TRN-28", "DLP-19", "DLP-26", "DLP-31", "DLG-10", "SND-12"
+)
 def test_the_defaults_are_the_figures_of_the_numbers_table(key: str, text: str) -> None:
     assert (key, text, "default") in effective(load(None, environ={}))
 

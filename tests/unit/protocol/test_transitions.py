@@ -189,7 +189,7 @@ def test_a_step_goes_where_the_table_says_or_nowhere(cell: tuple[bool, State, Tr
         assert [type(effect) for effect in step.effects] == [dialog.Anomaly]
 
 
-@pytest.mark.rule("SND-2", "DLG-19")
+@pytest.mark.rule("SND-2", "DLG-19", "DLG-39", "GRP-20")
 @pytest.mark.parametrize("side", [I, TG])
 @pytest.mark.parametrize("state", [SO, SI, CO, DI, DO, ER, CD])
 def test_what_the_application_may_do(side: bool, state: State) -> None:
@@ -198,3 +198,5 @@ def test_what_the_application_may_do(side: bool, state: State) -> None:
     may_end = state in (CO, DI, ER) or (state is SO and side)
     assert dialog.may(one, T.SEND) is may_send
     assert dialog.may(one, T.END) is dialog.may(one, T.END_ERROR) is may_end
+    owns = state in (SO, CO, DI, ER)
+    assert dialog.may_set_timer(one) is dialog.may_move(one) is owns
