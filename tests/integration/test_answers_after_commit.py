@@ -13,6 +13,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.model import ERROR
 from brokerd.protocol.frames import END, AckOnly, BrokerErrorItem, Fragment, Item
+from brokerd.protocol.transitions import State
 from tests.integration.test_one_broker import take
 from tests.integration.two_brokers import Wire, between
 
@@ -86,6 +87,28 @@ def test_a_dialog_that_is_gone_in_memory_alone_answers_nothing(last: str, tmp_pa
         await wire.daemon.pass_time(0.1)
         answer = _answers(wire)[0]
         assert isinstance(answer, AckOnly if last == "end" else BrokerErrorItem)
+
+    program(tmp_path)
+
+
+@pytest.mark.rule("DLG-17", "DLG-T18", "DLP-15", "REL-4")
+@pytest.mark.parametrize("error", [(), (7, "enough")], ids=["end", "error"])
+def test_an_end_is_acknowledged_when_it_is_on_disk_and_before_anybody_sees_it(
+    error: tuple[int, str], tmp_path: Any
+) -> None:
+    @between
+    async def program(wire: Wire, main: Session, east: Session) -> None:
+        mine, _ = await _talk(wire, main, east)
+        with _writer_held(wire.east) as held:
+            await main.end(mine, *error)
+            await wire.daemon.pass_time(0.5)
+            assert held.jobs
+            live = wire.daemon.broker.endpoints.find(mine)  # type: ignore[arg-type]
+            assert live is not None
+            assert live.endpoint.state is State.DISCONNECTED_OUTBOUND
+        await wire.daemon.pass_time(0.5)
+        assert wire.daemon.broker.endpoints.find(mine) is None  # type: ignore[arg-type]
+        assert len(await take(east, "harbour")) == 1  # nobody has received it until now
 
     program(tmp_path)
 

@@ -139,6 +139,19 @@ async def test_bodies_that_fit_arrive(ends: Ends) -> None:
     assert codes == ["N", "E", "X", "X", "X", "J", "J"]
 
 
+@pytest.mark.rule("SND-11", "OBJ-14")
+@both_ways
+async def test_a_body_of_no_bytes_is_an_absent_one(ends: Ends) -> None:
+    handle = await ends.send(b"", "Nothing")
+    for message_type in ("Any", "Nothing", "Xml"):
+        await ends.send_on(handle, b"", message_type)
+        await ends.send_on(handle, None, message_type)
+    arrived: list[Message] = []
+    while len(arrived) < 7:
+        arrived += await ends.at_there()
+    assert [one.body for one in arrived] == [None] * 7
+
+
 @pytest.mark.rule("OBJ-18", "DLG-43", "SND-16", "ERR-8430", "ERR-9616")
 @both_ways
 async def test_on_an_open_dialog_a_body_that_does_not_fit_errors_both_ends(ends: Ends) -> None:

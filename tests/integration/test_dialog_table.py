@@ -269,7 +269,7 @@ def test_an_error_waits_for_no_gap_to_close(by: str, tmp_path: Path) -> None:
     run(test, tmp_path)
 
 
-@pytest.mark.rule("DLG-M1", "DLG-M4", "DLG-T12", "DLG-22", "DLG-26", "DLG-16")
+@pytest.mark.rule("DLG-M1", "DLG-M4", "DLG-T12", "DLG-22", "DLG-26", "DLG-16", "DLG-17")
 @between
 async def test_an_end_comes_behind_all_that_was_sent_and_the_peer_s_own_go_without_a_word(
     wire: Wire, main: Session, east: Session

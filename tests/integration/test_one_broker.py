@@ -396,6 +396,12 @@ async def test_while_the_target_queue_is_off_messages_wait_in_order(
     await daemon.switch("shop", on=False)
     await session.send(handle, b"2", "Ask")
     await fails(QueueDisabled, take(session, "shop"))
+    peer = live_of(daemon, handle).peer
+    assert peer is not None
+    arrived = daemon.instance.dispatcher.received
+    await session.send(peer.endpoint.handle, b"the other direction", "Answer")
+    assert bodies(await take(session, "desk")) == [b"the other direction"]
+    assert daemon.instance.dispatcher.received == arrived  # it went straight
     assert await rows(daemon, "transmission_queue") == 1
     await daemon.switch("shop", on=True)
     await session.send(handle, b"3", "Ask")  # may not overtake (SND-15)

@@ -299,7 +299,7 @@ def test_several_dialogs_are_locked_in_one_order_whatever_order_they_are_named_i
     play(program, tmp_path)
 
 
-@pytest.mark.rule("SND-24", "SND-2", "ERR-8489")
+@pytest.mark.rule("SND-24", "SND-2", "ERR-8489", "DLG-T2")
 @scenario
 async def test_who_cannot_be_reached_is_waited_for_until_the_lifetime_ends(
     daemon: Daemon, session: Session
