@@ -167,8 +167,8 @@ def test_cleanup_at_a_target_leaves_a_tombstone_in_every_state(where: str, tmp_p
     async def test(wire: Wire, main: Session, east: Session) -> None:
         if where == "SI":
             wire.drops = lambda item: isinstance(item, Fragment) and item.fragment == 2
-            mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
-            await main.send(mine, b"x" * 3000, "Ask")
+            opening = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+            await main.send(opening, b"x" * 3000, "Ask")
             await wire.daemon.pass_time(1)
         else:
             mine, theirs = await opened(wire, main, east)
@@ -346,7 +346,7 @@ def test_what_comes_behind_an_end_is_logged_and_changes_nothing(flags: int, tmp_
         (line,) = [
             line for event, line in wire.daemon.log.lines if event == "broker.message_undeliverable"
         ]
-        assert "in state DI" in line["reason"]
+        assert "in state DI" in str(line["reason"])
         assert types(await take(east, "harbour")) == ["urn:brokerd:EndDialog"]
         await opened(wire, main, east)
 

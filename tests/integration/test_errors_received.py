@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.clock import show_instant
+from brokerd.clock import Instant, show_instant
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument
 from brokerd.ids import ConversationId, show
 from brokerd.protocol.frames import END, ERROR, Fragment
@@ -114,7 +114,7 @@ async def test_the_body_of_an_error_says_whose_it_is(daemon: Daemon, session: Se
         assert (body["code"], body["origin"]) == (code, origin)
         assert (body["description"] == "grüße") is (code == 7)
         assert body["conversation_id"] == show(told.conversation_id)
-        assert body["at"] == show_instant(told.enqueued_at)
+        assert body["at"] == show_instant(Instant(told.enqueued_at))
 
 
 @pytest.mark.rule("DLP-13", "DLP-4", "DLG-30", "DLG-T30")

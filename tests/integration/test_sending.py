@@ -242,7 +242,7 @@ async def test_a_send_on_several_has_to_be_right_for_each_side(
 STATES = ("DI", "DO", "ER")
 
 
-@pytest.mark.rule("SND-2", "SND-8", "ERR-8429")
+@pytest.mark.rule("SND-2", "SND-8", "ERR-8427")
 @pytest.mark.parametrize("where", STATES)
 @pytest.mark.parametrize("initiator", [True, False], ids=["initiator", "target"])
 def test_a_refused_send_names_the_state(tmp_path: Path, where: str, initiator: bool) -> None:

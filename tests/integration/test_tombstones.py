@@ -152,8 +152,7 @@ async def test_a_group_of_closed_endpoints_in_the_store_is_begun_anew(
         await fire_and_forget(main, east, wire)
     assert wire.at_east(got.conversation_id) is None, "it is still in memory"
     assert got.group_id not in wire.east.groups
-    related = {"related_conversation": got.handle}
-    begun = east.begin_dialog("urn:harbour", "urn:desk", "talk", **related)
+    begun = east.begin_dialog("urn:harbour", "urn:desk", "talk", related_conversation=got.handle)
     assert "is open" in (await fails(ConversationNotFound, begun)).message
     again = await east.begin_dialog("urn:harbour", "urn:desk", "talk", related_group=got.group_id)
     async with east.transaction() as tx:
