@@ -222,6 +222,47 @@ def test_a_failure_that_the_sender_can_mend_is_answered(
     test(tmp_path)
 
 
+BACK = {
+    "type unknown": ("New", b"x", -8428, -8428),
+    "type not in the contract": ("Answer", b"x", -8498, -8498),
+    "type of the other side": ("Json", b"{}", -8437, -8437),
+    "body not well formed": ("Both", b"{", -8430, -8430),
+    "body against the schema": ("Exact", b"[]", -9615, -9616),
+    "too large": ("Ask", b"x" * 100, -8459, -8459),
+}
+"""Message type, body, and what its sender and its receiver are told."""
+
+
+@pytest.mark.rule("DLG-43", "DLP-41", "DLP-42", "OBJ-29", "DLG-T15")
+@pytest.mark.parametrize(("kind", "body", "told", "struck"), BACK.values(), ids=BACK.keys())
+def test_what_a_target_sends_is_checked_alike_and_errors_both_sides(
+    kind: str, body: bytes, told: int, struck: int, tmp_path: Path
+) -> None:
+    @peers("west", "east")
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        schema = {"validation": "valid_json", "schema": '{"type": "object"}'}
+        await west.session.create("message_type", "Both", validation="well_formed_json")
+        await west.session.create("message_type", "Exact", **schema)
+        for name in ("New", "Both", "Exact"):
+            await east.session.create("message_type", name)
+        here = {"Ask": "any", "Json": "initiator", "Both": "any", "Exact": "any"}
+        there = {"New": "any", "Answer": "any", "Json": "any", "Both": "any", "Exact": "any"}
+        await _agree(west, east, here, {"Ask": "any"} | there)
+        west.broker.options = msgspec.structs.replace(west.broker.options, max_message=99)
+        mine = await west.talk("urn:east", b"1", contract="deal")
+        await net.wait(1)
+        (asked,) = await east.messages()
+        await east.session.send(asked.handle, body, kind)
+        await net.wait(2)
+        for one, handle, code in ((east, asked.handle, told), (west, mine, struck)):
+            assert str(one.live(handle).endpoint.state) == "ER"
+            (error,) = await one.messages()
+            assert error.error is not None
+            assert (error.handle, error.error.number) == (handle, code)
+
+    test(tmp_path)
+
+
 @pytest.mark.rule("SND-12", "DLP-13", "DLP-41", "DLG-43", "ERR-8459")
 @pytest.mark.parametrize("fragment_size", [999, 1000, 2000])
 def test_the_largest_message_arrives_and_one_byte_more_ends_the_dialog(
