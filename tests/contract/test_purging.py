@@ -11,7 +11,7 @@ from brokerd.storage.changes import Changes
 async def test_only_closed_endpoints_are_purged(store, rows):
     changes = Changes()
     made = {}
-    for state in (State.CONVERSING, State.DISCONNECTED_INBOUND, State.ERROR, State.CLOSED):
+    for state in set(State) - {State.NONE}:
         made[state] = rows.endpoint(store, state=state, first_acked=True, purge_at=Instant(50))
         changes.create(made[state])
     await store.commit(changes)
