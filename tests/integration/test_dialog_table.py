@@ -353,15 +353,15 @@ def test_what_comes_behind_an_end_is_logged_and_changes_nothing(flags: int, tmp_
     run(test, tmp_path)
 
 
-@pytest.mark.rule("DLG-15", "DLP-48")
-@pytest.mark.parametrize("state", ["SO", "ER"])
+@pytest.mark.rule("DLG-15", "DLP-48", "DLG-T29")
+@pytest.mark.parametrize("state", ["SO", "DI", "ER"])
 def test_a_broker_s_error_that_has_no_place_changes_nothing(state: str, tmp_path: Path) -> None:
     """It is logged, but for one that comes again because what it is about did."""
 
     async def test(wire: Wire, main: Session, east: Session) -> None:
         mine, theirs = await opened(wire, main, east)
-        if state == "ER":
-            await east.end(theirs, 7, "enough")
+        if state != "SO":
+            await end(east, theirs, 7 if state == "ER" else None)
             await wire.daemon.pass_time(1)
         else:
             mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
@@ -377,5 +377,6 @@ def test_a_broker_s_error_that_has_no_place_changes_nothing(state: str, tmp_path
         assert live_of(wire.daemon, mine).endpoint == before
         logged = [one for one, _ in wire.daemon.log.lines if one == "broker.message_undeliverable"]
         assert len(logged) == (state == "SO")
+        assert len(await take(main, "desk")) == (state != "SO")  # the end, or the first error
 
     run(test, tmp_path)
