@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker.queues import WindowOptions
+from brokerd.broker.transaction import Transaction
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.errors import (
@@ -16,10 +17,12 @@ from brokerd.errors import (
     InvalidState,
     TimerBeyondLifetime,
 )
+from brokerd.ids import Handle
 from brokerd.maintenance import timers as timers_pass
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.storage.timers import Timer
-from tests.integration.one_daemon import Daemon, play, rows
+from brokerd.verbs.timers import set_timer
+from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.peers import Net, Peer, peers
 from tests.integration.scenarios import scenario
 from tests.integration.test_dialog_protocol import Tap
@@ -194,6 +197,25 @@ async def test_what_set_timer_refuses(daemon: Daemon, session: Session) -> None:
     assert error.ssb_code == 8429
     error = await fails(InvalidState, session.end(asked.handle))
     assert error.ssb_code == 8427
+
+
+@pytest.mark.rule("DLG-38")
+@scenario
+async def test_a_timer_may_be_due_when_the_dialog_expires(daemon: Daemon, session: Session) -> None:
+    mine = await talk(session, b"ask", lifetime=100)
+    live = live_of(daemon, mine)
+
+    def left() -> int:
+        return live.endpoint.expires_at - daemon.clock.utc()
+
+    await daemon.pass_time(left() % 1000 / 1e6)  # so that whole milliseconds are left
+    assert left() % 1000 == 0
+    tx = Transaction(daemon.broker, "test")
+    with pytest.raises(TimerBeyondLifetime):
+        set_timer(tx, Handle(mine), left() // 1000 + 1, "")
+    assert set_timer(tx, Handle(mine), left() // 1000, "") is None
+    await tx.committed()
+    assert await timers(daemon) == 1
 
 
 @pytest.mark.rule("DLG-39", "DLG-41")
