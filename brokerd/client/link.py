@@ -183,7 +183,7 @@ class Link:
     async def begin(self) -> tuple[int, Pending]:
         """Open an interactive transaction as soon as there is room for one; its number, and what
         was asked: if that is refused, so is all that comes after it."""
-        while not self._ready or len(self._open_txs) >= self.limits.transactions:
+        while not self._ready or not self._may_begin():
             self._check_alive()
             await self._woken()
         self._next_tx += 1
@@ -269,7 +269,16 @@ class Link:
         connection = self._connection
         if connection is None or connection.paused:
             return False
-        window = OUTSTANDING - RESERVE
+        return self._has_token(max(RESERVE, len(self._open_txs)))
+
+    def _may_begin(self) -> bool:
+        open_txs = len(self._open_txs)
+        return open_txs < self.limits.transactions and self._has_token(open_txs)
+
+    def _has_token(self, promised: int) -> bool:
+        """Whether the daemon remembers enough tokens for one more, beside the `promised` ones that
+        open transactions need for their commits (CLP-52)."""
+        window = OUTSTANDING - promised
         if self._next_token - self._oldest_token < window:
             return True
         self._oldest_token = min(self._tokens, default=self._next_token)

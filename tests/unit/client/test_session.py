@@ -299,6 +299,50 @@ async def test_tokens_stay_within_the_window(session: Session, daemon: Daemon) -
 
 
 @pytest.mark.rule("CLP-52")
+async def test_the_commits_of_transactions_stay_within_the_window_too(
+    session: Session, daemon: Daemon
+) -> None:
+    daemon.hold = {"transact"}
+    stuck = session.submit_send(HANDLE, b"stuck")
+    await turns()
+
+    async def commits() -> None:
+        for _ in range(1500):
+            async with session.transaction() as tx:
+                await tx.receive("q")
+                await tx.send(HANDLE, b"")
+
+    committing = asyncio.ensure_future(commits())
+    while daemon.highest < 1023:
+        await turns(1)
+    await turns(1000)
+    assert daemon.highest == 1023
+    daemon.hold = set()
+    daemon.peer.release()
+    await asyncio.gather(stuck, committing)
+    assert daemon.highest == 1500
+
+
+@pytest.mark.rule("CLP-52")
+async def test_each_open_transaction_has_a_token_left(daemon: Daemon, clock: MovedClock) -> None:
+    daemon.limits = Limits(transactions=500)
+    async with await open_session(daemon, clock) as session:
+        open_ones = [session.transaction() for _ in range(500)]
+        for tx in open_ones:
+            await tx.receive("q")
+            await tx.send(HANDLE, b"")
+        daemon.hold = {"transact"}
+        sent = [session.submit_send(HANDLE, b"") for _ in range(800)]
+        await turns()
+        for tx in open_ones:
+            await tx.commit()
+        assert daemon.highest == 1023
+        daemon.hold = set()
+        daemon.peer.release()
+        await asyncio.gather(*sent)
+
+
+@pytest.mark.rule("CLP-52")
 async def test_a_refused_token_does_not_hold_the_window(daemon: Daemon, clock: MovedClock) -> None:
     async with await open_session(daemon, clock) as session:
         daemon.failing["transact"] = ConversationNotFound()
