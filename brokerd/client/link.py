@@ -320,8 +320,8 @@ class Link:
             pending = backlog.popleft()
             if not pending.future.cancelled():
                 self._write(pending)
-        if self._wakers and not backlog:
-            self._wake()
+        if self._wakers and (self.may_write or not backlog):
+            self._wake()  # a transaction may go on whatever others have waiting
 
     # Answers.
 

@@ -268,6 +268,28 @@ async def test_no_more_is_outstanding_than_allowed(daemon: Daemon, clock: MovedC
     assert bodies == [b"%d" % i for i in range(3000)]
 
 
+@pytest.mark.rule("CLP-30")
+async def test_a_transaction_goes_on_while_other_requests_wait_to_be_written(
+    session: Session, daemon: Daemon
+) -> None:
+    """Those that are written may wait for the very locks that the transaction holds."""
+    daemon.hold = {"transact"}
+    sent = [session.submit_send(HANDLE, b"") for _ in range(2000)]
+    await turns()
+
+    async with session.transaction() as tx:
+        await tx.receive("q")
+        for number in range(300):
+            await tx.send(HANDLE, b"%d" % number)
+    await turns()
+    in_the_block = [verb.body for verb in daemon.applied if isinstance(verb, Send) and verb.body]
+    assert in_the_block == [b"%d" % number for number in range(300)]
+    assert not any(each.done() for each in sent)
+    daemon.hold = set()
+    daemon.peer.release()
+    await asyncio.gather(*sent)
+
+
 @pytest.mark.rule("CLP-30", "CLP-11")
 @pytest.mark.parametrize("outstanding", [1, 4, 200])
 async def test_a_daemon_may_allow_little(
