@@ -71,6 +71,7 @@ class Dialog:
         self._over = False
         self._begun = False
         self._asked_in: Transaction | None = None
+        self._ended_in: Transaction | None = None
         self.service = service
         self.to_service = to_service
         self.contract = contract
@@ -101,7 +102,7 @@ class Dialog:
         Raises `NotInContract` if the contract has no message type for it.
         """
         message_type, body = self.contract.write(value)
-        self._look_at_tx()
+        self._look_at_transactions()
         if tx is not None:
             await tx.send(await self._begin(tx), body, message_type)
             self._asked_in = tx
@@ -145,7 +146,7 @@ class Dialog:
         side is ended too then); `UnexpectedMessage` if another type came, which stays where it is;
         `WouldWaitForever` where the question has not left its transaction.
         """
-        self._look_at_tx()
+        self._look_at_transactions()
         if self._asked_in is not None:
             raise WouldWaitForever
         if self.handle is None:
@@ -166,26 +167,32 @@ class Dialog:
 
         While a transaction is open in which something was sent, the end belongs to it as well.
         """
-        self._look_at_tx()
-        if self._over or self.handle is None:
+        self._look_at_transactions()
+        if self._over or self._ended_in is not None or self.handle is None:
             return
-        self._over = True
         with suppress(InvalidState, ConversationNotFound):  # it is over already
             if self._asked_in is not None:
                 await self._asked_in.end(self.handle, error, description)
+                self._ended_in = self._asked_in
             else:
+                self._over = True
                 await self._session.end(self.handle, error, description)
 
     # How it works.
 
-    def _look_at_tx(self) -> None:
-        """Learn what became of the transaction in which something was sent."""
-        asked_in = self._asked_in
+    def _look_at_transactions(self) -> None:
+        """Learn what became of the transactions in which something was sent, or this side ended.
+
+        What was rolled back has not happened: the dialog has not begun, or is still to be ended."""
+        asked_in, ended_in = self._asked_in, self._ended_in
         if asked_in is not None and not asked_in.is_open:
             self._asked_in = None
             self._begun = self._begun or asked_in.committed
             if not self._begun:
                 self.handle = None
+        if ended_in is not None and not ended_in.is_open:
+            self._ended_in = None
+            self._over = self._over or ended_in.committed
 
     async def _begin(self, tx: Transaction) -> Handle:
         if self.handle is None:
@@ -245,7 +252,7 @@ class Dialog:
             return Timer() if Timer in wanted else _SKIPPED
         if message.is_end or message.is_error:
             await tx.end(message.handle)
-            self._over = True
+            self._ended_in = tx
             raise message.error or DialogEnded(f"{self.to_service} has ended the dialog")
         try:
             value = self.contract.read(message)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from brokerd import App, End
+from brokerd.app.dialog import Dialog
 from brokerd.app.session import Session
 from brokerd.errors import (
     DialogEnded,
@@ -128,6 +129,50 @@ async def test_a_whole_dialog_in_one_transaction(brokerd_instance: RigInstance) 
         await d.send(Order("A1"), tx=tx)
     taken = await bk.receive("warehouse_q", autocommit=True)
     assert [one.is_end for one in taken] == [False, True]
+
+
+@pytest.mark.rule("SDK-5", "SDK-6")
+async def test_an_end_that_is_rolled_back_is_made_up_for_when_the_block_is_left(
+    brokerd_instance: RigInstance,
+) -> None:
+    bk = await answering(brokerd_instance)
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 0))
+        with pytest.raises(DialogEnded):
+            async with bk.transaction() as tx:
+                await d.receive(timeout=30, tx=tx)
+        assert await endpoints(brokerd_instance) == [("shop", "DI")]
+    await brokerd_instance.assert_settled()
+
+    async def rolled_back(d: Dialog) -> None:
+        async with bk.transaction() as tx:
+            await d.send(Order("A2", 99), tx=tx)
+            await d.end()
+            await d.end()  # it is over, should this commit
+            raise ZeroDivisionError
+
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 99))
+        with pytest.raises(ZeroDivisionError):
+            await rolled_back(d)
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-5")
+async def test_a_side_that_is_over_is_not_ended_twice(brokerd_instance: RigInstance) -> None:
+    bk = await answering(brokerd_instance)
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 0))
+        async with bk.transaction() as tx:
+            with pytest.raises(DialogEnded):
+                await d.receive(timeout=30, tx=tx)
+            await d.end()  # would wait for the lock of that transaction
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 99))
+        assert d.handle is not None
+        await bk.end(d.handle)  # by hand
+        await d.end()
+    await brokerd_instance.assert_settled()
 
 
 @pytest.mark.rule("SDK-6")
