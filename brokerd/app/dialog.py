@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 from brokerd.app import bodies
 from brokerd.app.contract import Contract
-from brokerd.client.messages import FOREVER, Message
+from brokerd.client.messages import FOREVER, Message, Wait
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.clock import Clock
@@ -154,10 +154,13 @@ class Dialog:
                 f"nothing has been sent to {self.to_service} yet", hint="send something first"
             )
         queue = await self._queue_of(self.service)
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        deadline = None if seconds is None else self._clock.monotonic() + seconds
         if tx is None:
-            return await self._receive_alone(queue, timeout, kinds)
+            return await self._receive_alone(queue, deadline, kinds)
         while True:
-            taken = await tx.receive(queue, 1, conversation=self.handle, wait=_wait(timeout))
+            wait = self._wait_until(deadline)
+            taken = await tx.receive(queue, 1, conversation=self.handle, wait=wait)
             value = await self._take(tx, taken, kinds)
             if value is not _SKIPPED:
                 return value
@@ -201,16 +204,17 @@ class Dialog:
             )
         return self.handle
 
+    def _wait_until(self, deadline: float | None) -> Wait:
+        return FOREVER if deadline is None else max(0.0, deadline - self._clock.monotonic())
+
     async def _receive_alone(
-        self, queue: str, limit: float | timedelta | None, kinds: bodies.Kind
+        self, queue: str, deadline: float | None, kinds: bodies.Kind
     ) -> object:
-        seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-        deadline = None if seconds is None else self._clock.monotonic() + seconds
         while True:
-            left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+            wait = self._wait_until(deadline)
             tx = self._session.transaction()
             try:
-                taken = await tx.receive(queue, 1, conversation=self.handle, wait=_wait(left))
+                taken = await tx.receive(queue, 1, conversation=self.handle, wait=wait)
                 try:
                     value = await self._take(tx, taken, kinds)
                 except (DialogEnded, RemoteError):
@@ -269,7 +273,3 @@ class Dialog:
 
 
 _SKIPPED = object()
-
-
-def _wait(limit: float | timedelta | None) -> Any:  # noqa: ANN401  # the client's own union
-    return FOREVER if limit is None else limit

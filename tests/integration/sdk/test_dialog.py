@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from brokerd import App, End
+from brokerd import App, End, Timer
 from brokerd.app.dialog import Dialog
 from brokerd.app.session import Session
 from brokerd.errors import (
@@ -173,6 +173,31 @@ async def test_a_side_that_is_over_is_not_ended_twice(brokerd_instance: RigInsta
         await bk.end(d.handle)  # by hand
         await d.end()
     await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-6")
+@pytest.mark.parametrize("in_tx", [False, True])
+async def test_a_timer_is_skipped_unless_it_is_asked_for(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock, in_tx: bool
+) -> None:
+    bk = await answering(brokerd_instance)
+
+    async def receive(d: Dialog, *kinds: object) -> object:
+        if not in_tx:
+            return await d.receive(*kinds, timeout=10)
+        async with bk.transaction() as tx:
+            return await d.receive(*kinds, timeout=10, tx=tx)
+
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 99))
+        assert d.handle is not None
+        await bk.set_timer(d.handle, 6)
+        assert isinstance(await receive(d, Packed | Timer), Timer)
+        await bk.set_timer(d.handle, 6)
+        began = brokerd_clock.now
+        with pytest.raises(ReceiveTimeout):
+            await receive(d, Packed)
+        assert (brokerd_clock.now - began).total_seconds() == pytest.approx(10, abs=0.5)
 
 
 @pytest.mark.rule("SDK-6")
