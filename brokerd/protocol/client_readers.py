@@ -222,6 +222,8 @@ class RequestReader(_Reader[ClientFrame]):
 
     def _hello(self, frame: list[Any]) -> Hello:
         request = self._next_request(frame)
+        if request:
+            raise _BrokenError("HELLO has a number other than 0")
         try:
             _, _, nothing, verb, args = frame
             if nothing is not None or verb != "hello":
@@ -232,8 +234,6 @@ class RequestReader(_Reader[ClientFrame]):
 
     def _request(self, frame: list[Any]) -> Request | Unreadable:
         request = self._next_request(frame)
-        if self._span.request is not None and self._span.request != request:
-            raise _BrokenError("PARTs of one request are followed by another")
         if len(frame) != _REQUEST_SIZE:
             return self._refused(frame, "a request is [1, request, tx, verb, args]")
         _, _, tx, verb, args = frame
@@ -256,6 +256,8 @@ class RequestReader(_Reader[ClientFrame]):
         request = _number(frame[1] if len(frame) > 1 else None)
         if request <= self._last:
             raise _BrokenError("request numbers must rise")
+        if self._span.request is not None and self._span.request != request:
+            raise _BrokenError("PARTs of one request are followed by another")
         self._last = request
         return request
 
@@ -305,10 +307,11 @@ class AnswerReader(_Reader[DaemonFrame]):
 
     def _answer(self, frame: list[Any]) -> Answer:
         request = _number(frame[1])
-        if len(frame) == _SHORT_ANSWER:
-            return Answer(request, frame[2])
-        if self._span.request != request:
+        is_whole = len(frame) == _SHORT_ANSWER
+        if self._span.request != (None if is_whole else request):
             raise _BrokenError("PARTs of one answer are followed by another")
+        if is_whole:
+            return Answer(request, frame[2])
         try:
             return Answer(request, self._span.value(frame[3]))
         except BrokerError as error:

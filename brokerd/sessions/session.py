@@ -71,7 +71,6 @@ class ClientSession(asyncio.Protocol):
         self._reader = RequestReader(span_limit=sessions.span_limit)
         self._transport: asyncio.Transport | None = None
         self._unread: deque[frames.ClientFrame] = deque()
-        self._greeted = False
         self._welcomed = False
         self._transactions: dict[int, OpenTx] = {}
         self._highest_tx = 0
@@ -215,12 +214,8 @@ class ClientSession(asyncio.Protocol):
         if isinstance(frame, frames.Violation):
             self.close(f"{frames.VIOLATION}: {frame.reason}")
         elif isinstance(frame, frames.Hello):
-            if self._greeted:
-                self.close(f"{frames.VIOLATION}: a second HELLO")
-                return
-            self._greeted = True
             self._stop_login()
-            self._sessions.greet(self, frame)
+            self._sessions.greet(self, frame)  # once: the number of a second HELLO does not rise
         elif not self._welcomed:
             self.close(f"{frames.VIOLATION}: a frame before WELCOME")
         else:

@@ -186,9 +186,11 @@ def test_unknown_keys_of_a_welcome_are_ignored() -> None:
 
 @pytest.mark.rule("CLP-3")
 def test_a_stranger_gets_four_kilobytes() -> None:
-    fits = frames.encode_hello(ID, "b" * 4000, {})
+    room = frames.LOGIN_LIMIT + 4 - len(frames.encode_hello(ID, "b" * 300, {}))
+    fits = frames.encode_hello(ID, "b" * (300 + room), {})
+    assert len(fits) == 4 + 4096
     assert isinstance(RequestReader().feed(fits)[0], Hello)
-    (refused,) = RequestReader().feed(frames.encode_hello(ID, "b" * 4100, {})[:4])
+    (refused,) = RequestReader().feed(frames.encode_hello(ID, "b" * (301 + room), {})[:4])
     assert isinstance(refused, Violation)
 
 
@@ -218,6 +220,22 @@ def test_a_stranger_gets_four_kilobytes() -> None:
         frame(1, 5, None, "begin", []) + frame(1, 4, None, "begin", []),
         frame(2, 1, b"x") + frame(2, 2, b"x"),
         frame(2, 1, b"x") + frame(1, 2, None, "send", 1),
+        frame(2, 1, b"x") + frame(1, 2, None, "send", [ID]),
+        frame(2, 1, b"x") + frame(1, 2, None, "send"),
+        frame(2, 1, b"x") + b"\0\0\0\6\x95\x01\x02\xc0\xa1\xff",
+        frame(2, 1, b"x") + frame(1, 2, None, "send", [ID, None, b"x" * frames.FRAME_LIMIT]),
+        frame(1, 2**63, None, "begin", []),
+        frame(2, 2**63, b"x"),
+        frame(3, 2**63),
+        frame(3, 1, 1),
+        frame(4, 1, 1),
+        frame(2, 1, b"x", 1),
+        frame(0, 1, None, "hello", [1, ID, "b", {}]),
+        frame(0, 0, None, "hello", [1, ID, "b", {"load": 1.5}]),
+        frame(0, 0, None, "hello", [1, ID, "b", [1]]),
+        frame(0, 0, 1, "hello", [1, ID, "b", {}]),
+        frame(0, 0, None, "hello", [1, ID, "b", {}]) * 2,
+        ((64 << 20) + 1).to_bytes(4, "big"),
     ],
 )
 def test_violations_end_the_connection(data: bytes) -> None:
@@ -239,6 +257,8 @@ def test_violations_end_the_connection(data: bytes) -> None:
         frame(4, 1, b"x") + frame(4, 2, b"x"),
         frame(4, 1, b"x") + frame(2, 2, None, 1),
         frame(4, 1, b"x") + frame(2, 1, None, 2),
+        frame(4, 1, b"x") + frame(2, 1, None),
+        frame(4, 1, b"x") + frame(2, 2, None),
         frame(0, 0, {"version": 1}),
         b"\0\0\0\1\xc1",
         b"\0\x20\0\0" + b"x" * 40,
@@ -274,6 +294,28 @@ def test_a_bad_request_is_answered_and_the_connection_stays(data: bytes, named: 
     assert isinstance(bad.error, BadRequest)
     assert named in bad.error.message
     assert ping == Ping(1)
+
+
+@pytest.mark.rule("CLP-4")
+def test_request_numbers_have_gaps_and_an_end() -> None:
+    numbers = [0, 1, 7, 2**32, 2**63 - 1]
+    data = [frame(1, number, None, "begin", []) for number in numbers]
+    assert [found.request for found in requests(*data) if isinstance(found, Request)] == numbers
+
+
+@pytest.mark.rule("CLP-5", "CLP-6")
+def test_a_frame_of_64_mib_is_dropped_and_a_longer_one_is_a_violation() -> None:
+    head = frame(1, 7, None, "send", [ID, None, b"x" * 100])[4:36]
+    reader = RequestReader()
+    reader.login_done()
+    (bad,) = reader.feed((64 << 20).to_bytes(4, "big") + head)
+    assert isinstance(bad, Unreadable)
+    for _ in range(63):
+        assert reader.feed(bytes(1 << 20)) == []
+    rest = bytes((1 << 20) - len(head))
+    assert reader.feed(rest + frames.encode_ping(1)) == [Ping(1)]
+    (found,) = reader.feed(((64 << 20) + 1).to_bytes(4, "big"))
+    assert isinstance(found, Violation)
 
 
 @pytest.mark.rule("CLP-6", "CLP-3")
@@ -352,6 +394,22 @@ def test_a_span_over_the_limit_is_refused_and_the_next_one_taken() -> None:
     assert isinstance(bad, Unreadable)
     assert isinstance(bad.error, MessageTooLarge)
     assert isinstance(good, Request)
+
+
+@pytest.mark.rule("CLP-22")
+def test_a_client_joins_65_mib_and_no_more() -> None:
+    def joined(size: int) -> DaemonFrame:
+        reader = AnswerReader()
+        reader.login_done()
+        packed = b"\xc6" + (size - 5).to_bytes(4, "big") + bytes(size - 5)
+        most = frames.FRAME_LIMIT - 100
+        for at in range(0, size, most):
+            assert reader.feed(frame(4, 1, packed[at : at + most])) == []
+        (found,) = reader.feed(frame(2, 1, None, size))
+        return found
+
+    assert joined(65 << 20) == Answer(1, bytes((65 << 20) - 5))
+    assert isinstance(joined((65 << 20) + 1), Violation)
 
 
 @pytest.mark.rule("CLP-36")
