@@ -98,7 +98,7 @@ async def bodies(session: Session, queue: str) -> list[bytes | None]:
 # While it is absent.
 
 
-@pytest.mark.rule("CLK-6", "VIEW-10", "PER-17")
+@pytest.mark.rule("CLK-6", "VIEW-10", "PER-17", "CLP-12")
 @scenario
 async def test_the_others_work_and_everyone_is_told_why_it_does_not(place: Place) -> None:
     await place.spoil()

@@ -148,6 +148,17 @@ async def received(raw: Raw, request: int, token: int, queue: str = "shop") -> l
         frame([1, 1, None, 7, []]),
         frame([9]),
         (5000).to_bytes(4, "big"),
+        frame([0, 1, None, "hello", [1, ME, "main", {}]]),
+        *(
+            frames.encode_hello(ME, "main", {}) + more
+            for more in (
+                ask(1, None, "status"),
+                frames.encode_ping(1),
+                frames.encode_cancel(1),
+                frame([1, 1, None, 7, []]),
+                frames.encode_hello(ME, "main", {}),
+            )
+        ),
     ],
 )
 def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None:
@@ -158,6 +169,34 @@ def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None
         assert raw.is_gone()
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-11")
+@scenario(outstanding=6, transactions=3, waiting=2)
+async def test_welcome_says_who_answers_and_what_is_allowed(daemon: Daemon) -> None:
+    raw = await stranger(daemon)
+    raw.write(frames.encode_hello(ME, "main", {}))
+    await daemon.pass_time(0.05)
+    (welcome,) = raw.got
+    assert isinstance(welcome, frames.Welcome)
+    instance, broker = daemon.instance, daemon.broker
+    assert welcome == frames.Welcome(
+        request=0,
+        version=1,
+        instance="daemon",
+        instance_id=instance.instance_id,
+        boot_id=instance._with.boot_id,
+        broker="main",
+        broker_id=broker.broker_id,
+        limits=frames.Limits(
+            outstanding=6,
+            frame=1 << 20,
+            body=broker.options.max_message,
+            transactions=3,
+            waiting=2,
+        ),
+        highest_token=-1,
+    )
 
 
 @pytest.mark.rule("CLP-12")
