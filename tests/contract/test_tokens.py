@@ -36,7 +36,7 @@ async def test_outcome_is_known_once_durable_and_after_a_restart(open_store):
     assert again.token_outcome(BOB, 1) == "not_committed"
 
 
-@pytest.mark.rule("REL-2")
+@pytest.mark.rule("REL-2", "CLP-52", "CLP-53")
 async def test_window_is_1024_numbers(open_store):
     store = await open_store()
     await store.commit(with_token(0))

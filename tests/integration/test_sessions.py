@@ -172,7 +172,12 @@ def test_before_welcome_only_hello_is_taken(tmp_path: Path, data: bytes) -> None
 
 
 @pytest.mark.rule("CLP-11")
-@scenario(outstanding=6, transactions=3, waiting=2)
+@given(
+    alone,
+    sessions={"outstanding": 6, "transactions": 3, "waiting": 2},
+    max_bytes=100_000,
+    max_message=50_000,
+)
 async def test_welcome_says_who_answers_and_what_is_allowed(daemon: Daemon) -> None:
     raw = await stranger(daemon)
     raw.write(frames.encode_hello(ME, "main", {}))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import BadRequest, MessageTooLarge, QueueDisabled
 from brokerd.protocol import client_frames as frames
-from brokerd.protocol.admin_verbs import View
+from brokerd.protocol.admin_verbs import ADMIN_VERBS, POISON_VERBS, View
 from brokerd.protocol.client_frames import (
     Answer,
     Cancel,
@@ -31,27 +31,41 @@ from brokerd.protocol.client_frames import (
 )
 from brokerd.protocol.client_readers import AnswerReader, RequestReader
 from brokerd.protocol.client_verbs import (
+    MAX_GROUPS,
+    MAX_MESSAGES,
     MAX_STATE,
+    MAX_TIMER_MS,
+    MAX_TOKEN,
     MAX_VERBS,
+    MAX_WAIT_MS,
     VERB_NAMES,
+    Alter,
     Apply,
     Begin,
     BeginDialog,
     Browse,
+    CleanUp,
     Commit,
+    Create,
     DialogOptions,
+    Drop,
     End,
     GetGroup,
     GetState,
     Move,
+    Objects,
     Receive,
+    ResendPending,
     Rollback,
+    RollbackOptions,
     RollbackTo,
     Savepoint,
     Send,
     SetState,
+    SetTimer,
     Status,
     Transact,
+    TransmissionStatus,
     TxOutcome,
     Verb,
     parse_request,
@@ -279,6 +293,7 @@ def test_a_daemon_that_breaks_the_protocol_is_noticed(data: bytes) -> None:
         (frame(1, 7, 2**63, "begin", []), "tx"),
         (frame(1, 7, None, 5, []), "verb"),
         (frame(1, 7, None, "begin", {}), "args"),
+        (frame(1, 7, None, "begin", [{5: 1}]), "no msgpack array"),
         (frame(1, 7, None, "begin", 5), "5 bytes were announced and 0 came"),
         (frame(2, 7, b"ab") + frame(1, 7, None, "begin", 1), "1 bytes were announced and 2 came"),
         (frame(2, 7, b"ab") + frame(1, 7, None, "begin", []), "args"),
@@ -374,6 +389,24 @@ def test_large_bodies_are_written_as_they_are(sizes: list[int]) -> None:
 
 
 @pytest.mark.rule("CLP-21")
+def test_small_frames_may_come_between_the_parts_of_an_answer() -> None:
+    value = msgpack.packb([ID, b"body"])
+    failed = frames.encode_failed(6, QueueDisabled("off"))
+    data = [
+        frame(4, 1, value[:5]),
+        frames.encode_done([2, 3]),
+        failed,
+        frame(4, 1, value[5:9]),
+        frames.encode_pong(8),
+        frame(4, 1, value[9:]),
+        frame(2, 1, None, len(value)),
+    ]
+    done, refused, pong, answer = answers(*data)
+    assert isinstance(refused, Failed)
+    assert (done, pong, answer) == (Done([2, 3]), Pong(8), Answer(1, [ID, b"body"]))
+
+
+@pytest.mark.rule("CLP-21")
 def test_small_frames_may_come_between_parts() -> None:
     args = msgpack.packb([ID, None, b"body"])
     data = [
@@ -430,7 +463,13 @@ def test_a_message_of_an_error_is_cut_and_printable() -> None:
 GOOD: list[tuple[int | None, str, list[object], Verb]] = [
     (1, "begin", [], Begin()),
     (1, "commit", [5], Commit(5)),
+    (1, "commit", [MAX_TOKEN, ["busy"]], Commit(MAX_TOKEN, ["busy"])),
     (1, "rollback", [], Rollback()),
+    (1, "rollback", [{}], Rollback(RollbackOptions())),
+    (1, "rollback", [{"error": "why"}], Rollback(RollbackOptions(error="why"))),
+    (1, "rollback", [{"counts": False}], Rollback(RollbackOptions(counts=False))),
+    (1, "rollback", [{"retry_ms": 0}], Rollback(RollbackOptions(retry_ms=0))),
+    (1, "rollback", [{"park": "for Ann"}], Rollback(RollbackOptions(park="for Ann"))),
     (1, "begin_dialog", [ID, "a", "b"], BeginDialog(ID, "a", "b")),
     (
         1,
@@ -442,6 +481,14 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
     (1, "send", [[ID, ID], "t", b""], Send([ID, ID], "t", b"")),
     (1, "receive", ["q"], Receive("q")),
     (1, "receive", ["q", 0, ID, None, -1], Receive("q", 0, ID, None, -1)),
+    (1, "receive", ["q", 1_000_000, None, ID], Receive("q", MAX_MESSAGES, None, ID)),
+    (
+        1,
+        "receive",
+        ["q", None, None, None, 2**31 - 1, None, 1000],
+        Receive("q", wait_ms=MAX_WAIT_MS, groups=MAX_GROUPS),
+    ),
+    (None, "receive", ["q", None, None, None, 0, 7], Receive("q", wait_ms=0, token=7)),
     (None, "receive", ["q", None, None, None, None, 0], Receive("q", token=0)),
     (1, "end", [ID, 5, "why"], End(ID, 5, "why")),
     (1, "end", [[ID, ID], None, None], End([ID, ID])),
@@ -452,7 +499,21 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
     (1, "move", [ID, ID], Move(ID, ID)),
     (1, "savepoint", [3], Savepoint(3)),
     (1, "rollback_to", [3], RollbackTo(3)),
+    (1, "set_timer", [ID], SetTimer(ID)),
+    (1, "set_timer", [ID, 1], SetTimer(ID, 1)),
+    (1, "set_timer", [ID, (2**31 - 1) * 1000, "n"], SetTimer(ID, MAX_TIMER_MS, "n")),
+    (1, "set_timer", [ID, None, "n" * 128], SetTimer(ID, None, "n" * 128)),
+    (1, "resend_pending", [ID, ID], ResendPending(ID, ID)),
+    (None, "transmission_status", [ID], TransmissionStatus(ID)),
+    (None, "clean_up", [ID, "why"], CleanUp(ID, "why")),
+    (None, "clean_up", [ID, "why", True], CleanUp(ID, "why", True)),
+    (None, "objects", [], Objects()),
+    (None, "objects", ["queue"], Objects("queue")),
+    (None, "create", ["queue", {"name": "q"}], Create("queue", {"name": "q"})),
+    (None, "alter", ["queue", {"name": "q"}, True], Alter("queue", {"name": "q"}, True)),
+    (None, "drop", ["queue", "q", True], Drop("queue", "q", True)),
     (None, "browse", ["q"], Browse("q")),
+    (None, "browse", ["q", None, 1000], Browse("q", None, 1000)),
     (None, "browse", ["q", [0, 5], 9, False], Browse("q", (0, 5), 9, False)),
     (1, "set_state", [ID, b"x" * MAX_STATE], SetState(ID, b"x" * MAX_STATE)),
     (1, "set_state", [ID, None], SetState(ID, None)),
@@ -462,6 +523,20 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
         [4, [["send", [ID]], ["end", [ID]]]],
         Transact(4, (Send(ID), End(ID))),
     ),
+    (
+        None,
+        "transact",
+        [
+            4,
+            [
+                ["begin_dialog", [ID, "a", "b"]],
+                ["move", [ID, ID]],
+                ["set_timer", [ID, 1]],
+                ["set_state", [ID, b"s"]],
+            ],
+        ],
+        Transact(4, (BeginDialog(ID, "a", "b"), Move(ID, ID), SetTimer(ID, 1), SetState(ID, b"s"))),
+    ),
     (None, "tx_outcome", [4], TxOutcome(4)),
     (None, "status", [], Status()),
     (None, "apply", [{"queue": {}}, True], Apply({"queue": {}}, True)),
@@ -469,7 +544,7 @@ GOOD: list[tuple[int | None, str, list[object], Verb]] = [
 ]
 
 
-@pytest.mark.rule("CLP-33")
+@pytest.mark.rule("CLP-33", "CLP-34", "CLP-35", "CLP-100", "CLP-116")
 @pytest.mark.parametrize(("tx", "verb", "args", "value"), GOOD)
 def test_verbs_and_their_arguments(
     tx: int | None, verb: str, args: list[object], value: Verb
@@ -477,7 +552,15 @@ def test_verbs_and_their_arguments(
     assert parse_request(tx, verb, args) == value
 
 
-@pytest.mark.rule("BI-R1", "BI-R6", "CLP-6", "CLP-33")
+TRANSACTABLE = {"begin_dialog", "send", "end", "move", "set_timer", "set_state"}
+
+
+@pytest.mark.rule("CLP-33", "CLP-34")
+def test_every_verb_has_a_row() -> None:
+    assert {verb for _, verb, _, _ in GOOD} | set(ADMIN_VERBS) | set(POISON_VERBS) == VERB_NAMES
+
+
+@pytest.mark.rule("BI-R1", "BI-R6", "CLP-6", "CLP-33", "CLP-34", "CLP-35", "CLP-100", "CLP-115")
 @pytest.mark.parametrize(
     ("tx", "verb", "args", "named"),
     [
@@ -511,6 +594,29 @@ def test_verbs_and_their_arguments(
         (None, "browse", ["q", None, 0], "limit"),
         (None, "browse", ["q", None, 1001], "limit"),
         (1, "receive", ["q", 10**9], "max_messages"),
+        (1, "receive", ["q", 1_000_001], "max_messages"),
+        (1, "receive", ["q", None, None, None, 2**31], "wait_ms"),
+        (1, "receive", ["q", None, None, None, None, None, 0], "groups"),
+        (1, "receive", ["q", None, None, None, None, None, 1001], "groups"),
+        (None, "receive", ["q", None, None, None, -1, 5], "wait_ms"),
+        (1, "get_group", ["q", 2**31], "wait_ms"),
+        (1, "rollback", [{"why": "x"}], "why"),
+        (1, "rollback", [{"retry_ms": -1}], "retry_ms"),
+        (1, "rollback", ["x"], "options"),
+        (1, "commit", [1, "busy"], "not_counted"),
+        (1, "set_timer", [ID, 0], "after_ms"),
+        (1, "set_timer", [ID, (2**31 - 1) * 1000 + 1], "after_ms"),
+        (1, "set_timer", [ID, 1, ""], "name"),
+        (1, "set_timer", [ID, 1, "n" * 129], "name"),
+        (None, "set_timer", [ID, 1], "needs a transaction"),
+        (None, "resend_pending", [ID, ID], "needs a transaction"),
+        (1, "clean_up", [ID, "why"], "comes without"),
+        (None, "clean_up", [ID], "clean_up"),
+        (1, "transmission_status", [ID], "comes without"),
+        (1, "objects", [], "comes without"),
+        (1, "create", ["queue", {}], "comes without"),
+        (None, "create", ["queue", "q"], "object"),
+        (None, "browse", ["q", [10, 5]], "after"),
         (1, "receive", ["q", None, None, None, 10**18], "wait_ms"),
         (1, "receive", ["q", None, None, None, -2], "wait_ms"),
         (1, "receive", ["q", None, None, None, float("nan")], "wait_ms"),
@@ -521,7 +627,10 @@ def test_verbs_and_their_arguments(
         (1, "set_state", [ID, b"x" * (MAX_STATE + 1)], "state"),
         (None, "transact", [1, []], "verbs"),
         (None, "transact", [1, [["send", [ID]]] * (MAX_VERBS + 1)], "verbs"),
-        (None, "transact", [1, [["commit", [1]]]], "commit"),
+        *(
+            (None, "transact", [1, [[verb, []]]], verb)
+            for verb in sorted(VERB_NAMES - TRANSACTABLE)
+        ),
         (None, "transact", [1, [["send", [b"x"]]]], "handles"),
         (None, "transact", [1, [["send"]]], "verbs"),
         (None, "apply", [[], True], "objects"),

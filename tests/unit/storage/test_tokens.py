@@ -11,7 +11,7 @@ def client(n):
     return ClientId(b"%016d" % n)
 
 
-@pytest.mark.rule("REL-2")
+@pytest.mark.rule("REL-2", "CLP-53")
 def test_above_the_limit_the_client_idle_longest_goes_and_its_outcomes_are_unknown():
     tokens = Tokens(most_clients=2)
     for n in range(3):
