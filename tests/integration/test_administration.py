@@ -760,7 +760,7 @@ async def test_cleanup_and_others_go_on_side_by_side(place: Place) -> None:
 # Held back, and taken in order.
 
 
-@pytest.mark.rule("MAN-1", "CLP-31", "CLP-91")
+@pytest.mark.rule("MAN-1", "CLP-31", "CLP-91", "CLP-40")
 @scenario
 async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Place) -> None:
     other = await place.daemon.session()
@@ -770,6 +770,9 @@ async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Pl
     disabling = place.daemon.loop.create_task(other.admin.disable())
     await place.daemon.pass_time(1)
     sends = [other.submit_send(handle, b"%d" % number, "Ask") for number in range(5)]
+    cancelled = place.daemon.loop.create_task(other.transaction().receive("desk", wait=30))
+    await place.daemon.pass_time(1)
+    cancelled.cancel()
     held = other.transaction()
     receiving = place.daemon.loop.create_task(held.receive("desk", wait=30))
     await place.daemon.pass_time(1)

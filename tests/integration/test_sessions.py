@@ -354,6 +354,9 @@ BAD = {
     "mistyped": lambda: ask(4, 1, "send", 7),
     "unknown verb": lambda: ask(4, 1, "nonsense"),
     "form": lambda: frame([1, 4, 1, "send"]),
+    "too large": lambda: (
+        frame([2, 4, bytes(1 << 20)[:-100]]) * 2 + frame([1, 4, 1, "send", 2097052])
+    ),
     "too long": lambda: frame([1, 4, 1, "send", [H, "Ask", b"x" * (1 << 20)]]),
     "span": lambda: frame([2, 4, b"x"]) + frame([1, 4, 1, "send", 2]),
     "refused": lambda: ask(4, 1, "send", H, "Alone", b"x"),
@@ -426,6 +429,52 @@ async def test_an_idle_transaction_is_given_up_and_answers_until_its_end(daemon:
     assert await received(raw, 7, 1) == []
 
 
+@pytest.mark.rule("CLP-37", "CLP-61", "CLP-112")
+@scenario()
+async def test_no_savepoint_makes_a_transaction_usable_that_was_given_up(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "savepoint", 1), ask(4, 1, "send", H, "Ask", b"x"))
+    for number in range(5):
+        await daemon.pass_time(15)
+        raw.write(frames.encode_ping(number))
+    await raw.answers()
+    raw.write(ask(5, 1, "rollback_to", 1), ask(6, 1, "send", H, "Ask", b"y"))
+    raw.write(ask(7, 1, "commit", 1), ask(8, 1, "rollback"))
+    assert await raw.answers() == [
+        *(("failed", number, "transaction_aborted") for number in (5, 6, 7)),
+        ("failed", 8, "no_such_tx"),
+    ]
+    assert await received(raw, 9, 1) == []
+
+
+@pytest.mark.rule("CLP-113", "CLP-112")
+@scenario()
+async def test_a_savepoint_that_stands_is_gone_back_to_at_once(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "savepoint", 1), ask(4, 1, "send", H, "Ask", b"x"))
+    raw.write(ask(5, 1, "receive", "desk", None, None, None, -1))
+    assert done(await raw.answers()) == [2, 3, 4]
+    raw.write(ask(6, 1, "rollback_to", 1))
+    assert await raw.answers() == [("failed", 5, "transaction_aborted"), ("done", 6)]
+    raw.write(ask(7, 1, "send", H, "Ask", b"y"), ask(8, 1, "commit", 1))
+    assert done(await raw.answers()) == [7, 8]
+    assert await received(raw, 9, 2) == [b"y"]
+
+
+@pytest.mark.rule("CLP-113")
+@scenario()
+async def test_a_savepoint_that_does_not_stand_yet_waits_its_turn(daemon: Daemon) -> None:
+    raw = await ready(daemon)
+    raw.write(ask(2, 1, "begin"), ask(3, 1, "receive", "desk", None, None, None, -1))
+    raw.write(ask(4, 1, "savepoint", 1), ask(5, 1, "send", H, "Ask", b"x"))
+    raw.write(ask(6, 1, "rollback_to", 1), ask(7, 1, "rollback_to", 2))
+    assert await raw.answers() == []
+    raw.write(frames.encode_cancel(3))
+    answers = await raw.answers()
+    assert done(answers) == [2, 4, 5, 6]
+    assert [one[:2] for one in answers if one[0] != "done"] == [("answer", 3), ("failed", 7)]
+
+
 @pytest.mark.rule("CLP-37", "CLP-61")
 @scenario(transaction_age=100)
 async def test_what_waits_in_a_transaction_that_is_too_old_is_answered(daemon: Daemon) -> None:
@@ -448,9 +497,9 @@ async def test_what_waits_in_a_transaction_that_is_too_old_is_answered(daemon: D
 async def test_silence_ends_a_connection_only_if_it_holds_something(daemon: Daemon) -> None:
     silent, holding = await client(daemon), await client(daemon, b"client id 000002")
     holding.write(ask(1, 1, "begin"))
-    await daemon.pass_time(30)
+    await daemon.pass_time(34)
     assert not holding.is_gone()
-    await daemon.pass_time(15)
+    await daemon.pass_time(6.5)  # 35 s, and the next pass of the table of periodic work
     assert ("goodbye", "idle") in await holding.answers()
     assert holding.is_gone()
     await daemon.pass_time(3600)
@@ -711,6 +760,37 @@ async def test_cancel_ends_a_receive_that_waits_or_will(daemon: Daemon) -> None:
     assert await raw.answers() == [("done", 6)]
 
 
+@pytest.mark.rule("CLP-40", "RCV-22")
+@pytest.mark.parametrize("what", ["receive", "get_group"])
+def test_cancel_is_for_what_waits(tmp_path: Path, what: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw, other = await ready(daemon), await client(daemon, b"client id 000002")
+        nothing: object = None if what == "get_group" else []
+        wait = [-1] if what == "get_group" else [None, None, None, -1]
+        raw.write(
+            ask(2, 1, "begin"), ask(3, 1, what, "shop", *wait), ask(4, 1, what, "shop", *wait)
+        )
+        raw.write(frames.encode_cancel(4), frames.encode_cancel(3))
+        assert await raw.answers() == [
+            *(("done", 2), ("answer", 3, nothing), ("answer", 4, nothing))
+        ]
+        other.write(ask(1, None, "transact", 0, [send(H, b"x")]))
+        await other.answers()
+        raw.write(ask(5, 1, what, "shop", *wait), frames.encode_cancel(5))
+        (answer,) = await raw.answers()
+        assert answer[:2] == ("answer", 5)
+        assert answer[2] not in (nothing, []), "its answer was on its way"
+        other.write(ask(2, 1, "begin"), ask(3, 1, what, "shop", *wait))
+        assert await other.answers() == []
+        other.write(frames.encode_cancel(3))
+        assert await other.answers() == [("done", 2), ("answer", 3, nothing)]
+        raw.write(ask(6, 1, "rollback"))
+        await raw.answers()
+        assert await received(raw, 7, 1) == [b"x"], "neither has a message or a lock"
+
+    play(program, tmp_path)
+
+
 # Limits.
 
 
@@ -776,15 +856,28 @@ async def test_so_many_transactions_and_waiting_receives(daemon: Daemon) -> None
 
 
 @pytest.mark.rule("CLP-62")
-@scenario()
-async def test_a_client_that_does_not_read_its_answers_is_not_read(daemon: Daemon) -> None:
+@given(alone, max_bytes=16 << 20)
+async def test_behind_4_mib_of_unsent_answers_no_request_is_taken(daemon: Daemon) -> None:
     raw = await ready(daemon)
+    raw.write(ask(2, None, "transact", 1, [send(H, bytes(3 << 20))]))
+    raw.write(ask(3, None, "transact", 2, [begin_dialog(I2), send(I2, bytes(5 << 20))]))
+    assert done(await raw.answers(5)) == [2, 3]
+    outcome = daemon.broker.store.token_outcome
     raw.transport.pause_reading()
-    for number in range(400):
-        raw.write(ask(2 + number, None, "view", "conversations"), *[frames.encode_ping(1)] * 50)
+    raw.write(ask(4, 1, "begin"), ask(5, 1, "receive", "shop"))
+    await daemon.pass_time(5)
+    raw.write(ask(6, None, "transact", 3, [begin_dialog(b"another handle 3")]))
+    await daemon.pass_time(5)
+    assert outcome(ME, 3) == "committed"
+    raw.write(ask(7, 2, "begin"), ask(8, 2, "receive", "shop"))  # exceeds it alone
+    await daemon.pass_time(5)
+    raw.write(ask(9, None, "transact", 4, [begin_dialog(b"another handle 4")]))
+    await daemon.pass_time(5)
+    assert outcome(ME, 4) == "not_committed"
     raw.transport.resume_reading()
     got = await raw.answers(5)
-    assert len(got) == 400 * 51
+    sizes = [len(one[2][0][5]) for one in got if one[0] == "answer"]
+    assert (sizes, done(got)) == ([3 << 20, 5 << 20], [4, 6, 7, 9])
 
 
 # Failing and ending.
