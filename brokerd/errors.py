@@ -181,6 +181,7 @@ class CheckOverrun(ValidationFailed):
     """The check of the body came to no verdict: it took too much time or memory (OBJ-62)."""
 
     code = "check_overrun"
+    ssb_code = None  # Service Broker knows no such thing (ERR-8430)
     hint = "send a smaller body, simplify the schema, or raise checks.time or checks.memory"
 
 

@@ -280,15 +280,16 @@ async def test_its_conversation_cannot_be_moved_out_of_the_parked_group(place: P
     await place.far.move(one.handle, other.group_id)
 
 
-@pytest.mark.rule("OBJ-62", "SND-14", "PBT-14", "ERR-9616")
+@pytest.mark.rule("OBJ-62", "SND-14", "PBT-14", "ERR-8430")
 @scenario
 async def test_a_send_that_waits_for_the_check_fails_and_nothing_is_sent(place: Place) -> None:
     await place.main.alter("message_type", "Word", validation="valid_xml", schema=WORD)
     near = await place.dialog("urn:near")
     far = await place.dialog()
     for handle, message_type in ((near, "Word"), (near, "OwnWord"), (far, "OwnWord")):
-        with pytest.raises(CheckOverrun, match="gave up"):
+        with pytest.raises(CheckOverrun, match="gave up") as caught:
             await place.main.send(handle, NO_VERDICT, message_type)
+        assert (caught.value.code, caught.value.ssb_code) == ("check_overrun", None)
         await place.main.send(handle, FITS, message_type)
     await place.wait()
     near_bodies = [one.body for one in await place.main.receive("near", autocommit=True)]
@@ -296,7 +297,7 @@ async def test_a_send_that_waits_for_the_check_fails_and_nothing_is_sent(place: 
     assert await place.received() == [b"first", FITS]
 
 
-@pytest.mark.rule("OBJ-61", "NBT-4")
+@pytest.mark.rule("OBJ-61", "NBT-4", "ERR-8430")
 @scenario
 async def test_while_checks_cannot_be_run_sends_fail_and_arrivals_stay_with_their_sender(
     place: Place,
@@ -304,8 +305,9 @@ async def test_while_checks_cannot_be_run_sends_fail_and_arrivals_stay_with_thei
     await place.main.alter("message_type", "Word", validation="valid_xml", schema=WORD)
     near, far = await place.dialog("urn:near"), await place.dialog()
     place.checker.works = False
-    with pytest.raises(CheckUnavailable, match="no memory"):
+    with pytest.raises(CheckUnavailable, match="no memory") as caught:
         await place.main.send(near, FITS, "Word")
+    assert (caught.value.code, caught.value.ssb_code) == ("check_unavailable", None)
     await place.send(far, FITS)
     assert await place.status(far) == (
         "target_notice the target or a forwarder dropped it: check_unavailable"
