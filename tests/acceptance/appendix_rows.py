@@ -791,6 +791,7 @@ NOT_YET = {
     "AccessDenied": "takes a second user: see tests/integration/test_permissions.py",
     "AlreadyAcknowledgedElsewhere": "takes two instances with one service: the tests of the wire",
     "HistoryLost": "takes a peer that was restored: the tests of the wire",
-    "StoreFull": "nothing raises it yet (REL-26)",
+    "NoBinding": "takes a dialog that is to be encrypted: see tests/integration/test_sending.py",
+    "StoreFull": "takes a full disk: see tests/integration/test_full_disk.py",
 }
 """Errors of the appendix that no row provokes, and why."""

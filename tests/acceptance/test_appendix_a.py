@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli.main import main
-from brokerd.errors import BrokerError
+from brokerd.errors import FOUND_BY_BROKERS, BrokerError, RemoteError
 from brokerd.process.exit_statuses import ROWS as STATUSES
 from tests.acceptance.appendix import OBJECTS, Place, Row
 from tests.acceptance.appendix_rows import NOT_YET, ROWS
@@ -48,6 +48,16 @@ def named(row: Row) -> str:
 
 
 @pytest.mark.rule("ERR-B1", "ERR-B3", "SDK-17", "ERR-1")
+@pytest.mark.rule(
+    "ERR-8408", "ERR-8410", "ERR-8411", "ERR-8419", "ERR-8423", "ERR-8425", "ERR-8426"
+)
+@pytest.mark.rule(
+    "ERR-8427", "ERR-8428", "ERR-8430", "ERR-8431", "ERR-8432", "ERR-8433", "ERR-8436"
+)
+@pytest.mark.rule(
+    "ERR-8451", "ERR-8459", "ERR-8462", "ERR-8469", "ERR-8489", "ERR-8490", "ERR-9610"
+)
+@pytest.mark.rule("ERR-9616", "ERR-9613", "ERR-9617", "ERR-9717", "ERR-9719", "ERR-9772")
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_a_program_meets_it(row: Row, place: Place) -> None:
     async def provoke() -> None:
@@ -83,9 +93,35 @@ def test_the_statuses_are_those_documented() -> None:
     assert {row.status for row in ROWS} <= {row.status for row in STATUSES}
 
 
+def appendix() -> list[tuple[str, str]]:
+    """The numbers and the names of each line of the appendix."""
+    text = SPEC.read_text().partition("## Appendix A")[2].partition("## Appendix B")[0]
+    return re.findall(r"^\| ERR-\w+ \| ([^|]*) \| ([^|]*) \|", text, re.MULTILINE)
+
+
+def in_snake_case(name: str) -> str:
+    return re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower()
+
+
+@pytest.mark.rule("ERR-B2", "ERR-8494", "ERR-8495", "SDK-6")
+def test_an_error_on_a_dialog_has_the_code_of_the_appendix() -> None:
+    """Whatever number a broker gives, the program at the other side gets the name for it."""
+    codes: dict[str, set[str]] = {}
+    for numbers, names in appendix():
+        for number in re.findall(r"\d+", numbers):
+            codes[number] = {in_snake_case(one) for one in re.findall(r"\w+", names)}
+    for number in FOUND_BY_BROKERS:
+        error = RemoteError(number, "")
+        assert error.code in codes[str(-number)], number
+        assert error.ssb_code == -number
+        assert error.hint
+    for number in re.findall(r"\u2212(\d+)", SPEC.read_text().partition("## Appendix A")[2]):
+        assert -int(number) in FOUND_BY_BROKERS
+    assert RemoteError(-1, "").code == "remote_error"
+
+
 def test_the_table_has_every_error_of_the_appendix() -> None:
-    appendix = SPEC.read_text().partition("## Appendix A")[2].partition("## Appendix B")[0]
-    listed = re.findall(r"^\| ERR-\w+ \| ([^|]*) \| ([^|]*) \|", appendix, re.MULTILINE)
+    listed = appendix()
     names = {name for _, cell in listed for name in re.findall(r"\b[A-Z][A-Za-z]+\b", cell)}
     numbers = {int(one) for cell, _ in listed for one in re.findall(r"\b\d{4}\b", cell)}
     assert names == {row.name for row in ROWS} | NOT_YET.keys()
@@ -94,6 +130,7 @@ def test_the_table_has_every_error_of_the_appendix() -> None:
 
 
 NUMBERS_WITHOUT_A_ROW = {
+    9727: "NoBinding",
     8415: "HandlerLeftTransactionOpen",
     8424: "the same as 8419: neither number nor text is the plain end",
     8437: "as 8457, from the target: see test_dialog_state",

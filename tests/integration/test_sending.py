@@ -29,7 +29,7 @@ async def with_route(daemon: Daemon) -> None:
         await admin.apply(daemon.objects)
 
 
-@pytest.mark.rule("DLG-12")
+@pytest.mark.rule("DLG-12", "ERR-9727")
 @scenario
 async def test_a_dialog_to_be_encrypted_never_leaves_in_clear(
     daemon: Daemon, session: Session
@@ -39,7 +39,7 @@ async def test_a_dialog_to_be_encrypted_never_leaves_in_clear(
     await session.send(mine, b"secret", "Ask")
     (told,) = await take(session, "desk", wait=5)
     assert told.error is not None
-    assert told.error.number == -9727
+    assert (told.error.number, told.error.code) == (-9727, "no_binding")
     assert state(daemon, mine) is State.ERROR
     (row,) = [one for one in await session.view("transmission_queue") if isinstance(one, dict)]
     assert row["status_key"] == "held_after_error"
