@@ -1,8 +1,10 @@
 """An App answers by type, in one commit, wherever it runs (SDK-9 to SDK-11)."""
 
 import asyncio
+import sys
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -10,8 +12,10 @@ import pytest
 
 from brokerd import App, Ctx, End, Park, Retry
 from brokerd.activation.handlers import HandlerError, handler_problems, load_handler
+from brokerd.app.contract import END_OF_STREAM
 from brokerd.app.session import Session
 from brokerd.errors import DialogEnded, InvalidArgument, QueueNotFound, RemoteError
+from brokerd.model import END_DIALOG
 from brokerd.objects.declarations import parse
 from brokerd.telemetry.status import InstanceStatus, concerns
 from brokerd.testing.rig import RigClock, RigInstance
@@ -67,6 +71,26 @@ async def test_reply_state_and_receive_are_one_commit(
     got = await ask(brokerd_instance.session, Order("a"), Order("bad"), Order("c"))
     assert got == [Packed("a 1"), Packed("bad 2"), Packed("c 3")]
     assert attempts.count("bad") == 3
+
+
+@pytest.mark.rule("SDK-10")
+async def test_none_sends_nothing(brokerd_instance: RigInstance) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed | None:
+        return Packed(order.sku) if order.qty else None
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    async with brokerd_instance.session.dialog("warehouse", orders) as d:
+        await d.send(Order("A1", 0))
+        await d.send(Order("A2"))
+        assert await d.receive(timeout=60) == Packed("A2")
+        (row,) = await brokerd_instance.session.view(
+            "conversation_endpoints", where={"service_id": "warehouse"}
+        )
+        assert row["send_sequence"] == 1
 
 
 @pytest.mark.rule("SDK-10")
@@ -183,6 +207,68 @@ async def test_hooks_for_ends_and_errors(brokerd_instance: RigInstance) -> None:
     assert sorted(told) == ["end", "error 9"]
 
 
+@pytest.mark.rule("SDK-9")
+async def test_hooks_for_timers_and_ends_of_streams(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, told = App("warehouse"), list[str]()
+
+    @app.activate(contract=orders)
+    async def order(order: Order, ctx: Ctx) -> None:
+        await ctx.tx.set_timer(ctx.dialog, 5, order.sku)
+
+    @app.on_timer()
+    async def due(ctx: Ctx) -> None:
+        told.append(f"timer {ctx.message.timer_name}")
+        await ctx.send(Packed("late"))
+
+    @app.on_end()
+    async def ended(ctx: Ctx) -> None:
+        told.append(f"end {ctx.message.message_type}")
+
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1"))
+        assert await d.receive(Packed, timeout=30) == Packed("late")
+        assert await endpoints(brokerd_instance) == [("shop", "CO"), ("warehouse", "CO")]
+    await brokerd_clock.advance(1)
+    receipt = await bk.post("warehouse", Order("A2"))
+    await brokerd_clock.advance(6)
+    await receipt.processed(60)
+    await brokerd_instance.assert_settled()
+    assert told == ["timer A1", f"end {END_DIALOG}", "timer A2", f"end {END_OF_STREAM}"]
+
+
+@pytest.mark.rule("SDK-9")
+async def test_what_stands_behind_a_timer_in_a_batch_is_handled(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    app, handled = App("shop"), list[str]()
+
+    @app.activate(contract=orders, batch=10)
+    async def packed(packed: Packed) -> None:
+        handled.append(packed.sku)
+
+    @app.on_timer()
+    async def due(ctx: Ctx) -> None:
+        handled.append("timer")
+
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    handle = await bk.begin_dialog("shop", "warehouse", "orders/v1")
+    await bk.send(handle, b'{"sku":"A1"}', "Order")
+    (asked,) = await bk.receive("warehouse_q", autocommit=True)
+    await bk.set_timer(handle, 1)
+    await brokerd_clock.advance(2)
+    await bk.send(asked.handle, b'{"sku":"A1"}', "Packed")
+    await brokerd_instance.run(app)
+    await brokerd_clock.advance(1)
+    assert handled == ["timer", "A1"]
+    await bk.end(asked.handle)
+
+
 @pytest.mark.rule("SDK-11")
 async def test_a_failing_handler_costs_its_own_dialogs_growing_pauses(
     brokerd_instance: RigInstance, brokerd_clock: RigClock
@@ -205,8 +291,14 @@ async def test_a_failing_handler_costs_its_own_dialogs_growing_pauses(
     assert (parked["state"], parked["last_error"]) == ("parked", "RuntimeError: always")
 
 
+@pytest.mark.rule("SDK-11")
+@pytest.mark.parametrize(("in_the_daemon", "longest"), [(False, 30), (True, 5)])
 async def test_without_poison_handling_it_is_the_reader_that_pauses(
-    brokerd_instance: RigInstance, brokerd_clock: RigClock
+    brokerd_instance: RigInstance,
+    brokerd_clock: RigClock,
+    monkeypatch: pytest.MonkeyPatch,
+    in_the_daemon: bool,
+    longest: int,
 ) -> None:
     app, attempts = App("warehouse"), list[float]()
 
@@ -215,15 +307,21 @@ async def test_without_poison_handling_it_is_the_reader_that_pauses(
         attempts.append(brokerd_clock.now.timestamp())
         raise RuntimeError("always")
 
-    await brokerd_instance.run(app)
     await declare(brokerd_instance)
+    if in_the_daemon:
+        module = ModuleType("always_failing")
+        module.app = app  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "always_failing", module)
+        await brokerd_instance.session.apply(objects("always_failing:app"))
+    else:
+        await brokerd_instance.run(app)
     await brokerd_instance.session.alter("queue", "warehouse_q", poison_handling="off")
     async with brokerd_instance.session.dialog("warehouse", orders) as d:
         await d.send(Order("A1"))
         await brokerd_clock.advance("10min")
     pauses = [later - at for at, later in pairwise(attempts)]
     assert [round(one, 1) for one in pauses[:5]] == [0, 0.2, 0.4, 0.8, 1.6]
-    assert round(max(pauses)) == 30
+    assert round(max(pauses)) == longest
 
 
 @pytest.mark.rule("PSN-13", "PSN-17")
@@ -308,6 +406,32 @@ async def test_it_reads_on_after_a_crash_of_the_daemon(brokerd_instance: RigInst
     brokerd_instance.assert_once(Order)
 
 
+@pytest.mark.rule("SDK-11")
+async def test_a_worker_waits_for_a_queue_that_is_off(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        return Packed(order.sku)
+
+    caplog.set_level("INFO", "brokerd.app")
+    await brokerd_instance.run(app)
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    assert await ask(bk, Order("before")) == [Packed("before")]
+    for _ in range(2):
+        await bk.alter("queue", "warehouse_q", status="off")
+        await brokerd_clock.advance("10min")
+        await bk.alter("queue", "warehouse_q", status="on")
+        assert await ask(bk, Order("after")) == [Packed("after")]
+    said = [one for one in caplog.messages if "queue_off" in one or "reads_again" in one]
+    assert ["queue_off" in one for one in said] == [True, False] * 2
+    assert "brokerd queue show" in said[0]
+
+
+@pytest.mark.rule("SDK-11")
 async def test_what_cannot_run(brokerd_instance: RigInstance) -> None:
     app = App("warehouse")
 

@@ -20,6 +20,23 @@ async def contracts(session: Session, service: str) -> set[str]:
     return {row["service_contract_id"] for row in rows}
 
 
+@pytest.mark.rule("SDK-10", "PSN-15")
+async def test_what_is_added_parks_poison_and_what_is_there_stays(
+    brokerd_instance: RigInstance,
+) -> None:
+    bk, app = brokerd_instance.session, App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> None: ...
+
+    await bk.create("queue", "old_q", poison_mode="disable_queue")
+    await bk.declare(app, service="shop")
+    await bk.declare(service="old", queue="old_q")
+    modes = {one["name"]: one.get("poison_mode") for one in await bk.objects("queue")}
+    assert (modes["warehouse_q"], modes["shop_q"]) == ("park", "park")
+    assert modes["old_q"] != "park"
+
+
 async def test_what_is_missing_is_added_once(brokerd_instance: RigInstance) -> None:
     bk = brokerd_instance.session
     made = names(await bk.declare(orders, service="shop", dry_run=True))

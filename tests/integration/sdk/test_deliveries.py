@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from brokerd import Delivery
+from brokerd import Delivery, End, Park, Retry
 from brokerd.errors import ConnectionLost, InvalidArgument, QueueDisabled, RemoteError
-from brokerd.testing.rig import RigInstance
-from tests.integration.sdk.shop import Order, Packed, declare, orders
+from brokerd.testing.rig import RigClock, RigInstance
+from tests.integration.sdk.shop import Order, Packed, declare, endpoints, orders
 
 pytestmark = pytest.mark.rule("SDK-8")
 
@@ -88,6 +88,93 @@ async def test_ends_and_errors_are_dealt_with(brokerd_instance: RigInstance) -> 
     assert values == [Order("A1")]  # the failed dialog's order went with its end
     assert sorted(told) == ["9", "end"]
     await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-9")
+@pytest.mark.parametrize("hooked", [True, False])
+async def test_a_timer_is_dealt_with_and_ends_nothing(
+    brokerd_instance: RigInstance, hooked: bool
+) -> None:
+    await declare(brokerd_instance)
+    bk, told = brokerd_instance.session, list[tuple[str, bytes]]()
+
+    async def on_timer(m: Delivery) -> None:
+        told.append((m.message.timer_name or "", m.dialog))
+
+    handle = await bk.begin_dialog("shop", "warehouse", "orders/v1")
+    await bk.set_timer(handle, 5, "late")
+    async for m in bk.deliveries("shop_q", wait=10, on_timer=on_timer if hooked else None):
+        raise AssertionError(f"{m.message} is not the program's")
+    assert told == ([("late", handle)] if hooked else [])
+    assert await endpoints(brokerd_instance) == [("shop", "SO")]
+    await bk.end(handle)
+
+
+@pytest.mark.rule("SDK-9")
+async def test_a_hook_is_called_in_the_transaction_of_its_message(
+    brokerd_instance: RigInstance,
+) -> None:
+    await declare(brokerd_instance)
+    bk, called = brokerd_instance.session, 0
+
+    async def on_error(_error: RemoteError, m: Delivery) -> None:
+        nonlocal called
+        called += 1
+        await m.set_state(b"%d" % called)
+        if called == 1:
+            raise ZeroDivisionError
+
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1"))
+        await d.end(9, "no more")
+    with pytest.raises(ZeroDivisionError):
+        await anext(bk.deliveries("warehouse_q", wait=1, on_error=on_error))
+    (row,) = await bk.view("conversation_endpoints", where={"service_id": "warehouse"})
+    assert row["state"] == "ER", "the error is still to be received"
+    assert await anext(bk.deliveries("warehouse_q", wait=5, on_error=on_error), None) is None
+    assert called == 2
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-9")
+async def test_an_error_without_a_hook_is_logged(
+    brokerd_instance: RigInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    async with bk.dialog("warehouse", orders) as d:
+        await d.send(Order("A1"))
+        await d.end(9, "no more")
+    assert await anext(bk.deliveries("warehouse_q", wait=1), None) is None
+    (line,) = [one for one in caplog.messages if "received_error" in one]
+    for part in ("number=9", "description='no more'", "service='warehouse'"):
+        assert part in line
+    await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-10", "PSN-17")
+async def test_outcomes_are_raised_in_the_block_of_a_delivery(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    await sent(brokerd_instance, "r", "p", "e")
+    bk, attempts = brokerd_instance.session, list[tuple[str, float]]()
+    outcomes = {"r": Retry(30), "p": Park("ask Ann"), "e": End(Packed("done"))}
+    async for m in bk.deliveries("warehouse_q", wait=60):
+        async with m:
+            order = m.value()
+            assert isinstance(order, Order)
+            attempts.append((order.sku, brokerd_clock.now.timestamp()))
+            if order.sku != "r" or len(attempts) < 4:
+                raise outcomes[order.sku]
+    assert [sku for sku, _ in attempts] == ["r", "p", "e", "r"]
+    assert attempts[3][1] - attempts[0][1] == pytest.approx(30, abs=1)
+    (row,) = await bk.view("parked_groups")
+    assert row["park_reason"] == "ask Ann"
+    answers = await bk.receive("shop_q", autocommit=True)
+    assert [(one.message_type, one.is_end) for one in answers] == [
+        ("Packed", False),
+        ("urn:brokerd:EndDialog", True),
+    ]
 
 
 @pytest.mark.rule("SDK-8")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from brokerd import App, End, Timer
+from brokerd import App, Contract, End, Timer
 from brokerd.app.dialog import Dialog
 from brokerd.app.session import Session
 from brokerd.errors import (
@@ -173,6 +173,21 @@ async def test_a_side_that_is_over_is_not_ended_twice(brokerd_instance: RigInsta
         await bk.end(d.handle)  # by hand
         await d.end()
     await brokerd_instance.assert_settled()
+
+
+@pytest.mark.rule("SDK-3")
+async def test_a_dialog_has_the_lifetime_of_its_contract_unless_it_is_said(
+    brokerd_instance: RigInstance,
+) -> None:
+    short = Contract("short/v1", initiator=[Order], lifetime=5)
+    bk = brokerd_instance.session
+    await bk.declare(short, service="shop")
+    for said, number in ((None, -8489), (500, None)):
+        async with bk.dialog("nowhere", short, lifetime=said) as d:
+            await d.send(Order("A1"))
+            with pytest.raises(RemoteError if number else ReceiveTimeout) as caught:
+                await d.receive(timeout=30)
+            assert getattr(caught.value, "number", None) == number
 
 
 @pytest.mark.rule("SDK-6")

@@ -77,6 +77,21 @@ async def test_a_dialog_gives_way_by_age_and_by_count(
     await brokerd_instance.assert_settled()
 
 
+@pytest.mark.rule("SDK-12")
+async def test_by_default_a_dialog_lasts_10_minutes_or_10000_messages(
+    brokerd_instance: RigInstance, brokerd_clock: RigClock
+) -> None:
+    await consuming(brokerd_instance)
+    bk = brokerd_instance.session
+    first = await bk.post("warehouse", Order("1"))
+    await brokerd_clock.advance(598)
+    assert (await bk.post("warehouse", Order("2"))).handle == first.handle
+    await brokerd_clock.advance(3)
+    assert (await bk.post("warehouse", Order("3"))).handle == first.handle  # the last on it
+    assert (await bk.post("warehouse", Order("4"))).handle != first.handle
+    assert PoolOptions().messages == 10_000  # `test_a_dialog_gives_way` says what it does
+
+
 @pytest.mark.rule("PBT-22")
 async def test_the_target_ends_first(brokerd_pair: Pair) -> None:
     shop, warehouse = brokerd_pair
