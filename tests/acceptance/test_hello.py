@@ -100,6 +100,73 @@ def test_the_worker_outlives_a_killed_daemon(place: Path) -> None:
         assert worker.poll() is None
 
 
+GATED = """
+import asyncio
+import os
+from dataclasses import dataclass
+
+from brokerd import App, Contract
+
+
+@dataclass
+class Order:
+    sku: str
+
+
+orders = Contract("orders/v1", initiator=[Order])
+app = App("warehouse")
+
+
+@app.activate(contract=orders)
+async def order(order: Order) -> None:
+    started, gate = (os.open(name, os.O_RDWR) for name in ("started", "gate"))
+    os.write(started, b"x")
+    for _ in range(3):  # so that the loop has turned since the signal came
+        await asyncio.to_thread(os.read, gate, 1)
+"""
+SENDS = """
+from brokerd import sync
+from gated import Order, orders
+
+with sync.connect("unix:data/brokerd.sock", service="shop", wait=30) as bk:
+    bk.declare(orders, service="shop")
+    for sku in ("first", "second"):
+        with bk.transaction() as tx:
+            dialog = tx.begin_dialog("shop", "warehouse", "orders/v1")
+            tx.send(dialog, b'{"sku":"%s"}' % sku.encode(), "Order")
+"""
+LOOKS = """
+from brokerd import sync
+
+with sync.connect("unix:data/brokerd.sock") as bk:
+    print(*(one.body.decode() for one in bk.browse("warehouse_q")))
+"""
+
+
+WORKER = ("worker", "run", "--wait", "60", "gated:app")
+
+
+@pytest.mark.rule("SDK-11")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_stop_finishes_what_it_has_and_takes_no_more(
+    place: Path, number: signal.Signals
+) -> None:
+    for name, source in (("gated", GATED), ("sends", SENDS), ("looks", LOOKS)):
+        (place / f"{name}.py").write_text(source)
+    for name in ("started", "gate"):
+        os.mkfifo(place / name)
+    started, gate = (os.open(place / name, os.O_RDWR) for name in ("started", "gate"))
+    with running(place, "serve"), running(place, *WORKER) as worker:
+        ask(place, "sends.py")
+        os.read(started, 1)
+        worker.send_signal(number)
+        os.write(gate, b"xxx")
+        assert worker.wait(30) == 0
+        assert ask(place, "looks.py") == '{"sku":"second"}'
+    for pipe in (started, gate):
+        os.close(pipe)
+
+
 def test_what_is_no_app_is_told(place: Path) -> None:
     for words, told in (("warehouse:orders", "not a brokerd.App"), ("nowhere:app", "nowhere")):
         ended = subprocess.run(
