@@ -1,11 +1,13 @@
 """Lost connections: what is repeated, what is asked, what is told (CLP-54 to CLP-72)."""
 
 import asyncio
+from random import Random
+from types import NoneType
 
 import pytest
 
 from brokerd.client.connection import OPEN_WITHIN
-from brokerd.client.link import MOST_LOSSES
+from brokerd.client.link import MOST_LOSSES, reconnect_delay
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.errors import ConnectionLost, OutcomeUnknown, TransactionAborted
@@ -64,6 +66,53 @@ async def test_a_pipeline_is_repeated_in_order_with_its_tokens(
     requests = [frame for frame in daemon.peer.frames if isinstance(frame, Request)]
     assert [request.args[0] for request in requests] == list(range(8))
     assert bodies(daemon) == [b"0", b"2", b"4", b"1", b"3", b"5", b"6", b"7"]
+
+
+@pytest.mark.rule("CLP-54")
+async def test_what_is_unanswered_is_repeated_or_asked_about_in_the_order_of_the_tokens(
+    session: Session, daemon: Daemon, clock: MovedClock
+) -> None:
+    daemon.queues["q"] = [message(0)]
+    tx = session.transaction()
+    await tx.get_group("q")
+    await tx.send(HANDLE, b"1")
+    await turns()
+    daemon.hold = {"transact", "commit", "receive", "status"}
+    asked: list[asyncio.Future[object]] = [
+        asyncio.ensure_future(one)
+        for one in (
+            session.send(HANDLE, b"0"),
+            tx.commit(),
+            session.receive("q", autocommit=True),
+            session.send(HANDLE, b"3"),
+            session.status(),
+        )
+    ]
+    await turns()
+    assert [one.done() for one in asked] == [False] * 5
+    daemon.hold = set()
+    daemon.peer.lose()
+    await clock.advance(1)
+    repeated = [one for one in daemon.peer.frames if isinstance(one, Request)]
+    assert [(one.verb, *one.args[:1]) for one in repeated] == [
+        ("status",),
+        ("transact", 0),
+        ("tx_outcome", 1),
+        ("tx_outcome", 2),
+        ("transact", 3),
+    ]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [NoneType, NoneType, OutcomeUnknown, NoneType, dict]
+    assert bodies(daemon) == [b"0", b"1", b"3"]
+
+
+@pytest.mark.rule("CLP-54")
+def test_delays_grow_up_to_5_s_and_half_of_each_is_drawn() -> None:
+    rng = Random(1)
+    for attempt, longest in [(0, 0.05), (1, 0.1), (4, 0.8), (6, 3.2), (7, 5.0), (10_000, 5.0)]:
+        drawn = [reconnect_delay(attempt, rng) for _ in range(200)]
+        assert longest / 2 <= min(drawn) < 0.55 * longest
+        assert 0.95 * longest < max(drawn) <= longest
 
 
 @pytest.mark.rule("CLP-10", "CLP-13")
@@ -208,7 +257,7 @@ async def test_a_waiting_autocommit_receive_is_asked_again(
     assert len(await receiving) == 1
 
 
-@pytest.mark.rule("RCV-18")
+@pytest.mark.rule("RCV-18", "CLP-54")
 async def test_the_wait_that_is_left_is_asked_for(
     session: Session, daemon: Daemon, clock: MovedClock
 ) -> None:
@@ -240,7 +289,7 @@ async def test_a_long_wait_is_cut_into_several(
     assert len(await receiving) == 1
 
 
-@pytest.mark.rule("RCV-16", "REL-2")
+@pytest.mark.rule("RCV-16", "REL-2", "CLP-54")
 @pytest.mark.parametrize(("phase", "found"), [("lose_on", 1), ("lose_after", 0)])
 async def test_an_autocommit_receive_is_repeated_or_told_unknown(
     session: Session, daemon: Daemon, clock: MovedClock, phase: str, found: int
@@ -259,13 +308,24 @@ async def test_an_autocommit_receive_is_repeated_or_told_unknown(
 
 @pytest.mark.rule("CLP-55", "REL-2")
 @pytest.mark.parametrize("change", ["forgot", "other broker"])
+@pytest.mark.parametrize("verb", ["transact", "commit", "receive"])
 async def test_nothing_is_repeated_to_a_store_that_forgot(
-    session: Session, daemon: Daemon, clock: MovedClock, change: str
+    session: Session, daemon: Daemon, clock: MovedClock, change: str, verb: str
 ) -> None:
     await session.send(HANDLE, b"0")
-    daemon.hold = {"transact"}
-    sent = session.submit_send(HANDLE, b"1")
+    daemon.hold = {verb}
+    sent: asyncio.Future[object]
+    if verb == "transact":
+        sent = asyncio.ensure_future(session.send(HANDLE, b"1"))
+    elif verb == "receive":
+        sent = asyncio.ensure_future(session.receive("q", autocommit=True))
+    else:
+        tx = session.transaction()
+        await tx.get_group("q")
+        await tx.send(HANDLE, b"1")
+        sent = asyncio.ensure_future(tx.commit())
     await turns()
+    asked = list(daemon.asked)
     if change == "forgot":
         daemon.forget()
     else:
@@ -274,7 +334,7 @@ async def test_nothing_is_repeated_to_a_store_that_forgot(
     await clock.advance(1)
     with pytest.raises(OutcomeUnknown):
         await sent
-    assert daemon.asked == ["transact", "transact"]
+    assert daemon.asked == asked, "neither repeated nor asked about"
     daemon.hold = set()
     await session.send(HANDLE, b"2")
 
@@ -327,6 +387,26 @@ async def be_replaced(daemon: Daemon, clock: MovedClock) -> None:
     await turns()
     daemon.peer.lose()
     await clock.advance(10)
+
+
+@pytest.mark.rule("CLP-14")
+@pytest.mark.parametrize(("seconds", "comes_back"), [(58, True), (61, False)])
+async def test_a_hello_that_was_given_up_comes_within_a_minute_or_never(
+    session: Session, daemon: Daemon, clock: MovedClock, seconds: float, comes_back: bool
+) -> None:
+    daemon.mute = True
+    daemon.peer.lose()
+    await clock.advance(1)
+    daemon.peer.lose()
+    daemon.mute = False
+    await turns()
+    await clock.advance(seconds)
+    connections = len(daemon.peers)
+    daemon.peer.say(encode_goodbye(REPLACED))
+    await turns()
+    daemon.peer.lose()
+    await clock.advance(0.5)
+    assert (len(daemon.peers) > connections) is comes_back
 
 
 @pytest.mark.rule("CLP-14")
