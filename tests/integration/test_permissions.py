@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import pwd
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
+from brokerd.ids import show
 from brokerd.process.exit_statuses import exit_status
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
@@ -142,6 +145,58 @@ def test_a_dialog_of_somebody_else_is_as_if_it_were_not_there(tmp_path: Path) ->
     played(scenario, tmp_path)
 
 
+NAMING: dict[str, Callable[[Session, bytes, bytes, bytes], Awaitable[object]]] = {
+    "send": lambda ann, theirs, _group, _own: ann.send(theirs, b"x", "Answer"),
+    "send on two": lambda ann, theirs, _group, own: ann.send([own, theirs], b"x", "Ask"),
+    "end": lambda ann, theirs, _group, _own: ann.end(theirs),
+    "end two": lambda ann, theirs, _group, own: ann.end([own, theirs]),
+    "set_timer": lambda ann, theirs, _group, _own: ann.set_timer(theirs, 5),
+    "move from": lambda ann, theirs, _group, own: ann.move(theirs, own),
+    "move to": lambda ann, _theirs, group, own: ann.move(own, group),
+    "resend from": lambda ann, theirs, _group, own: ann.resend_pending(theirs, own),
+    "resend to": lambda ann, theirs, _group, own: ann.resend_pending(own, theirs),
+    "related": lambda ann, theirs, _group, _own: ann.begin_dialog(
+        "urn:desk", "urn:shop", "talk", related_conversation=theirs
+    ),
+    "receive": lambda ann, theirs, _group, _own: ann.receive(
+        "desk", conversation=theirs, autocommit=True
+    ),
+    "receive of group": lambda ann, _theirs, group, _own: ann.receive(
+        "desk", group=group, autocommit=True
+    ),
+    "group": lambda ann, _theirs, group, _own: ann.group(group).__aenter__(),
+    "set_state": lambda ann, _theirs, group, _own: set_state(ann, group),
+    "status": lambda ann, theirs, _group, _own: ann.transmission_status(theirs),
+}
+
+
+async def set_state(session: Session, group: bytes) -> None:
+    async with session.transaction() as tx:
+        await tx.set_state(group, b"forged")
+
+
+@pytest.mark.rule("BI-R2", "CLP-130")
+@pytest.mark.parametrize("verb", NAMING)
+def test_no_verb_tells_a_dialog_of_somebody_else_from_none(tmp_path: Path, verb: str) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        _, theirs = await answered(owner)
+        own = await talk(ann)
+        group = group_of(daemon, theirs)
+        told = []
+        for handle, named in ((theirs, group), (b"?" * 16, b"?" * 16)):
+            with pytest.raises((ConversationNotFound, GroupNotFound)) as caught:
+                await NAMING[verb](ann, handle, named, own)
+            text = caught.value.message
+            for one in (handle, named):
+                text = text.replace(show(one), "it")
+            told.append((type(caught.value), text, caught.value.ssb_code))
+        assert told[0] == told[1]
+        async with owner.transaction() as tx:
+            assert await tx.state(group, take_lock=True) is None
+
+    played(scenario, tmp_path)
+
+
 @pytest.mark.rule("DLG-23", "CLP-102", "CLP-130")
 def test_who_has_no_control_administers_nothing(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
@@ -231,6 +286,23 @@ def test_control_of_one_broker_is_not_control_of_another(tmp_path: Path) -> None
     played(scenario, tmp_path)
 
 
+@pytest.mark.rule("CLP-130")
+def test_somebody_whom_nobody_knows_has_what_public_has(tmp_path: Path) -> None:
+    """So it is over TCP, where no kernel says who is at the other end."""
+
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        far = await daemon.session(node="far")
+        async with closing(far):
+            await far.status()
+            await far.objects()
+            await fails(AccessDenied, far.receive("desk", autocommit=True))
+            await fails(AccessDenied, far.begin_dialog("urn:desk", "urn:spare", "talk"))
+            await fails(AccessDenied, far.view("queues"))
+            await fails(AccessDenied, far.admin.disable("main"))
+
+    played(scenario, tmp_path)
+
+
 @pytest.mark.rule("CLP-1", "CLP-130")
 def test_without_grants_everybody_may_do_everything(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
@@ -242,6 +314,24 @@ def test_without_grants_everybody_may_do_everything(tmp_path: Path) -> None:
             assert bodies(await take(eve, "shop")) == [b"1"]
 
     play(program, tmp_path)
+
+
+@pytest.mark.rule("CLP-130")
+def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all() -> None:
+    masters = {0, os.geteuid()}
+    user = next(one for one in pwd.getpwall() if one.pw_uid not in masters)
+    for to in (user.pw_name, str(user.pw_uid)):
+        principals = Principals([parse_grant(f"receive on main/desk to {to}")])
+        rights = {
+            uid: principals.rights(asyncio.BaseTransport({"peer_uid": uid}))
+            for uid in (*masters, user.pw_uid, ANN)
+        }
+        assert [rights[uid] for uid in masters] == [None] * len(masters)
+        theirs, others = rights[user.pw_uid], rights[ANN]
+        assert theirs is not None
+        assert theirs.may_receive("main", "desk")
+        assert others is not None
+        assert not others.may_receive("main", "desk")
 
 
 @pytest.mark.rule("CLP-130")
