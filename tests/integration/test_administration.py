@@ -580,6 +580,15 @@ async def test_msdb_is_left_alone(place: Place) -> None:
         await place.main.admin.enable("west")
 
 
+@pytest.mark.rule("CLP-96", "CLP-97")
+@scenario
+async def test_where_there_is_no_endpoint_none_is_altered_or_tried(place: Place) -> None:
+    with pytest.raises(InvalidArgument, match="endpoint"):
+        await place.main.admin.alter_endpoint(port=4032)
+    with pytest.raises(InvalidArgument, match="endpoint"):
+        await place.main.admin.retry_destination()
+
+
 # Copies.
 
 

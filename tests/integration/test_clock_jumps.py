@@ -108,6 +108,10 @@ def test_an_administrator_confirms_a_jump(tmp_path: Path) -> None:
             await daemon.pass_time(6)
             errors, _ = await over(session)
             assert errors == DIALOGS
+            daemon.clock.jump(-DAYS)
+            assert await session.admin.confirm_clock() == -DAYS
+            with pytest.raises(InvalidArgument, match="no jump"):
+                await session.admin.confirm_clock()
 
     play(program, tmp_path)
 

@@ -317,8 +317,11 @@ def test_without_grants_everybody_may_do_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("CLP-130")
-def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all() -> None:
-    masters = {0, os.geteuid()}
+def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: EVE)
+    masters = {0, EVE}
     user = next(one for one in pwd.getpwall() if one.pw_uid not in masters)
     for to in (user.pw_name, str(user.pw_uid)):
         principals = Principals([parse_grant(f"receive on main/desk to {to}")])

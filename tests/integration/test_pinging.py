@@ -91,7 +91,7 @@ async def test_who_cannot_be_reached_is_told_with_the_reason(rig: Through) -> No
     assert found.steps[-1].reason
 
 
-@pytest.mark.rule("NBT-7")
+@pytest.mark.rule("NBT-7", "CLP-131")
 @peers("west", "east")
 async def test_what_stays_in_the_instance_or_has_no_route(net: Net, west: Peer, east: Peer) -> None:
     found = await west.session.admin.ping("urn:west")

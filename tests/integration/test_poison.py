@@ -18,7 +18,7 @@ from brokerd.errors import (
     QueueDisabled,
     ValidationFailed,
 )
-from brokerd.ids import parse
+from brokerd.ids import parse, show
 from brokerd.telemetry.logs import PARKING, QUEUE_DISABLED
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, Daemon, live_of, play
@@ -614,8 +614,22 @@ def test_release_discard_end_and_edit(tmp_path: Path) -> None:
             assert await take(session) == []
             now = await row(session)
             assert (now["ready_count"], now["parked_count"]) == (0, 0)
-            with pytest.raises(GroupNotFound, match="is parked or waits for its next"):
-                await session.admin.release_group(group)
+            sent = await send(session, b"waits, and is not held")
+            (free,) = [
+                one
+                for one in await session.view("conversation_endpoints")
+                if one["state"] == "CO" and one["conversation_handle"] == show(sent)
+            ]
+            for not_held in (group, parse(free["conversation_group_id"])):
+                for asked in (
+                    session.admin.release_group(not_held),
+                    session.admin.discard_group(not_held),
+                    session.admin.end_group(not_held, 9, "no"),
+                    session.admin.edit_group(not_held, b"no"),
+                ):
+                    with pytest.raises(GroupNotFound, match="is parked or waits for its next"):
+                        await asked
+            assert await take(session) == [b"waits, and is not held"]
             said = [one["subclass"] for one in told(daemon, PARKING)]
             assert [one for one in said if one != "parked"] == [
                 "discarded",

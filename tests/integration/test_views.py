@@ -18,6 +18,7 @@ from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
 from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
+from brokerd.storage import listings
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play
 from tests.integration.scenarios import scenario
@@ -499,7 +500,8 @@ async def test_rows_are_chosen_by_columns_and_age(daemon: Daemon, session: Sessi
 def test_a_page_looks_at_so_many_rows_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brokerd.storage.listings.SCAN", 10)
+    assert listings.SCAN == 100_000
+    monkeypatch.setattr(listings, "SCAN", 10)
 
     async def program(daemon: Daemon) -> None:
         async with await daemon.session() as session:

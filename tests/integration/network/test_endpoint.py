@@ -157,6 +157,21 @@ async def test_an_endpoint_change_does_not_roll_back(brokerd_pair: Pair) -> None
     assert (await only(one, "endpoint"))["drain"] == 2.0
 
 
+@pytest.mark.rule("CLP-96")
+async def test_what_is_left_out_stays_and_the_state_is_made_true_last(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, _ = brokerd_pair
+    before = await only(one, "endpoint")
+    answer = await one.session.admin.alter_endpoint(state="stopped", port=4999, drain=3)
+    assert (answer["state"], answer["is_listening"], answer["port"]) == ("STOPPED", False, 4999)
+    changed = {key for key, value in answer.items() if value != before[key]}
+    assert {"state", "is_listening", "port", "drain"} <= changed
+    assert changed <= {"state", "is_listening", "port", "drain", "listener_address"}
+    started = await one.session.admin.alter_endpoint(state="started")
+    assert (started["is_listening"], started["port"], started["drain"]) == (True, 4999, 3.0)
+
+
 @pytest.mark.rule("END-10", "END-11", "CLP-96")
 async def test_what_may_not_be_changes_nothing(brokerd_pair: Pair) -> None:
     one, _ = brokerd_pair
