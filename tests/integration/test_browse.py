@@ -174,7 +174,7 @@ async def test_large_bodies_make_short_pages(daemon: Daemon, session: Session) -
     assert len(await browse(session, "shop")) == 4
 
 
-@pytest.mark.rule("VIEW-5", "RCV-27", "RCV-13", "DLG-T4")
+@pytest.mark.rule("VIEW-5", "RCV-27", "RCV-13", "DLG-T4", "CLP-115")
 @scenario
 async def test_what_is_not_complete_has_status_two_and_is_not_received(
     daemon: Daemon, session: Session
@@ -198,6 +198,10 @@ async def test_what_is_not_complete_has_status_two_and_is_not_received(
         (2, 1, None),
     ]
     assert [one.handle for one in found[1:]] == [one.handle for one in firsts]
+    assert {
+        (one.message_type, one.contract, one.queuing_order, one.enqueued_at, one.delivery_count)
+        for one in found[1:]
+    } == {("", "talk", -1, 0, 0)}
     page = await session.browse_page("shop", (1, -1), 2)
     assert len(page.messages) == 2
     assert page.after is not None

@@ -1073,6 +1073,40 @@ async def test_group_state_is_read_and_set_under_the_lock(daemon: Daemon, sessio
     await session.close()
 
 
+@pytest.mark.rule("CLP-38", "GRP-22")
+@pytest.mark.parametrize("way", ["begin", "send", "end", "set_timer", "none"])
+@pytest.mark.parametrize("asked", [False, True], ids=["transact", "transaction"])
+def test_state_is_set_where_the_group_is_locked_by_what_was_done_in_it(
+    tmp_path: Path, way: str, asked: bool
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        handle = await talk(session, b"1")
+        group = live_of(daemon, handle).group.group_id
+        async with undone(session) as tx:
+            if asked:
+                await tx.receive("spare")
+            if way == "begin":
+                group = b"a group of mine."
+                await tx.begin_dialog("urn:desk", "urn:shop", "talk", related_group=group)
+            elif way == "send":
+                await tx.send(handle, b"x", "Ask")
+            elif way == "end":
+                await tx.end(handle)
+            elif way == "set_timer":
+                await tx.set_timer(handle, 5)
+            await tx.set_state(group, b"kept")
+            if way == "none":
+                await fails(GroupNotFound, tx.commit())
+            else:
+                await tx.commit()
+        kept = await rows(daemon, "group_states")
+        assert kept == (0 if way in ("end", "none") else 1)
+        await session.close()
+
+    play(program, tmp_path)
+
+
 @pytest.mark.rule("GRP-2", "GRP-22", "GRP-18")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("way", ["end", "clean_up", "move"])

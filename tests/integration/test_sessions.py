@@ -12,7 +12,8 @@ import pytest
 
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
-from brokerd.sessions.execution import OneShot
+from brokerd.sessions.execution import OneShot, Work
+from brokerd.sessions.interactive import OpenTx
 from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import ADDRESS, Daemon, play
 from tests.integration.scenarios import Collected, Program, alone, given
@@ -883,24 +884,31 @@ async def test_behind_4_mib_of_unsent_answers_no_request_is_taken(daemon: Daemon
 # Failing and ending.
 
 
-@pytest.mark.rule("REL-32")
-@scenario()
-async def test_an_error_nobody_foresaw_costs_one_connection(daemon: Daemon) -> None:
-    raw, other = await ready(daemon), await client(daemon, b"client id 000002")
-    raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"open"))
-    await raw.answers()
-
-    def broken(_self: OneShot) -> None:
-        raise ZeroDivisionError
-
-    with patch.object(OneShot, "_go_on", broken):
-        raw.write(ask(4, None, "transact", 1, [begin_dialog(I2)]))
+@pytest.mark.rule("REL-32", "CLP-120")
+@pytest.mark.parametrize("work", [OneShot, OpenTx])
+def test_an_error_nobody_foresaw_costs_one_connection(tmp_path: Path, work: type[Work]) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw, other = await ready(daemon), await client(daemon, b"client id 000002")
+        raw.write(ask(2, 1, "begin"), ask(3, 1, "send", H, "Ask", b"open"))
         await raw.answers()
-    assert raw.is_gone()
-    logged = [fields for _, fields in daemon.log.lines if "exc_info" in fields]
-    assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
-    other.write(ask(1, None, "transact", 0, [send(H, b"free")]))
-    assert await other.answers() == [("done", 1)]
+
+        def broken(_self: Work) -> None:
+            raise ZeroDivisionError
+
+        with patch.object(work, "_go_on", broken):
+            if work is OneShot:
+                raw.write(ask(4, None, "transact", 1, [begin_dialog(I2)]))
+            else:
+                raw.write(ask(4, 1, "commit", 1))
+            assert await raw.answers() == []
+        assert raw.is_gone()
+        logged = [fields for _, fields in daemon.log.lines if "exc_info" in fields]
+        assert [type(fields["exc_info"]) for fields in logged] == [ZeroDivisionError]
+        other.write(ask(1, None, "transact", 0, [send(H, b"free")]))
+        assert await other.answers() == [("done", 1)]
+        assert await received(other, 2, 1) == [b"free"]
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("CLP-120", "REL-2", "REL-32")

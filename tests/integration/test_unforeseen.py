@@ -33,6 +33,23 @@ def test_an_error_in_a_view_is_answered_once_and_the_connection_stays(
     play(program, tmp_path)
 
 
+@pytest.mark.rule("CLP-120")
+def test_an_error_in_a_verb_of_administration_is_answered_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            boot = session.welcome
+            with monkeypatch.context() as broken:
+                broken.setattr("brokerd.sessions.admin_gate.Exclusive.hold", _breaks)
+                with pytest.raises(InternalError, match="disable failed with ZeroDivisionError"):
+                    await session.admin.disable("main")
+            assert session.welcome is boot
+            assert (await session.admin.disable("main")).is_broker_enabled is False
+
+    play(program, tmp_path)
+
+
 FAILED = "client_failed"
 
 

@@ -7,8 +7,10 @@ import resource
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 import brokerd
+from brokerd.client.messages import read_messages
 from brokerd.client.session import Session
 from brokerd.errors import (
     Busy,
@@ -18,6 +20,7 @@ from brokerd.errors import (
     InvalidArgument,
     MessageTooLarge,
     NullBody,
+    ProtocolError,
     QueueDisabled,
     RemoteError,
     TooManyOpenFiles,
@@ -210,6 +213,15 @@ async def test_an_error_message_tells_its_error(session: Session, daemon: Daemon
     assert ended.error is None
     assert (plain.is_end, plain.is_error, plain.error) == (False, False, None)
     assert broken.error is not None
+
+
+@pytest.mark.rule("CLP-36")
+def test_further_elements_of_a_message_are_ignored() -> None:
+    fields = [*astuple(message(3, b"x")), 1, "of a later version", 7]
+    (found,) = read_messages([fields])
+    assert (found.sequence, found.body, found.timer_name, found.status) == (3, b"x", None, 1)
+    with pytest.raises(ProtocolError):
+        read_messages([fields[:12]])
 
 
 @pytest.mark.rule("CLP-39")
