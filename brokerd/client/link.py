@@ -54,6 +54,8 @@ CLOSE_WITHIN: Final = 1.0
 _LIVED: Final = 5.0
 _LATE: Final = 60.0
 """Seconds after which a HELLO that was given up has come, or never will."""
+_KEPT: Final = 24 * 3600.0
+"""Seconds for which a broker at least knows a client after its last commit (REL-2)."""
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 5.0
 
@@ -115,7 +117,7 @@ class Link:
         self._open_txs: set[int] = set()
         self._wakers: list[asyncio.Future[None]] = []
         self._replaced = False
-        self._gave_up_at = float("-inf")
+        self._gave_up_at = self._online_at = float("-inf")
         self.limits = Limits()
         self._plain_limit = 0
         self.welcome: Welcome | None = None
@@ -482,8 +484,11 @@ class Link:
 
     def _go_online(self, connection: Connection, welcome: Welcome) -> None:
         known, self.welcome = self.welcome, welcome
+        forgotten_at, self._online_at = self._online_at + _KEPT, self.clock.monotonic()
         if known is not None and (
-            known.broker_id != welcome.broker_id or welcome.highest_token < self._highest_done
+            known.broker_id != welcome.broker_id
+            or welcome.highest_token < self._highest_done
+            or (welcome.highest_token < 0 and self._online_at >= forgotten_at)
         ):
             self._another_store(welcome)
         self.limits = welcome.limits

@@ -1,6 +1,7 @@
 """Lost connections: what is repeated, what is asked, what is told (CLP-54 to CLP-72)."""
 
 import asyncio
+from datetime import timedelta
 from random import Random
 from types import NoneType
 
@@ -337,6 +338,32 @@ async def test_nothing_is_repeated_to_a_store_that_forgot(
     assert daemon.asked == asked, "neither repeated nor asked about"
     daemon.hold = set()
     await session.send(HANDLE, b"2")
+
+
+@pytest.mark.rule("CLP-55", "REL-2")
+@pytest.mark.parametrize(("hours", "repeats"), [(23, True), (25, False)])
+async def test_nothing_is_repeated_to_a_store_that_may_have_forgotten_the_client(
+    daemon: Daemon, clock: MovedClock, hours: int, repeats: bool
+) -> None:
+    """The first commit of a client: there is no answer by which it could tell."""
+    session = await open_session(daemon, clock, retry=timedelta(days=3))
+    daemon.lose_after = "transact"
+    sent = session.submit_send(HANDLE, b"1")
+    await turns()
+    daemon.down = True
+    daemon.forget()
+    await clock.advance(1)
+    clock._now += hours * 3600
+    daemon.down = False
+    await clock.advance(6)
+    if repeats:
+        await sent
+    else:
+        with pytest.raises(OutcomeUnknown, match="no longer knows"):
+            await sent
+    assert len(bodies(daemon)) == (2 if repeats else 1)
+    await session.send(HANDLE, b"2")
+    await session.close()
 
 
 @pytest.mark.rule("CLP-56", "REL-2")
