@@ -165,7 +165,7 @@ class ValidationFailed(BrokerError):
     """The body is not what its message type asks for (PBT-14)."""
 
     code = "validation_failed"
-    ssb_code = 8430
+    ssb_code: ClassVar[int | None] = 8430
     hint = "the message says where; nothing was sent"
 
 

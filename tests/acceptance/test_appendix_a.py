@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import brokerd
 from brokerd.cli.main import main
-from brokerd.errors import FOUND_BY_BROKERS, BrokerError, RemoteError
+from brokerd.errors import FOUND_BY_BROKERS, BrokerError, RemoteError, ServiceNotFound
 from brokerd.process.exit_statuses import ROWS as STATUSES
 from tests.acceptance.appendix import OBJECTS, Place, Row
 from tests.acceptance.appendix_rows import NOT_YET, ROWS
@@ -71,6 +72,32 @@ def test_a_program_meets_it(row: Row, place: Place) -> None:
     assert error.retryable is row.retryable
     assert error.hint, error.message
     assert re.search(row.names, error.message, re.DOTALL), error.message
+
+
+def facts(error: BrokerError) -> tuple[object, ...]:
+    return type(error), error.code, error.retryable, error.hint, error.ssb_code, error.message
+
+
+@pytest.mark.rule("SDK-17", "SDK-13")
+def test_it_is_the_same_in_a_file_and_without_await(place: Place, tmp_path: Path) -> None:
+    where = f"file:{tmp_path}/main.db"
+    met: list[tuple[object, ...]] = []
+
+    async def awaited() -> None:
+        async with place.session() as through_a_socket, brokerd.connect(where) as in_a_file:
+            for bk in (through_a_socket, in_a_file):
+                with pytest.raises(ServiceNotFound) as caught:
+                    await bk.begin_dialog("nobody", "shop")
+                met.append(facts(caught.value))
+
+    asyncio.run(awaited())
+    for address in (place.served.address, where):
+        with brokerd.sync.connect(address, broker="main") as bk:
+            with pytest.raises(ServiceNotFound) as caught:
+                bk.begin_dialog("nobody", "shop")
+            met.append(facts(caught.value))
+    assert len(met) == 4
+    assert len(set(met)) == 1
 
 
 @pytest.mark.rule("ERR-B1")

@@ -40,7 +40,7 @@ from brokerd.errors import (
     ServiceNotFound,
     WrongDirection,
 )
-from brokerd.ids import Handle
+from brokerd.ids import GroupId, Handle
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play, rows
@@ -1087,7 +1087,7 @@ def test_state_is_set_where_the_group_is_locked_by_what_was_done_in_it(
             if asked:
                 await tx.receive("spare")
             if way == "begin":
-                group = b"a group of mine."
+                group = GroupId(b"a group of mine.")
                 await tx.begin_dialog("urn:desk", "urn:shop", "talk", related_group=group)
             elif way == "send":
                 await tx.send(handle, b"x", "Ask")

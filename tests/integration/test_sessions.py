@@ -10,6 +10,7 @@ from unittest.mock import patch
 import msgpack
 import pytest
 
+from brokerd.ids import ClientId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.execution import OneShot, Work
@@ -863,18 +864,18 @@ async def test_behind_4_mib_of_unsent_answers_no_request_is_taken(daemon: Daemon
     raw.write(ask(2, None, "transact", 1, [send(H, bytes(3 << 20))]))
     raw.write(ask(3, None, "transact", 2, [begin_dialog(I2), send(I2, bytes(5 << 20))]))
     assert done(await raw.answers(5)) == [2, 3]
-    outcome = daemon.broker.store.token_outcome
+    outcome, me = daemon.broker.store.token_outcome, ClientId(ME)
     raw.transport.pause_reading()
     raw.write(ask(4, 1, "begin"), ask(5, 1, "receive", "shop"))
     await daemon.pass_time(5)
     raw.write(ask(6, None, "transact", 3, [begin_dialog(b"another handle 3")]))
     await daemon.pass_time(5)
-    assert outcome(ME, 3) == "committed"
+    assert outcome(me, 3) == "committed"
     raw.write(ask(7, 2, "begin"), ask(8, 2, "receive", "shop"))  # exceeds it alone
     await daemon.pass_time(5)
     raw.write(ask(9, None, "transact", 4, [begin_dialog(b"another handle 4")]))
     await daemon.pass_time(5)
-    assert outcome(ME, 4) == "not_committed"
+    assert outcome(me, 4) == "not_committed"
     raw.transport.resume_reading()
     got = await raw.answers(5)
     sizes = [len(one[2][0][5]) for one in got if one[0] == "answer"]
