@@ -11,11 +11,16 @@ import pytest
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
+from brokerd.clock import SECOND
 from brokerd.errors import (
+    BrokerError,
+    Busy,
+    DeadlockVictim,
     GroupNotFound,
     InvalidState,
     LockTimeout,
     QueueDisabled,
+    StoreFull,
     ValidationFailed,
 )
 from brokerd.ids import parse, show
@@ -106,6 +111,89 @@ def test_five_rollbacks_in_a_row_switch_the_queue_off_and_say_why(tmp_path: Path
             assert (line["queue"], line["error"], line["rollbacks"]) == ("shop", BOOM, 5)
             with pytest.raises(QueueDisabled):
                 await take(session)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-1")
+def test_who_switched_a_queue_and_when_is_shown(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+
+            async def shown(queue: str) -> tuple[Any, ...]:
+                now = await row(session, queue)
+                return tuple(
+                    now[f"status_{what}"] for what in ("reason", "changed_by", "changed_at")
+                )
+
+            assert await shown("shop") == (None, None, None)
+            await session.create("queue", "new", status="off")
+            assert (await shown("new"))[0] == "created_off"
+            for status in ("off", "on"):
+                await daemon.pass_time(5)
+                await session.alter("queue", "shop", status=status)
+                reason, who, when = changed = await shown("shop")
+                assert reason == "manual"
+                assert who.startswith("client ")
+                assert 0 <= daemon.clock.utc() - when < SECOND
+            await session.alter("queue", "shop", poison_threshold=9)  # switches nothing
+            assert await shown("shop") == changed
+            before = await shown("new")
+            daemon.objects["queue"] = [*daemon.objects["queue"], {"name": "new", "status": "off"}]
+        await daemon.restart()
+        async with await daemon.session() as session:
+            assert await shown("new") == before
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-2", "PSN-3", "PSN-4")
+def test_each_queue_a_transaction_received_from_has_a_count_of_its_own(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await send(session)
+            to_spare = await session.begin_dialog("urn:desk", "urn:spare", "talk")
+            await session.send(to_spare, b"x", "Ask")
+            assert await fail(session, 2) == 2
+            for _ in range(3):
+                tx = session.transaction()
+                for queue in ("spare", "shop"):
+                    assert await tx.receive(queue, 1)
+                tx.rollback()
+            await daemon.pass_time(1)
+            shop, spare = await row(session), await row(session, "spare")
+            assert not shop["is_receive_enabled"]
+            assert (spare["is_receive_enabled"], spare["rollback_streak"]) == (True, 3)
+            assert await fail(session, 2, "spare") == 2
+            await daemon.pass_time(1)
+            assert [line["queue"] for line in told(daemon, QUEUE_DISABLED)] == ["shop", "spare"]
+            for queue in ("shop", "spare"):
+                await session.alter("queue", queue, status="on")  # begins anew (PSN-4)
+                assert (await row(session, queue))["rollback_streak"] == 0
+                assert await fail(session, 4, queue) == 4
+                assert (await row(session, queue))["is_receive_enabled"]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-2")
+def test_both_queues_of_a_transaction_that_fails_five_times_are_switched_off(
+    tmp_path: Path,
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await send(session)
+            to_spare = await session.begin_dialog("urn:desk", "urn:spare", "talk")
+            await session.send(to_spare, b"x", "Ask")
+            for _ in range(5):
+                tx = session.transaction()
+                for queue in ("spare", "shop"):
+                    assert await tx.receive(queue, 1)
+                tx.rollback()
+            await daemon.pass_time(1)
+            for queue in ("spare", "shop"):
+                now = await row(session, queue)
+                assert (now["is_receive_enabled"], now["culprit_rollbacks"]) == (False, 5)
 
     play(scenario, tmp_path)
 
@@ -258,6 +346,120 @@ def test_connections_that_are_cut_are_tallied_apart(tmp_path: Path) -> None:
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("PBT-10", "PBT-3")
+def test_connections_that_are_cut_park_the_group_in_the_end(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.alter("queue", "shop", poison_mode="park", poison_disconnects=3)
+            await send(session)
+            for number in range(1, 4):
+                cut = await daemon.session()
+                assert await cut.transaction().receive("shop", 1)
+                await cut.close()
+                await daemon.pass_time(1)
+                (group,) = await session.view("parked_groups")
+                assert (group["disconnects"], group["rollback_streak"]) == (number, 0)
+                assert group["state"] == ("parked" if number == 3 else "counted")
+            assert group["park_reason"] == "3 connections cut in the middle"
+            assert (await row(session))["is_receive_enabled"]
+            assert await take(session) == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-10", "GRP-12")
+def test_a_hundred_deadlocks_never_count(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await send(session)
+            handles = [await session.begin_dialog("urn:desk", "urn:spare") for _ in range(2)]
+            groups = [live_of(daemon, one).endpoint.group_id for one in handles]
+            for _ in range(100):
+                async with session.transaction() as old:
+                    await old.state(groups[0], take_lock=True)
+                    young = session.transaction()
+                    assert await young.receive("shop", 1)
+                    await young.state(groups[1], take_lock=True)
+                    closes = asyncio.ensure_future(old.state(groups[1], take_lock=True))
+                    await daemon.pass_time(0.1)
+                    with pytest.raises(DeadlockVictim):
+                        await young.state(groups[0], take_lock=True)
+                    await closes
+                    with pytest.raises(DeadlockVictim):
+                        await young.commit()
+            now = await row(session)
+            assert (now["rollback_streak"], now["is_receive_enabled"]) == (0, True)
+            assert now["ready_count"] == 1
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-10")
+@pytest.mark.parametrize("mode", ["disable_queue", "park"])
+@pytest.mark.parametrize("how", ["cancelled", "cut by a stop", "failed in a stop"])
+def test_programs_and_daemons_that_are_told_to_stop_never_count(
+    tmp_path: Path, mode: str, how: str
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects = with_queue(poison_mode=mode, poison_threshold=1, poison_disconnects=1)
+        failing = asyncio.Event()
+
+        async def hold(session: Session) -> None:
+            async with session.transaction() as tx:
+                assert await tx.receive("shop", 1)
+                await failing.wait()
+                raise ValueError("it cannot be done")
+
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+            await send(session, b"kept")
+            holds = daemon.loop.create_task(hold(session))
+            await daemon.pass_time(1)
+            if how != "cancelled":
+                restarts = daemon.loop.create_task(daemon.restart())
+                await daemon.pass_time(0.1)
+                if how == "failed in a stop":
+                    failing.set()
+                await restarts
+            holds.cancel()  # as asyncio.run does at Control-C
+            await asyncio.wait([holds])
+        async with await daemon.session() as session:
+            now = await row(session)
+            assert (now["is_receive_enabled"], now["ready_count"]) == (True, 1)
+            assert now["rollback_streak"] == 0
+            assert await session.view("parked_groups") == []
+            assert not told(daemon, QUEUE_DISABLED)
+            assert await take(session) == [b"kept"]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-10", "REL-26")
+@pytest.mark.parametrize("kind", [StoreFull, Busy])
+def test_want_of_room_never_counts(tmp_path: Path, kind: type[BrokerError]) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        sessions = daemon.instance.sessions
+        sessions.options = msgspec.structs.replace(sessions.options, waiting=0)
+        async with await daemon.session() as session:
+            await send(session)
+            tx = session.transaction()
+            (got,) = await tx.receive("shop", 1)
+            if kind is StoreFull:
+                daemon.broker.is_full = True
+                await tx.send(got.handle, b"x", "Answer")
+                with pytest.raises(StoreFull):
+                    await tx.commit()
+            else:
+                with pytest.raises(Busy):
+                    await tx.receive("spare", wait=5)
+                with pytest.raises(Busy):
+                    await tx.commit()
+            assert (await row(session))["rollback_streak"] == 0
+            daemon.broker.is_full = False
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("PBT-10")
 @pytest.mark.rule("PBT-18")
 def test_locks_and_limits_of_others_never_count(tmp_path: Path) -> None:
@@ -371,8 +573,8 @@ def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:
         async with await daemon.session() as session:
             await session.alter("queue", "shop", poison_mode="park")
             bad = await send(session, b"bad")
-            (bad_group,) = {
-                one["conversation_group_id"]
+            ((bad_group, bad_handle),) = {
+                (one["conversation_group_id"], one["conversation_handle"])
                 for one in await session.view("conversation_endpoints")
                 if not one["is_initiator"]
             }
@@ -411,7 +613,12 @@ def test_only_the_poison_group_is_parked(tmp_path: Path) -> None:
             await session.send(bad, b"later", "Ask")
             now = await row(session)
             assert (now["ready_count"], now["parked_count"]) == (0, 2)
+            assert now["oldest_ready_at"] is None
             assert await take(session) == []
+            assert await take(session, group=parse(bad_group)) == []
+            assert await take(session, conversation=parse(bad_handle)) == []
+            async with session.transaction() as tx:
+                assert await tx.get_group("shop") is None
 
     play(scenario, tmp_path)
 
@@ -523,22 +730,23 @@ def test_attempts_and_waits_survive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.rule("PSN-14")
 @pytest.mark.rule("PBT-3")
-def test_an_outage_of_a_minute_parks_nothing(tmp_path: Path) -> None:
+def test_an_outage_of_two_minutes_parks_nothing(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         async with await daemon.session() as session:
             await session.alter("queue", "shop", poison_mode="park")
             for number in range(20):
                 await send(session, b"%d" % number)
-            over, done = daemon.loop.time() + 60, 0
+            over, done = daemon.loop.time() + 120, 0
             while done < 20:
-                if daemon.loop.time() < over:
-                    with suppress(ConnectionError):
-                        await leave(session, ConnectionError("the database is away"), wait=300)
-                else:
-                    done += len(await take(session, wait=300))
+                with suppress(ConnectionError):
+                    async with session.transaction() as tx:
+                        got = len(await tx.receive("shop", 1, wait=300))
+                        if daemon.loop.time() < over:
+                            raise ConnectionError("the database is away")
+                        done += got
             assert await session.view("parked_groups") == []
             assert not told(daemon, QUEUE_DISABLED)
-            assert daemon.loop.time() - over < 70
+            assert daemon.loop.time() - over < 10
 
     play(scenario, tmp_path)
 
@@ -573,6 +781,33 @@ def test_retry_and_park_as_outcomes(tmp_path: Path, mode: str) -> None:
             assert (held["state"], held["park_reason"]) == ("parked", "ask Ann")
             await daemon.pass_time(10_000)
             assert await take(session) == []
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PSN-17")
+@pytest.mark.parametrize("mode", ["disable_queue", "park"])
+@pytest.mark.parametrize("outcome", [Retry(30), Retry(30, counts=False), Park("ask Ann")])
+def test_what_a_handler_answered_survives_a_restart(
+    tmp_path: Path, mode: str, outcome: Retry | Park
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        daemon.objects = with_queue(poison_mode=mode)
+        async with await daemon.session() as session:
+            await session.apply(daemon.objects)
+            await send(session, b"later")
+            with pytest.raises(type(outcome)):
+                await leave(session, outcome)
+            assert await take(session) == []
+        await daemon.restart()
+        async with await daemon.session() as session:
+            await daemon.pass_time(20)
+            assert await take(session) == []
+            asked = daemon.loop.create_task(take(session, wait=60))
+            await daemon.pass_time(11)
+            is_parked = isinstance(outcome, Park)
+            assert asked.done() is not is_parked
+            assert await asked == ([] if is_parked else [b"later"])
 
     play(scenario, tmp_path)
 

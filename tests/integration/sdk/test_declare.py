@@ -46,6 +46,22 @@ async def test_what_is_missing_is_added_once(brokerd_instance: RigInstance) -> N
     assert await bk.declare(orders, service="shop") == []
 
 
+@pytest.mark.rule("PSN-15")
+async def test_the_queues_that_an_app_or_a_service_brings_park(
+    brokerd_instance: RigInstance,
+) -> None:
+    bk, app = brokerd_instance.session, App("warehouse")
+
+    @app.activate(contract=orders)
+    async def order(order: Order) -> Packed:
+        return Packed(order.sku)
+
+    await bk.declare(app)
+    await bk.declare(orders, service="shop")
+    modes = {one["name"]: one.get("poison_mode") for one in await bk.objects("queue")}
+    assert (modes["warehouse_q"], modes["shop_q"]) == ("park", "park")
+
+
 async def test_a_service_gets_further_contracts_and_keeps_its_queue(
     brokerd_instance: RigInstance,
 ) -> None:
