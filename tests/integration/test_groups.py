@@ -1,13 +1,16 @@
 """Conversation groups: get_group, move, savepoints, and state under the lock (GRP)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brokerd.broker.queues import WindowOptions
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
+from brokerd.client.transaction import Transaction
 from brokerd.errors import (
     ConversationNotFound,
     GroupNotFound,
@@ -20,8 +23,9 @@ from brokerd.errors import (
     TransactionAborted,
 )
 from brokerd.ids import GroupId
+from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
-from tests.integration.one_daemon import Daemon, live_of, play
+from tests.integration.one_daemon import Daemon, closing, live_of, play
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import (
     answered,
@@ -34,6 +38,7 @@ from tests.integration.test_one_broker import (
     types,
     undone,
 )
+from tests.integration.two_brokers import Wire, between
 
 
 def group_of(daemon: Daemon, handle: bytes) -> GroupId:
@@ -139,6 +144,135 @@ async def test_a_cancelled_get_group_leaves_no_lock(daemon: Daemon, session: Ses
     assert bodies(await take(session, "shop")) == [b"1"]  # while that transaction is still open
     assert await tx.get_group("shop") is None
     await tx.commit()
+
+
+# Verbs that lock.
+
+
+VERBS: dict[str, Callable[[Transaction, bytes, bytes, bytes], Awaitable[object]]] = {
+    "send": lambda tx, handle, group, home: tx.send(handle, b"x", "Ask"),
+    "set_timer": lambda tx, handle, group, home: tx.set_timer(handle, 60),
+    "begin_dialog, related conversation": lambda tx, handle, group, home: tx.begin_dialog(
+        "urn:desk", "urn:shop", "talk", related_conversation=handle
+    ),
+    "begin_dialog, related group": lambda tx, handle, group, home: tx.begin_dialog(
+        "urn:desk", "urn:shop", "talk", related_group=group
+    ),
+    "end": lambda tx, handle, group, home: tx.end(handle),
+    "move from": lambda tx, handle, group, home: tx.move(handle, home),
+    "get_state": lambda tx, handle, group, home: tx.state(group, take_lock=True),
+    "receive": lambda tx, handle, group, home: tx.receive("desk", conversation=handle),
+}
+"""Verbs that name a conversation or its group, and lock that."""
+PASSES_ON = {name for name in VERBS if name.startswith(("send", "set_timer", "begin_dialog"))}
+
+
+@pytest.mark.rule("GRP-5", "GRP-9")
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_locks_the_group_and_waits_for_its_lock(tmp_path: Path, verb: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        session, other = await daemon.session(), await daemon.session()
+        mine, home = await talk(session), group_of(daemon, await talk(session))
+        theirs = await pair(session, mine, b"0")
+        await session.send(theirs, b"answer", "Answer")
+        group = group_of(daemon, mine)
+        async with other.transaction() as blocker:
+            await blocker.state(group, take_lock=True)
+            tx = session.transaction()
+            doing = asyncio.ensure_future(VERBS[verb](tx, mine, group, home))
+            then = asyncio.ensure_future(tx.get_group("spare"))  # answered when that is done
+            await daemon.pass_time(1)
+            assert then.done() == (verb == "receive")  # which never waits for a lock (GRP-10)
+            if verb == "receive":
+                assert await doing == []
+        await asyncio.gather(doing, then)
+        if verb == "receive":
+            assert bodies(await tx.receive("desk", conversation=mine)) == [b"answer"]
+        assert await take(other, "desk") == []
+        assert await take(other, "desk", group=group) == []
+        tx.rollback()
+        await session.status()
+        assert bodies(await take(other, "desk")) == [b"answer"]
+        await session.close()
+        await other.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("GRP-4")
+@pytest.mark.parametrize("verb", [*VERBS, "get_group", "set_state"])
+def test_a_lock_is_passed_on_before_it_is_durable_where_nothing_can_be_seen(
+    tmp_path: Path, verb: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        mine, home = await talk(session), group_of(daemon, await talk(session))
+        theirs = await pair(session, mine, b"0")
+        await session.send(theirs, b"answer", "Answer")
+        group = live_of(daemon, mine).group
+        held: list[bool] = []
+        joined = daemon.broker.store.join
+
+        def watch(changes: Any, done: Callable[[], None], *, urgent: bool = True) -> None:
+            joined(changes, done, urgent=urgent)
+            daemon.loop.call_soon(lambda: held.append(group.holder is not None))
+
+        async with session.transaction() as tx:
+            await tx.get_group("spare")  # from here on every verb is a request of its own
+            if verb == "get_group":
+                assert await tx.get_group("desk") == group.group_id
+                await tx.send(mine, b"so that there is something to commit", "Ask")
+            elif verb == "set_state":
+                await tx.send(mine, b"which alone would pass it on", "Ask")
+                await tx.set_state(group.group_id, b"kept")
+            else:
+                await VERBS[verb](tx, mine, group.group_id, home)
+            if verb == "get_state":
+                await tx.send(mine, b"so that there is something to commit", "Ask")
+            daemon.broker.store.join = watch  # type: ignore[method-assign]  # to look on
+        assert held[0] == (verb not in PASSES_ON)
+        assert group.holder is None
+        await session.close()
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("GRP-7", "DLG-41")
+@between
+async def test_what_arrives_does_not_wait_for_the_lock(
+    wire: Wire, main: Session, east: Session
+) -> None:
+    """Be it from another broker, from this one, a timer or an error."""
+    mine = await main.begin_dialog("urn:desk", "urn:harbour", "talk")
+    await main.send(mine, b"0", "Ask")
+    (far,) = await take(east, "harbour", wait=5)
+    here = await talk(main, related_conversation=mine)
+    near = await pair(main, here, b"0")
+    other = await wire.daemon.session()
+    async with closing(other), undone(other) as blocker:
+        await blocker.state(group_of(wire.daemon, mine), take_lock=True)
+        await main.send(near, b"near", "Answer")
+        await east.send(far.handle, b"far", "Answer")
+        await wire.daemon.pass_time(1)
+        await east.end(far.handle, 7, "enough")
+        await main.end(near)
+        await wire.daemon.pass_time(1)
+        assert live_of(wire.daemon, mine).group.holder is not None
+        found = [one.message_type async for one in main.browse("desk")]
+        assert sorted(found) == sorted(["Answer", "Answer", ERROR, END_DIALOG])
+
+
+@pytest.mark.rule("GRP-7", "DLG-37")
+@scenario
+async def test_a_timer_fires_while_its_group_is_locked(daemon: Daemon, session: Session) -> None:
+    mine = await talk(session, b"0")
+    await session.set_timer(mine, 5)
+    other = await daemon.session()
+    async with closing(other), undone(other) as blocker:
+        await blocker.state(group_of(daemon, mine), take_lock=True)
+        await daemon.pass_time(6)
+        assert live_of(daemon, mine).group.holder is not None
+        assert [one.message_type async for one in session.browse("desk")] == [DIALOG_TIMER]
 
 
 # Groups and what is in them.
@@ -280,6 +414,11 @@ async def test_what_move_refuses(daemon: Daemon, session: Session) -> None:
 @pytest.mark.rule("GRP-20", "ERR-8427")
 @scenario
 async def test_move_is_legal_until_this_side_has_ended(daemon: Daemon, session: Session) -> None:
+    home = group_of(daemon, await talk(session))
+    young = await talk(session)
+    assert state(daemon, young) is State.STARTED_OUTBOUND
+    await session.move(young, home)
+    assert group_of(daemon, young) == home
     mine, yours = await answered(session)
     home = group_of(daemon, await talk(session))
     for expected, step in (

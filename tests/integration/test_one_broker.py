@@ -783,6 +783,9 @@ async def test_nothing_asked_for_and_queues_that_are_not_there(
     await daemon.switch("desk", on=False)
     await fails(QueueDisabled, take(session, "desk"))
     await fails(QueueDisabled, take(session, "desk", 0))
+    began = daemon.loop.time()
+    assert await take(session, "shop", 0, wait=FOREVER) == []
+    assert daemon.loop.time() - began < 1
 
 
 @pytest.mark.rule("RCV-4")
@@ -901,17 +904,41 @@ async def test_switching_the_queue_off_ends_the_waits(daemon: Daemon, session: S
         await fails(QueueDisabled, one)
 
 
-@pytest.mark.rule("RCV-19")
+@pytest.mark.rule("RCV-19", "GRP-17")
 @scenario
 async def test_dropping_the_queue_ends_the_waits(daemon: Daemon, session: Session) -> None:
-    waiting = asyncio.create_task(take(session, "spare", wait=FOREVER))
+    waiting = [
+        asyncio.create_task(take(session, "spare", wait=FOREVER)),
+        asyncio.create_task(session.transaction().get_group("spare", FOREVER)),
+    ]
     await daemon.pass_time(1)
     objects = dict(daemon.objects)
     for kind in ("queue", "service"):
         objects[kind] = [one for one in objects[kind] if "spare" not in one["name"]]
     await session.apply(objects)
-    await fails(QueueNotFound, asyncio.wait_for(waiting, 5))
+    for one in waiting:
+        await fails(QueueNotFound, asyncio.wait_for(one, 5))
     daemon.objects = objects
+
+
+@pytest.mark.rule("RCV-19")
+@scenario
+async def test_dropping_the_service_ends_the_waits_for_its_dialogs(
+    daemon: Daemon, session: Session
+) -> None:
+    await talk(session, b"1")
+    (got,) = await take(session, "shop")
+    by_handle = asyncio.create_task(take(session, "shop", conversation=got.handle, wait=FOREVER))
+    by_group = asyncio.create_task(take(session, "shop", group=got.group_id, wait=FOREVER))
+    for_any = asyncio.create_task(take(session, "shop", wait=FOREVER))
+    await daemon.pass_time(1)
+    await session.drop("service", "urn:shop", terminate_existing=True)
+    await fails(ConversationNotFound, asyncio.wait_for(by_handle, 1))
+    await fails(GroupNotFound, asyncio.wait_for(by_group, 1))
+    assert not for_any.done()  # the queue is there
+    await session.create("service", "urn:shop", queue="shop", contracts=["talk"])
+    await talk(session, b"2")
+    assert bodies(await asyncio.wait_for(for_any, 5)) == [b"2"]
 
 
 @pytest.mark.rule("RCV-22")

@@ -254,6 +254,29 @@ def test_what_ends_all_dialogs_deletes_what_is_retained_and_what_waits(
     play(program, tmp_path)
 
 
+@pytest.mark.rule("RCV-31", "RCV-32")
+@keeping()
+async def test_retention_is_of_each_service_that_uses_the_queue(
+    daemon: Daemon, session: Session
+) -> None:
+    await session.create("service", "urn:second", queue="desk", contracts=["talk"])
+    first, _ = await exchange(session)
+    second = await session.begin_dialog("urn:second", "urn:shop", "talk")
+    await session.send(second, b"second", "Ask")
+    other = await session.begin_dialog("urn:spare", "urn:second", "talk")
+    await session.send(other, b"to it", "Ask")
+    await take(session, "desk")
+    assert sorted(await kept(session)) == [
+        (0, "Answer", b"answer0"),
+        (0, "Ask", b"to it"),
+        (3, "Ask", b"ask0"),
+        (3, "Ask", b"second"),
+    ]
+    assert await kept(session, "spare") == []  # which sent to it, and has none
+    await session.end(first)
+    assert sorted(await kept(session)) == [(0, "Ask", b"to it"), (3, "Ask", b"second")]
+
+
 @pytest.mark.rule("RCV-33")
 @keeping()
 async def test_switching_it_off_keeps_what_there_is(daemon: Daemon, session: Session) -> None:

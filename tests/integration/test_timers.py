@@ -155,6 +155,28 @@ def test_a_timer_message_survives_a_restart_and_comes_before_a_backlog(tmp_path:
     play(program, tmp_path, window=WindowOptions(page_messages=40))
 
 
+@pytest.mark.rule("RCV-8", "RCV-9")
+@pytest.mark.parametrize("first", ["timer", "error"])
+def test_a_timer_comes_before_an_error_whichever_came_first(tmp_path: Path, first: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            mine = await talk(session, b"ask")
+            (asked,) = await take(session, "shop")
+            await session.send(asked.handle, b"answer", "Answer")
+            await session.set_timer(mine, 10, "named")
+            if first == "timer":
+                await daemon.pass_time(11)
+            await session.end(asked.handle, 7, "enough")
+            await daemon.pass_time(11)
+            got = await due(session)
+            assert [one.message_type for one in got] == [DIALOG_TIMER, ERROR, "Answer"]
+            assert [one.sequence for one in got] == [-2, -1, 0]
+            orders = [one.queuing_order for one in got]
+            assert (orders[0] < orders[1]) == (first == "timer")
+
+    play(program, tmp_path)
+
+
 @pytest.mark.rule("DLG-37", "SND-3", "GRP-5", "GRP-9")
 @scenario
 async def test_set_timer_is_transactional_and_locks_the_group(

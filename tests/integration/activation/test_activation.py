@@ -105,11 +105,12 @@ WAYS = {
         "shop", conversation=message.handle, **wait
     ),
     "group": lambda tx, message, **wait: tx.receive("shop", group=message.group_id, **wait),
+    "none": lambda tx, message, **wait: tx.receive("shop", 0, **wait),
 }
 """Ways to receive, with a message of the dialog that is asked for."""
 
 
-@pytest.mark.rule("ACT-10", "ACT-12")
+@pytest.mark.rule("ACT-10", "ACT-12", "RCV-23")
 @pytest.mark.parametrize(
     ("way", "counts"), [("any", 1), ("get_group", 1), ("conversation", 0), ("group", 0)]
 )
@@ -159,8 +160,8 @@ def test_readers_that_were_started_count_as_waiting_and_bound_no_others(tmp_path
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("ACT-30")
-@pytest.mark.parametrize("way", ["fails", "any", "get_group", "group", "conversation"])
+@pytest.mark.rule("ACT-30", "RCV-12", "RCV-23")
+@pytest.mark.parametrize("way", ["fails", "any", "get_group", "group", "conversation", "none"])
 def test_a_receive_that_fails_or_gets_nothing_is_a_receive(tmp_path: Path, way: str) -> None:
     async def scenario(daemon: Daemon) -> None:
         async with await daemon.session() as session, await daemon.session() as other:
@@ -177,7 +178,10 @@ def test_a_receive_that_fails_or_gets_nothing_is_a_receive(tmp_path: Path, way: 
                     await other.receive("shop", group=b"\1" * 16, autocommit=True)
             else:
                 assert not await WAYS[way](other.transaction(), came)
-            assert (await monitor(session))["state"] == "RECEIVES_OCCURRING"
+            now = await monitor(session)
+            assert now["state"] == "RECEIVES_OCCURRING"
+            came_empty = now["last_empty_rowset_time"] is not None
+            assert came_empty == (way in ("any", "get_group"))
 
     play(scenario, tmp_path)
 

@@ -4,13 +4,14 @@ import asyncio
 import errno
 import os
 import resource
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import astuple
 
 import brokerd
-from brokerd.client.messages import read_messages
+from brokerd.client.messages import FOREVER, Wait, read_messages, wire_wait
 from brokerd.client.session import Session
 from brokerd.errors import (
     Busy,
@@ -187,6 +188,7 @@ async def test_receive_needs_a_transaction_or_the_word(session: Session, daemon:
         {"wait": float("nan")},
         {"wait": 1e18},
         {"wait": "5"},
+        {"wait": timedelta(seconds=-1)},
     ],
 )
 async def test_a_receive_that_makes_no_sense_is_refused(
@@ -194,6 +196,23 @@ async def test_a_receive_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument):
         await session.receive("q", autocommit=True, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.rule("RCV-18", "CLP-35")
+@pytest.mark.parametrize(
+    ("wait", "milliseconds"),
+    [
+        (None, None),
+        (FOREVER, -1),
+        (0, 0),
+        (0.0, 0),
+        (5, 5000),
+        (0.0001, 1),  # not 0, which would not wait at all
+        (timedelta(milliseconds=1500), 1500),
+    ],
+)
+def test_a_wait_travels_in_milliseconds(wait: Wait, milliseconds: int | None) -> None:
+    assert wire_wait(wait) == milliseconds
 
 
 @pytest.mark.rule("DLG-28", "DLG-29")
