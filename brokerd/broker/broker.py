@@ -287,7 +287,7 @@ class Broker:
         self.held.close()
 
     def validation_code(self, message_type: str) -> str:
-        """Validation code of a type as applied at delivery (RCV-29)."""
+        """Validation code of a type as it is declared now (RCV-29)."""
         kind = self.message_types.get(message_type)
         return "N" if kind is None else kind.validation.code
 

@@ -581,7 +581,7 @@ class ClientSession(asyncio.Protocol):
         return self._sessions.judge(self, how)
 
     def validation(self, message_type: str) -> str:
-        """Validation code of a type as applied at delivery (RCV-29)."""
+        """Validation code of a type as it is declared now (RCV-29)."""
         return self.broker.validation_code(message_type)
 
     def now(self) -> float:

@@ -75,6 +75,20 @@ async def test_all_columns_when_browsed_and_when_received(daemon: Daemon, sessio
     assert again
 
 
+@pytest.mark.rule("RCV-29", "OBJ-20")
+@scenario
+async def test_the_letter_is_that_of_the_type_as_it_is_now(
+    daemon: Daemon, session: Session
+) -> None:
+    """A message that was delivered under a weaker check is not checked again."""
+    await talk(session, b"no JSON")
+    await session.alter("message_type", "Ask", validation="well_formed_json")
+    assert [one.validation for one in await browse(session, "shop")] == ["J"]
+    assert [(one.validation, one.body) for one in await take(session, "shop")] == [
+        ("J", b"no JSON")
+    ]
+
+
 @pytest.mark.rule("OBJ-47")
 @scenario
 async def test_browse_sees_committed_messages_and_disturbs_nobody(
