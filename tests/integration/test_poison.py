@@ -826,6 +826,29 @@ async def park(session: Session, count: int = 3) -> tuple[bytes, bytes]:
     return handle, bytes.fromhex(held["conversation_group_id"].replace("-", ""))
 
 
+@pytest.mark.rule("RCV-34", "RCV-20", "PBT-3")
+@pytest.mark.parametrize("selector", ["none", "group", "conversation"])
+def test_a_release_wakes_who_waits(tmp_path: Path, selector: str) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session, await daemon.session() as reader:
+            _, group = await park(session, 1)
+            async with session.transaction(inspect=True) as tx:
+                assert await tx.get_group("shop") is None
+            (target,) = [one for one in daemon.broker.endpoints.all() if one.group.held]
+            chosen = {"none": {}, "group": {"group": group}}.get(
+                selector, {"conversation": target.endpoint.handle}
+            )
+            asked = daemon.loop.create_task(take(reader, wait=600, **chosen))
+            await daemon.pass_time(60)
+            assert not asked.done()
+            await session.admin.release_group(group)
+            await daemon.pass_time(0.1)
+            assert asked.done()
+            assert await asked == [b"0"]
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("VIEW-14")
 @pytest.mark.rule("CLP-117")
 @pytest.mark.rule("CLP-116")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.app.app import App
+from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import DRAIN_WAIT, Session
 from brokerd.errors import GroupNotFound, QueueDisabled
 from tests.integration.activation import held_readers
@@ -65,6 +66,36 @@ def test_a_message_that_the_broker_makes_is_an_arrival(tmp_path: Path, kind: str
             await daemon.pass_time(6)
             told = [one for event, one in daemon.log.lines if event == "broker.activation"]
             assert [(one["queue"], one["why"]) for one in told] == [("desk", "arrival")]
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("RCV-34", "ACT-8")
+@pytest.mark.parametrize("outcome", [Park("by hand"), Retry(30)])
+def test_a_group_that_is_held_starts_a_reader_when_it_is_free(
+    tmp_path: Path, outcome: Park | Retry
+) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            tx = session.transaction()
+            (came,) = await tx.receive("shop")
+            tx.rollback(outcome)
+            await activate(session)
+            await session.send(handle, b"y", "Ask")
+            await daemon.pass_time(16)
+            assert not daemon.instance.readers.tasks()
+            gauges = {row.queue: row.gauges for row in daemon.instance.figures.rows()}["shop"]
+            assert (gauges["ready"], gauges["parked"]) == (0, 2)
+            if isinstance(outcome, Park):
+                await session.admin.release_group(came.group_id)
+            else:
+                await daemon.pass_time(14)
+            await daemon.pass_time(0.5)
+            assert len(daemon.instance.readers.tasks()) == 1
+            told = [one for event, one in daemon.log.lines if event == "broker.activation"]
+            assert [one["why"] for one in told] == ["arrival"]
 
     play(scenario, tmp_path)
 
