@@ -12,6 +12,7 @@ from collections.abc import Callable
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
+from brokerd.broker.dialog_events import Told, fields_of
 from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.transaction import Transaction
@@ -105,12 +106,7 @@ class DialogAdministration:
             CONVERSATION,
             subclass="end_with_cleanup",
             broker=broker.name,
-            conversation_id=show(before.conversation_id),
-            conversation_handle=show(before.handle),
-            service=before.service,
-            far_service=before.far_service,
-            state=str(before.state),
-            reason=reason,
+            **fields_of(Told("end_with_cleanup", before)) | {"reason": reason},
             by=who,
             peer_told=tell_peer,
         )

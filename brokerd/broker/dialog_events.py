@@ -66,6 +66,7 @@ def fields_of(told: Told) -> dict[str, object]:
 _TROUBLE: Final = frozenset(
     {
         "end_with_error",
+        "end_with_cleanup",
         "broker_error",
         "terminate",
         "received_error",
