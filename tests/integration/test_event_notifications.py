@@ -32,6 +32,10 @@ OPS = {"name": "ops", "queue": "spare", "contracts": [POST_EVENT_NOTIFICATION]}
 SERVICES = [*OBJECTS["service"], OPS]
 
 
+FIELDS = {"conversation_id", "handle", "role", "group", "state", "priority"}
+"""What each event about a dialog says of it (EVT-10)."""
+
+
 def notification(*events: str, **given: Any) -> dict[str, Any]:
     return {"name": "watch", "events": list(events), "service": "ops", **given}
 
@@ -313,6 +317,17 @@ async def test_the_view_of_notifications_comes_in_pages_and_by_choice(
 # What is told.
 
 
+KINDS = (
+    "MESSAGE_TYPE",
+    "CONTRACT",
+    "QUEUE",
+    "SERVICE",
+    "BROKER_PRIORITY",
+    "ROUTE",
+    "EVENT_NOTIFICATION",
+)
+
+
 @pytest.mark.rule("EVT-6", "EVT-11")
 @scenario
 async def test_what_a_broker_is_made_with_is_told_to_others_and_not_to_its_own(
@@ -344,6 +359,7 @@ async def test_objects_created_altered_and_dropped_are_told_once_that_is_committ
         "queue": [*OBJECTS["queue"], {"name": "new_q"}],
         "service": [*SERVICES, {"name": "urn:new", "queue": "new_q"}],
         "route": [{"name": "r", "service": "far", "address": "TCP://far:1"}],
+        "priority": [{"name": "p", "level": 7, "contract": "talk"}],
     }
     await fails(ObjectsRefused, session.apply({**daemon.objects, **more, "contract": [{}]}))
     await daemon.pass_time(1)
@@ -351,10 +367,7 @@ async def test_objects_created_altered_and_dropped_are_told_once_that_is_committ
     other = {**notification("DROP_QUEUE"), "name": "other"}
     await declare(daemon, session, watch, other, **more)
     created = await told(session)
-    assert [one["event"] for one in created] == [
-        f"CREATE_{kind}"
-        for kind in ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION")
-    ]
+    assert [one["event"] for one in created] == [f"CREATE_{kind}" for kind in KINDS]
     assert (created[2]["object_type"], created[2]["object_name"]) == ("QUEUE", "new_q")
     assert created[2]["actor"].startswith("client ")
     assert "is created" in created[2]["change"]
@@ -364,16 +377,25 @@ async def test_objects_created_altered_and_dropped_are_told_once_that_is_committ
         "queue": [*OBJECTS["queue"], {"name": "new_q", "status": "off"}],
         "service": [*SERVICES, {"name": "urn:new", "queue": "new_q", "contracts": ["new"]}],
         "route": [{"name": "r", "service": "far", "address": "TCP://far:2"}],
+        "priority": [{"name": "p", "level": 8, "contract": "talk"}],
     }
     await declare(daemon, session, watch, other, **altered)
     assert await names(session) == [
-        f"ALTER_{kind}" for kind in ("MESSAGE_TYPE", "QUEUE", "SERVICE", "ROUTE")
+        f"ALTER_{kind}" for kind in ("MESSAGE_TYPE", "QUEUE", "SERVICE", "BROKER_PRIORITY", "ROUTE")
     ]
-    await declare(daemon, session, watch)
+    replaced = {
+        **altered,
+        "contract": [*OBJECTS["contract"], {"name": "new", "types": {"New": "initiator"}}],
+    }
+    other = {**notification("DROP_QUEUE", "ALTER_QUEUE"), "name": "other"}
+    await declare(daemon, session, watch, other, **replaced)
     assert sorted(await names(session)) == sorted(
-        f"DROP_{kind}"
-        for kind in ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION")
+        f"{verb}_{kind}"
+        for verb in ("DROP", "CREATE")
+        for kind in ("CONTRACT", "EVENT_NOTIFICATION")
     )
+    await declare(daemon, session, watch)
+    assert sorted(await names(session)) == sorted(f"DROP_{kind}" for kind in KINDS)
 
 
 @pytest.mark.rule("EVT-9", "MON-16")
@@ -477,9 +499,71 @@ async def test_dialogs_and_groups_are_told_of_but_not_single_messages(
     assert begun["handle"] == show(handle)
     assert begun["conversation_id"] == show(got[0].conversation_id)
     assert (begun["state"], begun["priority"]) == ("SO", 5)
+    for one in of_dialogs:
+        assert one.keys() >= FIELDS
     groups = [one for one in seen if one["event"] == "BROKER_CONVERSATION_GROUP"]
     assert [one["subclass"] for one in groups] == ["create", "create", "drop", "drop"]
     assert groups[0]["group"] == begun["group"]
+
+
+@pytest.mark.rule("EVT-6")
+@scenario
+async def test_what_was_rolled_back_is_told_to_nobody(daemon: Daemon, session: Session) -> None:
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+    await session.send(handle, b"x", "Ask")
+    watch = notification("BROKER_CONVERSATION", "BROKER_CONVERSATION_GROUP")
+    await declare(daemon, session, watch)
+    tx = session.transaction()
+    (got,) = await tx.receive("shop")
+    await tx.begin_dialog("urn:desk", "urn:shop", "talk")
+    await tx.end(got.handle)
+    await tx.end(handle, 7, "enough")
+    await tx.get_group("spare")  # answered, so all of it is done
+    tx.rollback()
+    await daemon.pass_time(1)
+    assert await told(session) == []
+    await session.end(handle)
+    await daemon.pass_time(1)
+    assert [one["subclass"] for one in await told(session)] == [
+        "end",
+        "received_end",
+        "received_end_ack",
+        "drop",
+    ]
+
+
+@pytest.mark.rule("EVT-6", "EVT-9", "PSN-2", "PBT-3")
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["BROKER_QUEUE_DISABLED", "QUEUE_STATUS_CHANGED"]),
+        ({"poison_mode": "park", "poison_threshold": 5, "poison_backoff": "1ms"}, ["GROUP_PARKED"]),
+    ],
+)
+def test_poison_is_told_though_its_transactions_were_rolled_back(
+    tmp_path: Path, options: dict[str, object], names: list[str]
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            events = ("BROKER_QUEUE_DISABLED", "QUEUE_STATUS_CHANGED", "GROUP_PARKED")
+            await declare(daemon, session, notification(*events, queue="shop"))
+            await session.alter("queue", "shop", **options)
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"bad", "Ask")
+            for _ in range(5):
+                tx = session.transaction()
+                assert await tx.receive("shop", wait=5)
+                tx.rollback()
+            await daemon.pass_time(1)
+            got = {one["event"]: one for one in await told(session)}
+            assert sorted(got) == names
+            for one in got.values():
+                assert (one["broker"], one["queue"]) == ("main", "shop")
+            if not options:
+                assert got["BROKER_QUEUE_DISABLED"]["rollbacks"] == 5
+                assert got["QUEUE_STATUS_CHANGED"]["actor"] == "poison handling"
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("EVT-10", "MON-16")
@@ -495,6 +579,10 @@ async def test_what_ends_a_dialog_before_its_time_is_logged_where_nobody_subscri
     await session.end(got.handle, 7, "broken")
     short = await session.begin_dialog("urn:desk", "urn:shop", "talk", 60)
     assert short
+    await daemon.switch("shop", on=False)
+    ended = await session.begin_dialog("urn:desk", "urn:shop", "talk", 65)
+    await session.send(ended, b"waits", "Ask")
+    await session.end(ended)
     await daemon.pass_time(70)
     logged = [fields for event, fields in daemon.log.lines if event == CONVERSATION]
     assert [(one["subclass"], one["role"], one.get("code")) for one in logged] == [
@@ -502,8 +590,11 @@ async def test_what_ends_a_dialog_before_its_time_is_logged_where_nobody_subscri
         ("end_with_error", "target", 7),
         ("received_error", "initiator", 7),
         ("broker_error", "initiator", -8489),
+        ("terminate", "initiator", None),
     ]
     assert logged[1]["handle"] == show(got.handle)
+    for one in logged:
+        assert one.keys() >= {*FIELDS, "service", "far_service", "contract"}
 
 
 @pytest.mark.rule("EVT-1", "EVT-10", "MON-16")
@@ -773,6 +864,10 @@ async def test_a_clean_up_is_told_with_who_did_it_and_why(daemon: Daemon, sessio
     *_, last = await told(session)
     assert (last["subclass"], last["reason"]) == ("end_with_cleanup", "nobody knows it")
     assert last["by"].startswith("client ")
+    assert last.keys() >= FIELDS
+    assert (last["handle"], last["role"], last["state"]) == (show(handle), "initiator", "SO")
+    (row,) = await session.view("error_events")
+    assert (row["conversation_handle"], row["is_initiator"]) == (show(handle), True)
 
 
 async def clean_up(daemon: Daemon, handle: Handle) -> None:

@@ -16,7 +16,7 @@ from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.execution import OneShot, Work
 from brokerd.sessions.interactive import OpenTx
 from brokerd.sessions.session import ClientSession
-from tests.integration.one_daemon import ADDRESS, Daemon, play
+from tests.integration.one_daemon import ADDRESS, Daemon, live_of, play
 from tests.integration.scenarios import Collected, Program, alone, given
 
 ME = b"client id 000001"
@@ -506,6 +506,20 @@ async def test_silence_ends_a_connection_only_if_it_holds_something(daemon: Daem
     assert holding.is_gone()
     await daemon.pass_time(3600)
     assert not silent.is_gone()
+
+
+@pytest.mark.rule("GRP-23", "CLP-61")
+@scenario()
+async def test_a_client_that_fell_silent_loses_its_locks_within_the_limit(daemon: Daemon) -> None:
+    raw = await holding(daemon)
+    group = live_of(daemon, H).group
+    await daemon.pass_time(30)
+    assert group.holder is not None
+    await daemon.pass_time(15)
+    assert group.holder is None
+    assert raw.is_gone()
+    other = await client(daemon, b"client id 000002")
+    assert await received(other, 2, 1) == []
 
 
 @pytest.mark.rule("CLP-30", "CLP-31")
