@@ -639,6 +639,30 @@ async def test_readers_that_fail_are_told(daemon: Daemon, session: Session) -> N
     assert "no_such_module" in failed["error"]
 
 
+@pytest.mark.rule("EVT-10")
+@pytest.mark.parametrize(("handler", "ends"), [("idle", "ended"), ("leaves_open", "aborted")])
+def test_readers_are_told_of_with_how_many_there_are(
+    tmp_path: Path, handler: str, ends: str
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await declare(daemon, session, notification("BROKER_ACTIVATION"))
+            module = "handlers" if handler == "idle" else "activation.held_readers"
+            chosen = {"handler": f"tests.integration.{module}:{handler}", "status": "on"}
+            await session.alter("queue", "shop", activation=chosen, poison_handling="off")
+            handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
+            await session.send(handle, b"x", "Ask")
+            await daemon.pass_time(1)
+            seen = await told(session)
+            assert [(one["subclass"], one["active"]) for one in seen[:2]] == [
+                ("started", 1),
+                (ends, 0),
+            ]
+            assert {one["queue"] for one in seen} == {"shop"}
+
+    play(program, tmp_path)
+
+
 # Healing.
 
 
