@@ -107,8 +107,11 @@ async def test_what_has_waited_counts_after_a_restart_too(daemon: Daemon, sessio
 @pytest.mark.rule("PBT-16")
 @scenario
 async def test_ageing_is_a_duration_or_off(daemon: Daemon, session: Session) -> None:
-    for wrong in ("soon", "0s", "2d", -1, True):
+    for wrong in ("soon", "0s", "0.9ms", "86401s", "2d", -1, True):
         await fails(ObjectsRefused, declare_ageing(daemon, session, wrong))
     assert daemon.broker.queues["shop"].queue.receive_ageing is None
+    for right, microseconds in (("1ms", 1000), ("1d", 86_400_000_000)):
+        await declare_ageing(daemon, session, right)
+        assert daemon.broker.queues["shop"].queue.receive_ageing == microseconds
     await declare_ageing(daemon, session, False)
     assert msgspec.structs.asdict(daemon.broker.queues["shop"].queue)["receive_ageing"] is None

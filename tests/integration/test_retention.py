@@ -348,17 +348,21 @@ def test_at_the_limit_the_oldest_are_dropped(tmp_path: Path, limit: dict[str, in
 
 
 @pytest.mark.rule("PBT-24")
-@keeping({"max_rows": 2, "policy": "archive", "archive": "spare"})
-async def test_at_the_limit_the_oldest_move_to_the_archive(
-    daemon: Daemon, session: Session
-) -> None:
-    mine, _ = await exchange(session, count=2)
-    assert sorted(await kept(session, "spare")) == [(3, "Ask", b"ask0"), (3, "Ask", b"ask1")]
-    assert [body for _, _, body in await kept(session)] == [b"answer0", b"answer1"]
-    await session.end(mine)
-    assert await kept(session) == []
-    assert len(await kept(session, "spare")) == 2  # those stay
-    assert await take(session, "spare") == []
+@pytest.mark.parametrize("limit", [{"max_rows": 2}, {"max_bytes": 14}])
+def test_at_the_limit_the_oldest_move_to_the_archive(tmp_path: Path, limit: dict[str, int]) -> None:
+    async def program(daemon: Daemon) -> None:
+        await retain(daemon, {**limit, "policy": "archive", "archive": "spare"})
+        async with await daemon.session() as session:
+            mine, _ = await exchange(session, count=2)
+            archived = [(3, "Ask", b"ask0"), (3, "Ask", b"ask1")]
+            assert sorted(await kept(session, "spare")) == archived
+            assert [body for _, _, body in await kept(session)] == [b"answer0", b"answer1"]
+            await session.end(mine)
+            assert await kept(session) == []
+            assert len(await kept(session, "spare")) == 2  # those stay
+            assert await take(session, "spare") == []
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("RCV-31")

@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.broker.queues import WindowOptions
+from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.clock import SECOND
 from brokerd.errors import BrokerError, InvalidArgument
@@ -577,6 +578,85 @@ def test_depth_equals_a_full_scan_at_every_commit(seed: int, tmp_path: Path) -> 
     play(program, tmp_path, seed=seed, window=WindowOptions(window_messages=6, page_messages=3))
 
 
+@pytest.mark.rule("PBT-20", "PBT-3", "RCV-34")
+@pytest.mark.parametrize("mode", ["park", "disable_queue"])
+@pytest.mark.parametrize("seed", range(5))
+def test_depth_equals_a_full_scan_while_groups_are_held(
+    seed: int, mode: str, tmp_path: Path
+) -> None:
+    """Parked, waiting for their next attempt, released, discarded or ended; some are larger than
+    the window."""
+
+    async def program(daemon: Daemon) -> None:
+        queues = [
+            {**one, "poison_mode": mode, "poison_threshold": 3 if mode == "park" else 9}
+            if one["name"] == "shop"
+            else one
+            for one in OBJECTS["queue"]
+        ]
+        daemon.objects = {**OBJECTS, "queue": queues}
+        rng = Random(seed)
+        session = await daemon.session()
+        await session.apply(daemon.objects)
+        open_ones = [await talk(session) for _ in range(4)]
+        for step in range(60):
+            with suppress(BrokerError):
+                await one_verb_about_held_groups(rng, daemon, session, open_ones)
+            await check_depth(daemon)
+            if step % 20 == 19:
+                await session.close()
+                await daemon.restart()
+                session = await daemon.session()
+                await check_depth(daemon)
+                await session.alter("queue", "shop", status="on")
+                await hold(session, 1, Park("before all of it was counted"))
+                await check_depth(daemon)
+        await session.close()
+
+    play(program, tmp_path, seed=seed, window=WindowOptions(window_messages=6, page_messages=3))
+
+
+async def hold(session: Session, most: int, outcome: Park | Retry | None) -> None:
+    """Receive so many messages, and roll back with this outcome."""
+    tx = session.transaction()
+    await tx.receive("shop", most)
+    tx.rollback(outcome)
+    await session.status()
+
+
+async def one_verb_about_held_groups(
+    rng: Random, daemon: Daemon, session: Session, open_ones: list[bytes]
+) -> None:
+    """Something of `one_verb`, or something that holds a group or frees it."""
+    what = rng.random()
+    held = [group for group, one in daemon.broker.held.by_id.items() if one.holds]
+    if what < 0.3:
+        outcome = rng.choice([None, Park("by hand"), Retry(rng.randint(1, 9)), Retry(2)])
+        await hold(session, rng.randint(1, 4), outcome)
+    elif what < 0.4:
+        await daemon.pass_time(rng.randint(1, 5))
+    elif what < 0.6 and held:
+        group, admin = rng.choice(held), session.admin
+        deed = rng.randint(0, 3)
+        if deed == 0:
+            await admin.release_group(group)
+        elif deed == 1:
+            await admin.discard_group(group, everything=rng.random() < 0.5)
+        elif deed == 2:
+            await admin.end_group(group, 7, "gone")
+        else:
+            await admin.edit_group(group, b"edited", as_it_is=True)
+    elif what < 0.63:
+        await session.alter("queue", "shop", status="on")
+    elif what < 0.68:
+        async with session.transaction() as tx:
+            handle = rng.choice(open_ones)
+            for number in range(15):  # more than memory has room for
+                await tx.send(handle, b"%d" % number, "Ask")
+    else:
+        await one_verb(rng, session, open_ones)
+
+
 @pytest.mark.rule("PBT-20", "VIEW-4", "DLP-11", "VIEW-1")
 @scenario
 async def test_messages_of_which_a_part_is_missing_are_counted(
@@ -654,11 +734,18 @@ async def check_depth(daemon: Daemon) -> None:
     await daemon.pass_time(0.01)
     broker = daemon.broker
     broker.store.sweep()
-    asked = f"SELECT queue_key, count(*) FROM {WAITING} GROUP BY 1"
-    scanned = await broker.store.run(lambda connection: dict(connection.execute(asked).fetchall()))
+    asked = (
+        f"SELECT queue_key, group_id, count(*) FROM {WAITING} JOIN conversation_endpoints"
+        " USING (endpoint_key) GROUP BY 1, 2"
+    )
+    scanned = await broker.store.run(lambda connection: connection.execute(asked).fetchall())
+    held = {group for group, one in broker.held.by_id.items() if one.holds}
     for queue in broker.queues.values():
-        assert queue.depth.ready == scanned.get(queue.queue.key, 0), queue.name
-        assert queue.depth.parked == 0
+        depth = {True: 0, False: 0}
+        for key, group, count in scanned:
+            if key == queue.queue.key:
+                depth[group in held] += count
+        assert (queue.depth.ready, queue.depth.parked) == (depth[False], depth[True]), queue.name
 
 
 # Routes.

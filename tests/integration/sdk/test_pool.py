@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,38 @@ async def test_by_default_a_dialog_lasts_10_minutes_or_10000_messages(
     assert (await bk.post("warehouse", Order("3"))).handle == first.handle  # the last on it
     assert (await bk.post("warehouse", Order("4"))).handle != first.handle
     assert PoolOptions().messages == 10_000  # `test_a_dialog_gives_way` says what it does
+
+
+@pytest.mark.rule("PBT-22")
+async def test_each_pair_contract_and_partition_has_a_dialog_of_its_own(
+    brokerd_instance: RigInstance,
+) -> None:
+    other = Contract("other/v1", initiator=[Order])
+    await declare(brokerd_instance)
+    bk = brokerd_instance.session
+    await bk.declare(other, service="kiosk")
+    await bk.declare(orders, other, service="store", target=True)
+    await bk.declare(other, service="warehouse", target=True)
+    async with bk.new_pool(PoolOptions()) as pool:
+
+        async def handle(*key: Any, partition: str = "") -> bytes:
+            (receipt,) = await pool.send_many(*key, [(partition, Order("A1"))])
+            return receipt.handle
+
+        keys = [
+            ("shop", "warehouse", orders),
+            ("shop", "warehouse", other),
+            ("shop", "store", orders),
+            ("kiosk", "warehouse", orders),
+        ]
+        first = [await handle(*key) for key in keys]
+        first.append(await handle(*keys[0], partition="b"))
+        assert len(set(first)) == len(first)
+        again = [await handle(*key) for key in keys]
+        assert again == first[:4]
+        for queue in ("warehouse_q", "store_q"):
+            while got := await bk.receive(queue, autocommit=True):
+                await bk.end(got[0].handle)
 
 
 @pytest.mark.rule("PBT-22")
