@@ -61,6 +61,15 @@ async def spins(session):
     while True:
         pass
 
+async def finishes_when_told(session):
+    import asyncio, signal
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    async with session.transaction() as tx:
+        for message in await tx.receive("warehouse_q", 1):
+            await told.wait()
+            await tx.end(message.handle, 1, "finished in time")
+
 def plain(session):
     pass
 
@@ -375,6 +384,24 @@ async def test_one_that_rolls_back_for_ever_is_counted(
         assert ended in told[0][1]
         await use(session, "stock:answer")
         assert (await answered(session, handle)).startswith("by ")
+
+
+@pytest.mark.rule("PBT-25", "CLP-118")
+async def test_draining_sends_a_process_the_signal_to_stop(serving: Serving) -> None:
+    async with serving.session() as session:
+        await use(session, "stock:finishes_when_told")
+        handle = await ask(session)
+
+        async def receives() -> bool:
+            now = await row(session, "queue_monitors", "queue_id")
+            return bool(now["state"] == "RECEIVES_OCCURRING")
+
+        await until(receives)
+        done = await session.admin.drain_queue("warehouse_q", grace=20)
+        assert (done.ended, done.stopped, done.left) == (1, 0, 0)
+        assert await answered(session, handle) == "finished in time"
+        now = await row(session, "service_queues", "name")
+        assert (now["is_activation_enabled"], now["is_receive_enabled"]) == (False, True)
 
 
 @pytest.mark.rule("REL-28", "ACT-51", "FP-8")
