@@ -616,6 +616,15 @@ def test_depth_equals_a_full_scan_while_groups_are_held(
     play(program, tmp_path, seed=seed, window=WindowOptions(window_messages=6, page_messages=3))
 
 
+async def move_one(rng: Random, session: Session) -> None:
+    """Move a conversation of the shop into the group of another one."""
+    there = await session.view("conversation_endpoints", where={"service_id": "urn:shop"})
+    one, other = rng.choices(there, k=2) if there else (None, None)
+    if one is not other:
+        group = parse(other["conversation_group_id"])
+        await session.move(parse(one["conversation_handle"]), group)
+
+
 async def hold(session: Session, most: int, outcome: Park | Retry | None) -> None:
     """Receive so many messages, and roll back with this outcome."""
     tx = session.transaction()
@@ -637,15 +646,14 @@ async def one_verb_about_held_groups(
         await daemon.pass_time(rng.randint(1, 5))
     elif what < 0.6 and held:
         group, admin = rng.choice(held), session.admin
-        deed = rng.randint(0, 3)
-        if deed == 0:
-            await admin.release_group(group)
-        elif deed == 1:
-            await admin.discard_group(group, everything=rng.random() < 0.5)
-        elif deed == 2:
-            await admin.end_group(group, 7, "gone")
-        else:
-            await admin.edit_group(group, b"edited", as_it_is=True)
+        await rng.choice(
+            [
+                lambda: admin.release_group(group),
+                lambda: admin.discard_group(group, everything=rng.random() < 0.5),
+                lambda: admin.end_group(group, 7, "gone"),
+                lambda: admin.edit_group(group, b"edited", as_it_is=True),
+            ]
+        )()
     elif what < 0.63:
         await session.alter("queue", "shop", status="on")
     elif what < 0.68:
@@ -653,6 +661,8 @@ async def one_verb_about_held_groups(
             handle = rng.choice(open_ones)
             for number in range(15):  # more than memory has room for
                 await tx.send(handle, b"%d" % number, "Ask")
+    elif what < 0.76:
+        await move_one(rng, session)
     else:
         await one_verb(rng, session, open_ones)
 
