@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -373,6 +374,36 @@ async def test_a_lock_timeout_names_session_verb_and_age_of_the_holder(
     assert "open for 30" in error.message
     assert (error.code, error.retryable) == ("lock_timeout", True)
     await other.close()
+
+
+@pytest.mark.rule("GRP-11")
+@scenario
+async def test_a_commit_that_is_not_durable_for_long_is_waited_for(
+    daemon: Daemon, session: Session
+) -> None:
+    mine, yours = await answered(session)
+    await session.send(mine, b"1", "Ask")
+    other, third = await daemon.session(), await daemon.session()
+    async with closing(other, third):
+        tx = session.transaction()
+        assert bodies(await tx.receive("shop")) == [b"1"]
+        joined = daemon.broker.store.join
+
+        def late(changes: Any, done: Callable[[], None], *, urgent: bool = True) -> None:
+            daemon.loop.call_later(100, lambda: joined(changes, done, urgent=urgent))
+
+        daemon.broker.store.join = late  # type: ignore[method-assign]  # a disk that stands still
+        committing = asyncio.create_task(tx.commit())
+        await daemon.pass_time(0.1)
+        daemon.broker.store.join = joined  # type: ignore[method-assign]
+        sending = asyncio.create_task(other.send(yours, b"2", "Answer"))
+        behind = asyncio.create_task(third.send(yours, b"3", "Answer"))
+        await daemon.pass_time(95)
+        assert not committing.done()
+        assert not sending.done()
+        assert not behind.done()
+        await asyncio.gather(committing, sending, behind)
+    assert bodies(await take(session, "desk")) == [b"2", b"3"]
 
 
 @pytest.mark.rule("GRP-12", "ERR-B1")

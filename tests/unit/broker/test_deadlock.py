@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.groups import Group, LockWait, deadlock_of
+from brokerd.broker.groups import Group, LockWait, deadlock_of, ends_by_itself
 
 
 class Holder:
@@ -18,6 +18,7 @@ class Holder:
         self.opened = opened
         self.locked: list[Group] = []
         self.ready: dict[Group, None] = {}
+        self.idle, self.receiving = False, None
         self._waits_for: Group | None = None
 
     @property
@@ -69,6 +70,33 @@ def test_the_circle_has_only_those_that_are_on_it() -> None:
     stand(holders[3], groups[1])  # behind the bystander, and a circle with 1 and 2
     found: list[Any] = deadlock_of(holders[3])  # type: ignore[arg-type]  # as above
     assert found == [holders[3], holders[1], holders[2]]
+
+
+@pytest.mark.rule("GRP-11")
+@pytest.mark.parametrize(
+    ("last", "ends"), [("works", True), ("is idle", False), ("waits for a message", False)]
+)
+@pytest.mark.parametrize("between", [0, 1, 3])
+def test_it_is_the_last_that_is_waited_for_who_decides(last: str, ends: bool, between: int) -> None:
+    """A holder that waits for a lock ends by itself if the holder of that one does."""
+    holders: list[Any] = [Holder() for _ in range(between + 1)]
+    groups = [group() for _ in holders]
+    for one, its in zip(holders, groups, strict=True):
+        its.lock(one)
+    for one, wanted in zip(holders[:-1], groups[1:], strict=True):
+        stand(one, wanted)
+    holders[-1].idle = last == "is idle"
+    holders[-1].receiving = object() if last == "waits for a message" else None
+    assert ends_by_itself(holders[0]) is ends
+
+
+@pytest.mark.rule("GRP-11")
+def test_an_idle_one_on_the_way_is_enough() -> None:
+    first, last, lock = Holder(), Holder(), group()
+    lock.lock(last)
+    stand(first, lock)
+    first.idle = True
+    assert not ends_by_itself(first)  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.rule("GRP-12", "REL-32")
