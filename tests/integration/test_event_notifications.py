@@ -541,7 +541,7 @@ async def test_what_was_rolled_back_is_told_to_nobody(daemon: Daemon, session: S
     ],
 )
 def test_poison_is_told_though_its_transactions_were_rolled_back(
-    tmp_path: Path, options: dict[str, object], names: list[str]
+    tmp_path: Path, options: dict[str, Any], names: list[str]
 ) -> None:
     async def program(daemon: Daemon) -> None:
         async with await daemon.session() as session:

@@ -129,6 +129,7 @@ def test_who_switched_a_queue_and_when_is_shown(tmp_path: Path) -> None:
             assert await shown("shop") == (None, None, None)
             await session.create("queue", "new", status="off")
             assert (await shown("new"))[0] == "created_off"
+            changed: tuple[Any, ...] = ()
             for status in ("off", "on"):
                 await daemon.pass_time(5)
                 await session.alter("queue", "shop", status=status)
@@ -352,6 +353,7 @@ def test_connections_that_are_cut_park_the_group_in_the_end(tmp_path: Path) -> N
         async with await daemon.session() as session:
             await session.alter("queue", "shop", poison_mode="park", poison_disconnects=3)
             await send(session)
+            group: dict[str, Any] = {}
             for number in range(1, 4):
                 cut = await daemon.session()
                 assert await cut.transaction().receive("shop", 1)
@@ -835,10 +837,12 @@ def test_a_release_wakes_who_waits(tmp_path: Path, selector: str) -> None:
             async with session.transaction(inspect=True) as tx:
                 assert await tx.get_group("shop") is None
             (target,) = [one for one in daemon.broker.endpoints.all() if one.group.held]
-            chosen = {"none": {}, "group": {"group": group}}.get(
-                selector, {"conversation": target.endpoint.handle}
-            )
-            asked = daemon.loop.create_task(take(reader, wait=600, **chosen))
+            selectors: dict[str, dict[str, Any]] = {
+                "none": {},
+                "group": {"group": group},
+                "conversation": {"conversation": target.endpoint.handle},
+            }
+            asked = daemon.loop.create_task(take(reader, wait=600, **selectors[selector]))
             await daemon.pass_time(60)
             assert not asked.done()
             await session.admin.release_group(group)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Container
 from contextlib import suppress
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -183,7 +184,8 @@ async def test_what_cannot_be_right_is_refused(daemon: Daemon, session: Session)
             error = await fails(InvalidArgument, tx.receive("shop", groups=wrong))  # type: ignore[arg-type]
             assert "groups" in error.message
             assert "1000" in (error.hint or "")
-        for selector in ({"conversation": handle}, {"group": handle}):
+        selectors: list[dict[str, Any]] = [{"conversation": handle}, {"group": handle}]
+        for selector in selectors:
             named = await fails(InvalidArgument, tx.receive("desk", **selector, groups=2))
             assert "groups" in named.message
         assert bodies(await tx.receive("shop", groups=2)) == [b"one"]

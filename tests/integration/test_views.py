@@ -619,8 +619,8 @@ def test_depth_equals_a_full_scan_while_groups_are_held(
 async def move_one(rng: Random, session: Session) -> None:
     """Move a conversation of the shop into the group of another one."""
     there = await session.view("conversation_endpoints", where={"service_id": "urn:shop"})
-    one, other = rng.choices(there, k=2) if there else (None, None)
-    if one is not other:
+    if len(there) > 1:
+        one, other = rng.sample(there, k=2)
         group = parse(other["conversation_group_id"])
         await session.move(parse(one["conversation_handle"]), group)
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -105,7 +104,7 @@ async def test_each_pair_contract_and_partition_has_a_dialog_of_its_own(
     await bk.declare(other, service="warehouse", target=True)
     async with bk.new_pool(PoolOptions()) as pool:
 
-        async def handle(*key: Any, partition: str = "") -> bytes:
+        async def handle(key: tuple[str, str, Contract], partition: str = "") -> bytes:
             (receipt,) = await pool.send_many(*key, [(partition, Order("A1"))])
             return receipt.handle
 
@@ -115,10 +114,10 @@ async def test_each_pair_contract_and_partition_has_a_dialog_of_its_own(
             ("shop", "store", orders),
             ("kiosk", "warehouse", orders),
         ]
-        first = [await handle(*key) for key in keys]
-        first.append(await handle(*keys[0], partition="b"))
+        first = [await handle(key) for key in keys]
+        first.append(await handle(keys[0], "b"))
         assert len(set(first)) == len(first)
-        again = [await handle(*key) for key in keys]
+        again = [await handle(key) for key in keys]
         assert again == first[:4]
         for queue in ("warehouse_q", "store_q"):
             while got := await bk.receive(queue, autocommit=True):
