@@ -7,8 +7,8 @@ Each operation writes one line to the event log: who, what, before and after.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import msgspec
@@ -82,8 +82,7 @@ class Operations:
     async def enable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
         """Delivery on, identifier kept (MAN-2). `DuplicateBroker`: it is in use here (OBJ-3)."""
         _refuse_msdb(broker)
-        async with self._alone(broker, how, actor, "enable"):
-            self.refuse_duplicate(broker.broker_id, broker)
+        async with self._alone(broker, how, actor, "enable", under=broker.broker_id):
             await self._switch(broker, on=True)
         await self._around.expire(broker)
         return self._shown(broker)
@@ -100,8 +99,8 @@ class Operations:
     ) -> dict[str, object]:
         """End every dialog with an error, -9719 here and -9720 at the peer (MAN-5)."""
         _refuse_msdb(broker)
-        self.refuse_duplicate(broker.broker_id, broker)
-        async with self._alone(broker, how, actor, ERROR_CONVERSATIONS) as counts:
+        under = broker.broker_id
+        async with self._alone(broker, how, actor, ERROR_CONVERSATIONS, under=under) as counts:
             await self._switch(
                 broker, on=False, reason=ERROR_CONVERSATIONS, unfinished=ERROR_CONVERSATIONS
             )
@@ -116,8 +115,7 @@ class Operations:
         _refuse_msdb(broker)
         if broker_id == broker.broker_id:
             return self._shown(broker)
-        self.refuse_duplicate(broker_id, broker)
-        async with self._alone(broker, how, actor, NEW_BROKER) as counts:
+        async with self._alone(broker, how, actor, NEW_BROKER, under=broker_id) as counts:
             await self._switch(
                 broker, on=False, reason=NEW_BROKER, unfinished=f"{NEW_BROKER} {show(broker_id)}"
             )
@@ -133,21 +131,34 @@ class Operations:
         if not what:
             return
         wanted = BrokerId(parse(argument)) if argument else broker.broker_id
-        self.refuse_duplicate(wanted, broker)
         before = self._shown(broker)
         counts: Counter[str] = Counter()
-        if what == ERROR_CONVERSATIONS:
-            counts.update(await self._error_all(broker))
-            await self._switch(broker, on=True)
-        else:
-            counts.update(await self._remove_all(broker))
-            await self._rename(broker, wanted)
+        with self._reserved(wanted, broker):
+            if what == ERROR_CONVERSATIONS:
+                counts.update(await self._error_all(broker))
+                await self._switch(broker, on=True)
+            else:
+                counts.update(await self._remove_all(broker))
+                await self._rename(broker, wanted)
         self._audit(what, "the daemon, which finishes what was begun", before, broker, counts)
 
-    def refuse_duplicate(self, broker_id: BrokerId, broker: Broker) -> None:
-        """`DuplicateBroker` if another broker here delivers under this identifier (OBJ-3)."""
+    @contextmanager
+    def _reserved(self, broker_id: BrokerId | None, broker: Broker) -> Iterator[None]:
+        """Keep other brokers from delivering under this identifier until this one does (OBJ-3).
+
+        Raises:
+            DuplicateBroker: another broker here delivers under it, or is about to."""
+        if broker_id is not None:
+            self._refuse_duplicate(broker_id, broker)
+        broker.reserved_id = broker_id
+        try:
+            yield
+        finally:
+            broker.reserved_id = None
+
+    def _refuse_duplicate(self, broker_id: BrokerId, broker: Broker) -> None:
         for other in self._brokers.values():
-            if other is not broker and other.enabled and other.broker_id == broker_id:
+            if other is not broker and other.delivers_under(broker_id):
                 raise DuplicateBroker(
                     f"broker {other.name!r} delivers under the identifier {show(broker_id)} "
                     f"already, so {broker.name!r} cannot"
@@ -157,14 +168,26 @@ class Operations:
 
     @asynccontextmanager
     async def _alone(
-        self, broker: Broker, how: Exclusion, actor: str, what: str
+        self,
+        broker: Broker,
+        how: Exclusion,
+        actor: str,
+        what: str,
+        *,
+        under: BrokerId | None = None,
     ) -> AsyncIterator[Counter[str]]:
-        """Nothing of the broker's clients runs meanwhile (MAN-1); the operation is audited."""
+        """Nothing of the broker's clients runs meanwhile (MAN-1); the operation is audited.
+
+        `under`: the identifier under which the operation switches delivery on, if it does. It is
+        checked before anybody waits, and again after, since another broker may have it by then."""
         before = self._shown(broker)
         counts: Counter[str] = Counter()
+        if under is not None:
+            self._refuse_duplicate(under, broker)
         await self._around.hold(broker, how.force, how.wait)
         try:
-            yield counts
+            with self._reserved(under, broker):
+                yield counts
         finally:
             self._around.release(broker)
         self._audit(what, actor, before, broker, counts)

@@ -120,6 +120,8 @@ class Broker:
         self.broker_id: BrokerId = store.identity.broker_id
         self.enabled = store.identity.is_broker_enabled
         """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
+        self.reserved_id: BrokerId | None = None
+        """The identifier under which an operation that runs will switch delivery on (OBJ-3)."""
         self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival, self._on_empty = on_arrival, on_empty
@@ -195,6 +197,11 @@ class Broker:
         self.enabled, self.broker_id = identity.is_broker_enabled, identity.broker_id
         for queue in self.queues.values():
             queue.broker_id = identity.broker_id
+
+    def delivers_under(self, broker_id: BrokerId) -> bool:
+        """Return whether it delivers under this identifier, or an operation that runs is about to
+        make it do so (OBJ-3)."""
+        return broker_id == self.reserved_id or (self.enabled and broker_id == self.broker_id)
 
     def use_catalog(self, catalog: Catalog) -> None:
         """Take over the objects as they now are; queues keep what they hold."""

@@ -5,10 +5,12 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -636,6 +638,111 @@ async def test_two_brokers_with_one_identifier_do_not_both_deliver(place: Place)
     state = await place.main.admin.new_broker("west")
     assert state.is_broker_enabled
     assert state.broker_id != east["broker_id"]
+
+
+@pytest.mark.rule("OBJ-3", "MAN-2", "MAN-5", "MAN-6")
+@pytest.mark.parametrize("what", ["enable", "error_conversations", "new_broker"])
+def test_another_broker_that_got_the_identifier_meanwhile_keeps_it(
+    what: str, tmp_path: Path
+) -> None:
+    """The operation was allowed when it was asked for, and then waits for an open transaction."""
+
+    @scenario
+    async def run(place: Place) -> None:
+        admin = place.main.admin
+        if what != "new_broker":
+            await place.daemon.stop()
+            copy_store(place.folder, "main", "west")
+            await place.daemon.start()
+        await admin.disable("main")
+        other = await place.daemon.session()
+        tx = other.transaction()
+        await tx.begin_dialog("urn:desk", "urn:shop", "talk")
+        await tx.receive("shop")
+        asked = {
+            "enable": lambda: admin.enable("main"),
+            "error_conversations": lambda: admin.error_conversations("main"),
+            "new_broker": lambda: admin.new_broker("main", broker_id=NEW_ID),
+        }
+        operation = place.daemon.loop.create_task(asked[what]())
+        await place.daemon.pass_time(1)
+        assert not operation.done()
+        if what == "new_broker":
+            await admin.new_broker("east", broker_id=NEW_ID)
+        else:
+            await admin.enable("west")
+        rival = "east" if what == "new_broker" else "west"
+        tx.rollback()
+        with pytest.raises(DuplicateBroker, match=f"'{rival}' delivers under"):
+            await operation
+        assert not (await place.broker("main"))["is_broker_enabled"]
+        assert (await place.broker(rival))["is_broker_enabled"]
+        await other.close()
+
+    run(tmp_path)
+
+
+@pytest.mark.rule("OBJ-3", "MAN-5", "MAN-6")
+@pytest.mark.parametrize("what", ["error_conversations", "new_broker"])
+def test_the_identifier_of_an_operation_that_runs_is_taken(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delivery is off while it runs, and on under that identifier when it is done."""
+
+    @scenario
+    async def run(place: Place) -> None:
+        await place.daemon.stop()
+        copy_store(place.folder, "main", "west")
+        await place.daemon.start()
+        refused: list[DuplicateBroker] = []
+        batch = sweeps.batch
+
+        async def meanwhile(broker: Broker, *arguments: Any) -> Any:
+            assert not broker.enabled
+            with pytest.raises(DuplicateBroker) as caught:
+                if what == "new_broker":
+                    await place.east.admin.new_broker("west", broker_id=NEW_ID)
+                else:
+                    await place.east.admin.enable("west")
+            refused.append(caught.value)
+            return await batch(broker, *arguments)
+
+        monkeypatch.setattr(sweeps, "batch", meanwhile)
+        if what == "new_broker":
+            await place.main.admin.new_broker("main", broker_id=NEW_ID)
+        else:
+            await place.main.admin.error_conversations("main")
+        assert len(refused) == 1
+        assert (await place.broker("main"))["is_broker_enabled"]
+        assert not (await place.broker("west"))["is_broker_enabled"]
+
+    run(tmp_path)
+
+
+@pytest.mark.rule("OBJ-3", "MAN-5")
+@scenario
+async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place: Place) -> None:
+    copy, away = place.folder / "west.db", place.folder / "elsewhere"
+    await place.daemon.stop()
+    copy_store(place.folder, "main", "west")
+    copy.rename(away)
+    with sqlite3.connect(place.folder / "msdb.db") as msdb:
+        msdb.execute("INSERT INTO known_brokers VALUES ('west', ?)", (bytes(16),))
+    msdb.close()
+    await place.daemon.start()
+    batch = sweeps.batch
+
+    async def meanwhile(broker: Broker, *arguments: Any) -> Any:
+        away.rename(copy)
+        await place.daemon.instance.absent.try_again()
+        return await batch(broker, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps, "batch", meanwhile)
+        await place.main.admin.error_conversations("main")
+    assert (await place.broker("main"))["is_broker_enabled"]
+    west = await place.broker("west")
+    assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
 
 
 @pytest.mark.rule("MAN-7", "PBT-13")

@@ -68,6 +68,6 @@ def _reason(
     elsewhere = identity.host is not None and host is not None and identity.host != host
     if identity.instance_id != instance_id or elsewhere:
         return FOREIGN
-    if any(other.enabled and other.broker_id == identity.broker_id for other in others):
+    if any(other.delivers_under(identity.broker_id) for other in others):
         return DUPLICATE
     return None
