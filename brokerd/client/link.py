@@ -275,7 +275,7 @@ class Link:
 
     def _may_begin(self) -> bool:
         open_txs = len(self._open_txs)
-        return open_txs < self.limits.transactions and self._has_token(open_txs)
+        return open_txs < self.limits.transactions and self.may_write and self._has_token(open_txs)
 
     def _has_token(self, promised: int) -> bool:
         """Whether the daemon remembers enough tokens for one more, beside the `promised` ones that

@@ -321,6 +321,27 @@ async def test_a_transaction_goes_on_while_other_requests_wait_to_be_written(
     await asyncio.gather(*sent)
 
 
+@pytest.mark.rule("CLP-30")
+async def test_a_transaction_begins_as_soon_as_there_is_room(
+    daemon: Daemon, clock: MovedClock
+) -> None:
+    daemon.limits = Limits(outstanding=4)
+    daemon.hold = {"send"}
+    async with await open_session(daemon, clock) as session:
+        full = session.transaction()
+        await full.receive("q")
+        for _ in range(4):
+            await full.send(HANDLE, b"")
+        late = asyncio.ensure_future(session.transaction().receive("q"))
+        await turns()
+        assert not late.done()
+        assert daemon.asked.count("begin") == 1
+        daemon.hold = set()
+        daemon.peer.release()
+        assert await late == []
+        await full.commit()
+
+
 @pytest.mark.rule("CLP-30", "CLP-11")
 @pytest.mark.parametrize("outstanding", [1, 4, 200])
 async def test_a_daemon_may_allow_little(
