@@ -101,6 +101,8 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)
+        elif key in into:
+            raise UsageError(f"{key} is said twice", hint="leave one of them out")
         else:
             into[key] = value
 

@@ -76,6 +76,21 @@ def test_words_that_say_nothing_are_refused_with_the_keys_there_are(
     assert caught.value.hint
 
 
+@pytest.mark.rule("OBJ-23")
+@pytest.mark.parametrize(
+    ("kind", "words", "twice"),
+    [
+        ("contract", ("types.A=any", "types.B=any", "types.A=target"), "A"),
+        ("contract", ("types.A=any", "types={A = 'any'}"), "A"),
+        ("queue", ("status=off", "status=on"), "status"),
+        ("queue", ("activation=drop", "activation.status=on"), "activation"),
+    ],
+)
+def test_what_is_said_twice_is_refused(kind: str, words: tuple[str, ...], twice: str) -> None:
+    with pytest.raises(UsageError, match=f"^{twice} is said twice$"):
+        settings_of(kind, words)
+
+
 def test_the_keys_are_those_of_a_file_of_objects() -> None:
     for kind, of_file in forms.KEYS.items():
         if kind is Kind.EVENT_NOTIFICATION:
