@@ -42,14 +42,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-@pytest.mark.rule("ACT-20")
+@pytest.mark.rule("ACT-20", "OBJ-60")
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize("name", ["good", "with_option", "app", "app.method", "bound"])
 async def test_async_callables_of_one_argument(name: str) -> None:
     await load_handler(f"handled:{name}")(object())
 
 
-@pytest.mark.rule("ACT-24")
+@pytest.mark.rule("ACT-24", "OBJ-60")
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
     ("path", "words"),

@@ -186,6 +186,25 @@ def test_apply_does_not_send_a_file_that_is_wrong(
     assert "line 3: service[1].queue: no queue" in capsys.readouterr().err
 
 
+@pytest.mark.rule("OBJ-43")
+@pytest.mark.parametrize("words", [["apply"], ["config", "check", "--objects"]])
+def test_a_queue_whose_readers_never_start_is_warned_of(
+    words: list[str], daemon: SmallDaemon, capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "o.toml"
+    path.write_text(
+        '[[queue]]\nname = "q"\n[queue.activation]\ncommand = ["/bin/true"]\nmax_readers = 0\n'
+    )
+    settings = tmp_path / "s.toml"
+    settings.write_text(f'[instance]\nname = "x"\ndata_dir = "{tmp_path}"\n')
+    if words == ["apply"]:
+        assert run(daemon, *words, str(path)) == 0
+    else:
+        assert main([*words, str(path), str(settings)]) == 0
+    said = capsys.readouterr()
+    assert "queue q: max_readers is 0, so nothing starts" in said.out + said.err
+
+
 # send.
 
 LETTER = ["send", "--from", "shop", "--to", "warehouse", "--contract", "orders/v1"]

@@ -10,7 +10,17 @@ import pytest
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import ConfigError, ObjectsRefused
 from brokerd.ids import BrokerId, QueueKey, ServiceKey
-from brokerd.model import Activation, Contract, MessageType, Priority, Queue, Route, SentBy, Service
+from brokerd.model import (
+    Activation,
+    Contract,
+    MessageType,
+    Priority,
+    Queue,
+    Route,
+    SentBy,
+    Service,
+    Validation,
+)
 from brokerd.objects.declarations import parse, parse_object, read
 from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.objects.forms import altered, describe
@@ -104,11 +114,24 @@ def test_a_declaration_becomes_values_of_the_model() -> None:
 
 @pytest.mark.rule("OBJ-13", "OBJ-33", "OBJ-39")
 def test_what_is_left_out_has_the_defaults_of_service_broker() -> None:
-    declared = parse({"queue": [QUEUE], "service": [{"name": "shop", "queue": "shop_q"}]})
+    declared = parse(
+        {
+            "message_type": [{"name": "Order"}],
+            "queue": [QUEUE, {"name": "read", "activation": {"handler": "a:b"}}],
+            "service": [{"name": "shop", "queue": "shop_q"}],
+        }
+    )
+    assert declared.message_types["Order"].validation is Validation.NONE
     assert declared.default_encryption
+    assert not declared.honor_priority
     assert declared.broker == "main"
-    assert declared.queues["shop_q"].enqueue_enabled
-    assert declared.queues["shop_q"].activation is None
+    queue = declared.queues["shop_q"]
+    assert (queue.enqueue_enabled, queue.receive_enabled) == (True, True)
+    assert (queue.retention, queue.poison_handling, queue.activation) == (False, True, None)
+    activation = declared.queues["read"].activation
+    assert activation is not None
+    assert (activation.enabled, activation.max_readers) == (True, 1)
+    assert activation.run_as == "owner"
     assert declared.services["shop"].contracts == frozenset()
     assert declared.instance_routes is None
 
@@ -125,13 +148,37 @@ def test_the_default_type_and_contract_may_be_used_without_being_declared() -> N
 @pytest.mark.rule("OBJ-6")
 def test_names_that_render_alike_are_different_names() -> None:
     names = ["Order", "order", "Orde\u0301r", "Ord\u00e9r"]
-    declared = parse({"message_type": [{"name": name} for name in names]})
-    assert list(declared.message_types) == names
+    types = [{"name": name} for name in names]
+    contracts = [{"name": name, "types": {name: "any"}} for name in names]
+    queues = [{"name": name} for name in names]
+    services = [{"name": name, "queue": name, "contracts": [name]} for name in names]
+    declared = parse(
+        {"message_type": types, "contract": contracts, "queue": queues, "service": services}
+    )
+    for found in (declared.message_types, declared.contracts, declared.queues, declared.services):
+        assert list(found) == names
+    for left_out in names:
+        kept = [one for one in queues if one["name"] != left_out]
+        problems = refused(
+            message_type=types, contract=contracts, queue=kept, service=services, route=[]
+        )
+        assert [line.partition(":")[0] for line in problems] == [
+            f"service[{names.index(left_out) + 1}].queue"
+        ]
 
 
 @pytest.mark.rule("OBJ-10")
 def test_a_number_sign_is_special_for_queues_only() -> None:
-    assert parse({"message_type": [{"name": "#t"}]}).message_types
+    declared = parse(
+        {
+            "message_type": [{"name": "#t"}],
+            "contract": [{"name": "#c", "types": {"#t": "any"}}],
+            "queue": [QUEUE, {"name": "q#"}],
+            "service": [{"name": "#s", "queue": "shop_q", "contracts": ["#c"]}],
+        }
+    )
+    assert (list(declared.message_types), list(declared.contracts)) == (["#t"], ["#c"])
+    assert list(declared.services) == ["#s"]
     assert refused(queue=[QUEUE, {"name": "#q"}]) == [
         "queue[2].name: the name of a queue does not begin with # (OBJ-10)"
     ]
@@ -162,6 +209,7 @@ def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
         ({"service": [SERVICE | {"contracts": ["orders/v2"]}]}, 'did you mean "orders/v1"?'),
         ({"service": [SERVICE | {"contracts": "orders/v1"}]}, "a list of names"),
         ({"service": [{"name": "s"}]}, "name the queue"),
+        ({"service": [SERVICE | {"queue": ["shop_q", "shop_q"]}]}, "name the queue"),
         ({"queue": [QUEUE | {"status": "maybe"}]}, "is none of on, off"),
         ({"queue": [QUEUE | {"activation": "a:b"}]}, "[queue.activation]"),
         ({"queue": [QUEUE | {"retain": "on"}]}, "unknown key"),
@@ -171,9 +219,35 @@ def test_no_readers_with_activation_on_is_accepted_with_a_warning() -> None:
         ({"rout": []}, 'did you mean "route"?'),
     ],
 )
-@pytest.mark.rule("BI-C3", "OBJ-12")
+@pytest.mark.rule("BI-C3", "OBJ-12", "OBJ-32")
 def test_what_cannot_be_declared(changed: dict[str, object], problem: str) -> None:
     assert any(problem in line for line in refused(**changed))
+
+
+@pytest.mark.rule("OBJ-12")
+@pytest.mark.parametrize("kind", [kind for kind in TABLES if kind is not Kind.BROKER])
+def test_a_name_is_used_once_for_each_kind(kind: Kind) -> None:
+    problems = refused(**{kind: [{"name": "same"}, {"name": "other"}, {"name": "same"}]})
+    assert f'{kind}[3].name: "same" is declared twice (OBJ-12)' in problems
+    assert not any(line.startswith(f"{kind}[2].name") for line in problems)
+
+
+@pytest.mark.rule("OBJ-12", "OBJ-32")
+def test_kinds_share_names_and_services_share_a_queue() -> None:
+    service = {"queue": "same", "contracts": ["same"]}
+    declared = parse(
+        {
+            "message_type": [{"name": "same"}],
+            "contract": [{"name": "same", "types": {"same": "any"}}],
+            "queue": [{"name": "same"}],
+            "service": [{"name": "same", **service}, {"name": "second", **service}],
+            "priority": [{"name": "same"}],
+            "route": [{"name": "same", "service": "same", "address": "LOCAL"}],
+        }
+    )
+    assert {one.queue for one in declared.services.values()} == {"same"}
+    assert len(declared.services) == 2
+    assert all(len(declared.objects(kind)) for kind in (Kind.QUEUE, Kind.PRIORITY, Kind.ROUTE))
 
 
 @pytest.mark.rule("OBJ-23")
@@ -194,8 +268,9 @@ def test_a_contract_in_which_the_initiator_is_mute_is_unusable() -> None:
 
 
 @pytest.mark.rule("OBJ-27")
-def test_system_types_belong_to_no_contract_of_ours() -> None:
-    types = {"Order": "any", "urn:brokerd:EndDialog": "any"}
+@pytest.mark.parametrize("name", ["EndDialog", "Error", "DialogTimer"])
+def test_system_types_belong_to_no_contract_of_ours(name: str) -> None:
+    types = {"Order": "any", f"urn:brokerd:{name}": "any"}
     assert "OBJ-27" in refused(contract=[CONTRACT | {"types": types}])[0]
 
 
@@ -207,10 +282,46 @@ def test_names_have_1_to_128_characters(kind: str, name: object) -> None:
     assert any(line.startswith(f"{kind}[1].name: ") and "OBJ-8" in line for line in problems)
 
 
+@pytest.mark.rule("OBJ-8")
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\U0001f600"])
+def test_a_name_of_128_characters_is_taken_whatever_they_are(letter: str) -> None:
+    name = letter * 128
+    declared = parse(
+        {
+            "message_type": [{"name": name}],
+            "contract": [{"name": name, "types": {name: "any"}}],
+            "queue": [{"name": name}],
+            "service": [{"name": name, "queue": name}],
+            "priority": [{"name": name}],
+            "route": [{"name": name, "address": "LOCAL"}],
+        }
+    )
+    for kind in ("message_types", "contracts", "queues", "services", "priorities", "routes"):
+        assert list(getattr(declared, kind)) == [name]
+
+
+@pytest.mark.rule("OBJ-8")
+@pytest.mark.parametrize(
+    ("kind", "key", "table"),
+    [
+        ("route", "service", {"name": "r", "address": "LOCAL"}),
+        ("priority", "remote_service", {"name": "p"}),
+    ],
+)
+def test_the_name_of_a_remote_service_has_up_to_256_characters(
+    kind: str, key: str, table: dict[str, object]
+) -> None:
+    assert parse(WHOLE | {kind: [table | {key: "\u00e9" * 256}]})
+    for name in ("x" * 257, ""):
+        (problem,) = refused(**{kind: [table | {key: name}]})
+        assert problem.startswith(f"{kind}[1].{key}: ")
+
+
 @pytest.mark.rule("OBJ-11")
 @pytest.mark.parametrize("kind", ["contract", "service"])
 def test_nothing_is_called_any(kind: str) -> None:
     assert any("OBJ-11" in line for line in refused(**{kind: [{"name": "ANY"}]}))
+    assert not any("OBJ-11" in line for line in refused(**{kind: [{"name": "Any"}]}))
 
 
 @pytest.mark.rule("OBJ-30", "OBJ-31")
@@ -218,8 +329,12 @@ def test_nothing_is_called_any(kind: str) -> None:
     ("kind", "name"),
     [
         ("message_type", "DEFAULT"),
+        ("message_type", "urn:brokerd:EndDialog"),
         ("message_type", "urn:brokerd:Error"),
+        ("message_type", "urn:brokerd:DialogTimer"),
+        ("message_type", "urn:brokerd:EventNotification"),
         ("contract", "DEFAULT"),
+        ("contract", "urn:brokerd:PostEventNotification"),
         ("service", "urn:brokerd:x"),
     ],
 )
@@ -236,6 +351,10 @@ def test_what_is_built_in_is_not_declared(kind: str, name: str) -> None:
         ({"handler": "a:b", "max_readers": -1}, "OBJ-39"),
         ({"handler": "a:b", "max_readers": 32768}, "OBJ-39"),
         ({"handler": "a:b", "max_readers": True}, "OBJ-39"),
+        ({"handler": "a:b", "run_as": ""}, "OBJ-60"),
+        ({"handler": "a:b", "run_as": 7}, "OBJ-60"),
+        ({"handler": 7}, "OBJ-60"),
+        ({"status": "on"}, "OBJ-60"),
         ({"handler": "a:b", "colour": 3}, "unknown key"),
         ({"handler": "a:b", "deadline": "1ms"}, "off, or 1s to 1d"),
         ({"handler": "a:b", "memory": "1MiB"}, "at least 64MiB"),
@@ -247,6 +366,14 @@ def test_what_is_built_in_is_not_declared(kind: str, name: str) -> None:
 )
 def test_activation_that_cannot_work(activation: dict[str, object], problem: str) -> None:
     assert problem in refused(queue=[QUEUE | {"activation": activation}])[0]
+
+
+@pytest.mark.rule("OBJ-39")
+@pytest.mark.parametrize("max_readers", [0, 32767])
+def test_the_edges_of_max_readers(max_readers: int) -> None:
+    activation = {"handler": "a:b", "max_readers": max_readers, "run_as": "shop"}
+    declared = parse(WHOLE | {"queue": [QUEUE | {"activation": activation}]})
+    assert declared.queues["shop_q"].activation == Activation("a:b", max_readers, run_as="shop")
 
 
 BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
@@ -454,6 +581,7 @@ def test_the_pairs_of_a_contract_are_replaced_not_altered() -> None:
     assert "from Order by initiator, Reply by target to Order by any" in change.sentence
 
 
+@pytest.mark.rule("OBJ-23")
 def test_the_order_of_pairs_and_the_keys_of_a_store_make_no_difference() -> None:
     wanted = parse(WHOLE)
     stored = msgspec.structs.replace(
