@@ -77,7 +77,7 @@ class Exclusive:
         return broker in self._held
 
     def finished(self) -> None:
-        """A transaction of a client that is kept out has ended."""
+        """A transaction of a client that is kept out has ended, or may hold no lock any more."""
         self._news.set()
 
     @contextmanager

@@ -214,6 +214,7 @@ class OpenTx(Work):
         if self._session.has(self):
             self.used_at = self._session.now()
             self.tx.idle = True
+            self._session.freed()
         else:
             self._refuse_rest()
 

@@ -389,7 +389,9 @@ class ClientSession(asyncio.Protocol):
         for work in (*begun, *self._under_way):
             work.abort(reason)
 
-    def _finished_one(self) -> None:
+    def freed(self) -> None:
+        """Have an operation that keeps this client out see whether anything is still in its way:
+        a transaction has ended, or has nothing to do and may hold no lock any more (MAN-1)."""
         if self._held_back is not None:
             self._sessions.exclusive.finished()
 
@@ -427,7 +429,7 @@ class ClientSession(asyncio.Protocol):
             self._starting.popleft()
             if self._starting:
                 self._loop.call_soon(self._start_next)
-        self._finished_one()
+        self.freed()
 
     def _start_next(self) -> None:
         if self._starting and self._starting[0] not in self._under_way and not self.closed:
@@ -553,7 +555,7 @@ class ClientSession(asyncio.Protocol):
             self._sessions.transactions -= 1
         if self._draining:
             self._close_if_done()
-        self._finished_one()
+        self.freed()
 
     def has(self, one: OpenTx) -> bool:
         """Whether it is still open."""
@@ -706,7 +708,7 @@ class ClientSession(asyncio.Protocol):
             work.give_up()
         self._under_way.clear()
         self._sessions.ended(self)
-        self._finished_one()
+        self.freed()
 
     def describe(self, client_id: ClientId, info: dict[str, str | int]) -> str:
         """Who this is, for logs and lock time-outs."""
