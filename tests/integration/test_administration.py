@@ -23,7 +23,7 @@ from brokerd.errors import (
     ObjectNotFound,
     TransactionAborted,
 )
-from brokerd.ids import parse
+from brokerd.ids import BrokerId, parse
 from brokerd.model import END_DIALOG, Queue
 from brokerd.telemetry.logs import ADMINISTRATION
 from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
@@ -104,6 +104,7 @@ async def test_with_delivery_off_sends_wait_and_local_work_goes_on(place: Place)
     far = await place.main.begin_dialog("urn:desk", "urn:harbour", "talk")
     await place.main.send(far, b"far", "Ask")
     assert await place.statuses(place.main) == ["sender_disabled", "sender_disabled"]
+    assert [one.body async for one in place.main.browse("shop")] == [b"before"]
     (got,) = await place.main.receive("shop", autocommit=True)
     assert got.body == b"before"
     await place.main.end(got.handle)
@@ -360,6 +361,35 @@ async def test_an_operation_gives_up_and_lets_the_clients_go_on(place: Place) ->
 
 @pytest.mark.rule("MAN-1")
 @scenario
+async def test_an_operation_waits_for_a_minute_and_names_who_is_in_the_way(place: Place) -> None:
+    async with await place.daemon.session() as one, await place.daemon.session() as other:
+        admin = place.main.admin
+        for operation in (admin.disable, admin.error_conversations, admin.new_broker):
+            open_ones = [await hold_open(place, session) for session in (one, other)]
+            began = place.daemon.loop.time()
+            with pytest.raises(Busy) as caught:
+                await operation()
+            assert caught.value.message.count("client ") == len(open_ones)
+            assert place.daemon.loop.time() - began == pytest.approx(60, abs=1)
+            for tx in open_ones:
+                tx.rollback()
+
+
+@pytest.mark.rule("MAN-1", "CLP-61")
+@scenario
+async def test_an_operation_goes_on_once_the_daemon_has_rolled_back_an_idle_transaction(
+    place: Place,
+) -> None:
+    async with await place.daemon.session() as other:
+        tx = await hold_open(place, other)
+        await place.daemon.pass_time(30)
+        await place.main.admin.disable(wait=50)
+        with pytest.raises(TransactionAborted, match="not used for 60 s"):
+            await tx.commit()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
 async def test_who_only_waits_for_a_message_is_not_waited_for(place: Place) -> None:
     other = await place.daemon.session()
     tx = other.transaction()
@@ -477,7 +507,8 @@ async def test_every_dialog_is_ended_with_an_error_on_both_sides(place: Place) -
     assert [one.error.number for one in mine if one.error] == [-9719]
     # Later traffic of the peer gets the same answer.
     late = await place.talk()
-    await place.main.admin.error_conversations()
+    await place.main.admin.disable()
+    assert (await place.main.admin.error_conversations()).is_broker_enabled
     endpoint = next(e for e in place.daemon.broker.endpoints.all() if e.endpoint.handle == late)
     assert endpoint.endpoint.error_code == -9719
 
@@ -516,6 +547,7 @@ async def test_a_new_identifier_removes_every_dialog(place: Place) -> None:
     await place.main.send(handle, b"unsent", "Ask")
     local = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
     await place.main.send(local, b"unread", "Ask")
+    await place.main.admin.disable()
     before = str((await place.broker("main"))["broker_id"])
     state = await place.main.admin.new_broker(broker_id=NEW_ID)
     assert parse(state.broker_id) == NEW_ID
@@ -558,6 +590,23 @@ async def test_a_dialog_pinned_to_the_old_identifier_is_refused(place: Place) ->
     assert await bodies(place.main, "shop") == []
 
 
+@pytest.mark.rule("MAN-6")
+@scenario
+async def test_the_last_sixteen_identifiers_are_answered_for(place: Place) -> None:
+    had = [place.daemon.instance.brokers["main"].broker_id]
+    for number in range(17):
+        had.append(BrokerId(bytes([number]) * 16))
+        await place.main.admin.new_broker(broker_id=had[-1])
+    await place.daemon.restart()
+    for old in (had[0], had[1], had[-2]):
+        pinned = await place.east.begin_dialog("urn:harbour", "urn:shop", "talk", broker_id=old)
+        await place.east.send(pinned, b"to whom", "Ask")
+    await place.daemon.pass_time(1)
+    rows = await place.east.view("conversation_endpoints")
+    found = {parse(row["far_broker_instance"]): row["error_code"] for row in rows}
+    assert found == {had[0]: None, had[1]: -8462, had[-2]: -8462}
+
+
 @pytest.mark.rule("MAN-6", "CLP-93")
 @scenario
 async def test_asking_for_the_same_identifier_again_changes_nothing(place: Place) -> None:
@@ -568,10 +617,11 @@ async def test_asking_for_the_same_identifier_again_changes_nothing(place: Place
     await place.main.end(handle)
 
 
-@pytest.mark.rule("MAN-2")
+@pytest.mark.rule("MAN-1", "MAN-2")
 @scenario
 async def test_msdb_is_left_alone(place: Place) -> None:
     for asked in (
+        place.main.admin.enable("msdb"),
         place.main.admin.disable("msdb"),
         place.main.admin.new_broker("msdb"),
         place.main.admin.error_conversations("msdb"),
@@ -775,6 +825,31 @@ def test_a_copy_from_elsewhere_starts_disabled_and_says_so(
         async with await daemon.session() as session:
             (row,) = await session.view("brokers", where={"name": "west"})
         assert (row["is_broker_enabled"], row["disabled_reason"]) == (True, None)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("MAN-7", "MAN-8")
+@pytest.mark.parametrize("what", ["enable", "error_conversations", "new_broker"])
+def test_each_choice_for_a_copy_from_elsewhere_makes_it_belong_here(
+    what: str, tmp_path: Path
+) -> None:
+    async def program(daemon: Daemon) -> None:
+        daemon.host = b"H" * 16
+        async with await daemon.session() as session:
+            await session.apply(EAST)
+        await daemon.stop()
+        there = {"host": b"h" * 16, "instance_id": b"f" * 16}
+        copy_store(tmp_path, "east", "west", broker_id=NEW_ID, **there)
+        await daemon.start()
+        async with await daemon.session() as session:
+            state = await getattr(session.admin, what)("west")
+        assert (state.is_broker_enabled, state.disabled_reason) == (True, None)
+        assert (parse(state.broker_id) == NEW_ID) == (what != "new_broker")
+        await daemon.restart()
+        identity = daemon.instance.brokers["west"].store.identity
+        assert (identity.is_broker_enabled, identity.host) == (True, b"H" * 16)
+        assert identity.instance_id == daemon.instance.instance_id
 
     play(program, tmp_path)
 
@@ -1020,3 +1095,55 @@ async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place)
     assert await place.broker("main") == before | {"epoch": 2}  # opened again
     async with await place.daemon.session() as session:
         assert await bodies(session, "shop") == [b"kept"]
+
+
+@pytest.mark.rule("MAN-5", "MAN-8")
+@scenario
+async def test_a_broker_that_was_put_back_ends_what_its_peers_know_more_of(place: Place) -> None:
+    """Without it the peer would wait for what the broker has forgotten that it sent."""
+    handle = await place.talk(b"1")
+    target = place.folder / "backups" / "main.db"
+    await place.main.admin.backup(target)
+    for body in (b"2", b"3"):
+        await place.main.send(handle, body, "Ask")
+    later = await place.talk(b"only the peer knows of this dialog")
+    await place.daemon.stop()
+    target.replace(place.folder / "main.db")
+    await place.daemon.start()
+    state = await place.main.admin.error_conversations()
+    assert state.endpoints == {"CO": 1}
+    await place.daemon.pass_time(1)
+    (mine,) = await place.main.receive("desk", conversation=handle, autocommit=True)
+    assert mine.error is not None
+    assert mine.error.number == -9719
+    told: dict[bytes, list[object]] = {}
+    while got := await place.east.receive("harbour", 10, autocommit=True):
+        for one in got:
+            number = None if one.error is None else one.error.number
+            told.setdefault(one.handle, []).append(number or one.body)
+    assert [-9720, b"1", b"2", b"3"] in told.values()
+    (unknown,) = [one for one in told if -9720 not in told[one]]
+    await place.east.send(unknown, b"is anybody there", "Answer")
+    await place.daemon.pass_time(1)
+    assert await place.states(place.east) == ["ER", "ER"]
+    with pytest.raises(ConversationNotFound):
+        await place.main.send(later, b"4", "Ask")
+
+
+@pytest.mark.rule("MAN-9")
+@scenario
+async def test_a_backup_of_a_broker_has_nothing_of_the_instance(place: Place) -> None:
+    """Not the routes of what arrives, nor what others may do at its endpoint."""
+    await place.main.create("instance_route", "in", service="urn:in", address="TCP://next:4023")
+    target = place.folder / "backups" / "main.db"
+    await place.main.admin.backup(target)
+    assert b"tcp://next:4023" not in target.read_bytes()
+    await place.main.drop("instance_route", "in")
+    await place.daemon.stop()
+    target.replace(place.folder / "main.db")
+    await place.daemon.start()
+    names = [row["name"] for row in await place.main.view("instance_routes")]
+    assert names == ["AutoCreatedLocal"]
+    await place.main.create("route", "own", service="urn:own", address="TCP://next:4023")
+    await place.main.admin.backup(target)
+    assert b"tcp://next:4023" in target.read_bytes()

@@ -694,7 +694,23 @@ def test_what_lies_behind_more_parked_groups_than_memory_holds_is_received(tmp_p
     play(scenario, tmp_path, window=tiny)
 
 
-@pytest.mark.rule("PBT-3")
+@pytest.mark.rule("MAN-12", "PSN-3")
+def test_the_streak_of_a_queue_begins_anew_with_a_restart(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon) -> None:
+        for _ in range(2):
+            async with await daemon.session() as session:
+                if not (await row(session))["ready_count"]:
+                    await send(session, b"bad")
+                assert (await row(session))["rollback_streak"] == 0
+                assert await fail(session, 4) == 4
+                now = await row(session)
+                assert (now["rollback_streak"], now["is_receive_enabled"]) == (4, True)
+            await daemon.restart()
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.rule("PBT-3", "MAN-12")
 @pytest.mark.rule("PSN-17")
 def test_attempts_and_waits_survive_a_restart(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
