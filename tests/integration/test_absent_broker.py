@@ -214,7 +214,7 @@ async def test_nothing_is_delivered_to_it_while_it_is_still_being_opened(place: 
 # When it is back.
 
 
-@pytest.mark.rule("CLK-6")
+@pytest.mark.rule("CLK-6", "PER-17")
 @scenario
 async def test_it_is_tried_every_fifth_tick_until_it_serves_again(place: Place) -> None:
     async with await place.daemon.session(broker="east") as session:

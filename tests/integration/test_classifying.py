@@ -16,7 +16,7 @@ from brokerd.telemetry.status import DestinationStatus
 from tests.integration.peers import Net, Peer, peers, route
 
 
-@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6", "RTE-16", "DLG-6")
+@pytest.mark.rule("NBT-11", "XMT-11", "XMT-6", "RTE-16", "DLG-6", "PER-13")
 @peers("west", "east", routes=False)
 async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east: Peer) -> None:
     await east.apply(route=[route("west")])
@@ -379,7 +379,7 @@ async def _resumed(peer: Peer) -> object:
     return row["resumed_for_resources_total"]
 
 
-@pytest.mark.rule("XMT-12", "DSP-11", "MON-9")
+@pytest.mark.rule("XMT-12", "DSP-11", "MON-9", "PER-13", "PER-14")
 @peers("west", "east")
 async def test_what_a_peer_refused_is_counted_when_it_is_sent_again(
     net: Net, west: Peer, east: Peer

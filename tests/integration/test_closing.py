@@ -377,6 +377,7 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
     out.ack_at = wire.daemon.clock.monotonic()
     flushes = wire.east.store.metrics.flushes
     batch, closing.BATCH = closing.BATCH, 2
+    assert batch == 1000
     try:
         assert await closing.purge(wire.east) == 6
     finally:

@@ -1,11 +1,12 @@
 """Errors that nobody foresaw: they cost one request, not the connection (CLP-120)."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from brokerd.clock import Clock
-from brokerd.errors import InternalError
+from brokerd.errors import InternalError, StoreFull
 from tests.integration.one_daemon import Daemon, play
 
 
@@ -46,6 +47,28 @@ def test_an_error_in_a_verb_of_administration_is_answered_too(
                     await session.admin.disable("main")
             assert session.welcome is boot
             assert (await session.admin.disable("main")).is_broker_enabled is False
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("PER-5", "REL-5")
+def test_an_error_in_a_task_of_the_instance_ends_the_instance(tmp_path: Path) -> None:
+    """Memory and store may differ then; a disk that is full is a state that passes (REL-26)."""
+
+    async def fails_with(error: Exception) -> None:
+        raise error
+
+    async def program(daemon: Daemon) -> None:
+        instance, unforeseen = daemon.instance, ZeroDivisionError("by nought")
+        await asyncio.wait({instance.spawn(fails_with(StoreFull("no room")))})
+        await daemon.pass_time(0.1)
+        assert not instance.failed.done()
+        await asyncio.wait({instance.spawn(fails_with(unforeseen))})
+        assert await instance.failed is unforeseen
+        assert instance.condition == "failed"
+        await asyncio.wait({instance.spawn(fails_with(ValueError("a second one")))})
+        assert instance.failed.result() is unforeseen
+        instance.failed = daemon.loop.create_future()  # it was seen here
 
     play(program, tmp_path)
 

@@ -75,6 +75,14 @@ async def test_each_pass_runs_at_its_multiple_in_the_order_of_the_table() -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.rule("PER-20")
+async def test_the_order_is_that_of_the_table_whatever_the_periods_are() -> None:
+    seen: list[str] = []
+    table = [noting(seen, name, every) for name, every in (("b", 5), ("a", 2), ("d", 1), ("c", 5))]
+    await ticks(ticker(table, Clock(10)))
+    assert " ".join(seen) == "d a d d a d b d c a d d a d d b a d c"
+
+
 @pytest.mark.rule("PER-2")
 async def test_a_late_tick_is_not_made_up_for() -> None:
     clock = Clock(3, late=17.0)
