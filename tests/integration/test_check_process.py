@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.inspection import Inspection
 from brokerd.checking import process
-from brokerd.checking.checker import Limits, Outcome, Verdict
+from brokerd.checking.checker import InProcess, Limits, Outcome, Verdict
 from brokerd.checking.child import FIT, READY, frame
 from brokerd.checking.process import CheckProcess
+from brokerd.config.settings import Settings
 from brokerd.model import MessageType, Validation
 from brokerd.telemetry.log import NullLog
 
@@ -119,6 +122,63 @@ def test_a_body_that_its_check_cannot_bear_has_no_other_effect(
     small = cause == "memory"
     time = timedelta(seconds=5) if cause in ("gave_up", "memory") else SHORT.time
     run(test, Limits(time=time, memory=8 * MIB if small else SHORT.memory))
+
+
+@pytest.mark.rule("OBJ-62")
+def test_a_body_that_is_alone_with_a_process_that_ends_has_no_verdict() -> None:
+    async def test(checks: Checks) -> None:
+        await checks.verdict(*FITS)
+        first = checks.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        asked = asyncio.ensure_future(checks.verdict(*FITS))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        checks._sent[0].alone = True  # as one is that was there when a process ended
+        os.kill(first, signal.SIGSEGV)
+        os.kill(first, signal.SIGCONT)
+        verdict = await asked
+        assert verdict.outcome is Outcome.OVERRUN
+        assert dict(checks.counts.overruns) == {"crash": 1}
+        assert await checks.verdict(*FITS) == Verdict(Outcome.FIT)
+
+    run(test)
+
+
+@pytest.mark.rule("OBJ-61")
+@pytest.mark.parametrize(
+    ("size", "seconds"),
+    [(0, 1), (1, 1), (4 * MIB, 1), (4 * MIB + 1, 2), (8 * MIB, 2), (64 * MIB + 1, 17)],
+)
+def test_a_check_has_a_second_for_each_four_mebibytes_or_part_of_that(
+    size: int, seconds: float
+) -> None:
+    assert Limits().seconds(size) == seconds
+    assert Limits(time=timedelta(seconds=3)).seconds(size) == 3 * seconds
+    assert (Settings().checks.time, Settings().checks.memory) == (Limits().time, 256 * MIB)
+    assert Limits().memory == 256 * MIB
+
+
+@pytest.mark.rule("OBJ-61", "OBJ-18")
+@pytest.mark.parametrize(
+    ("kind", "size", "aside"),
+    [
+        (JSON, 16 * 1024 - 1, False),
+        (JSON, 16 * 1024, True),
+        (MessageType("Xml", Validation.WELL_FORMED_XML), 16 * 1024 - 1, False),
+        (MessageType("Xml", Validation.WELL_FORMED_XML), 16 * 1024, True),
+        (PLAIN, 1, True),
+        (PATTERN, 1, True),
+        (MessageType("Any"), 64 * MIB, False),
+        (MessageType("Nothing", Validation.EMPTY), 64 * MIB, False),
+    ],
+)
+def test_what_has_a_schema_or_is_large_is_checked_aside(
+    kind: MessageType, size: int, aside: bool
+) -> None:
+    assert Settings().dialog.check_aside == BrokerOptions().check_aside
+    inspection = Inspection(limit=Settings().dialog.check_aside, checker=InProcess())
+    assert inspection.concerns(kind, size) is aside
 
 
 @pytest.mark.rule("OBJ-61")

@@ -129,18 +129,25 @@ in_pieces = given(two_brokers, fragment_size=1024, large_body=2048)
 
 
 @pytest.mark.rule("OBJ-62", "REL-19")
-@scenario
-async def test_an_arrival_without_a_verdict_parks_its_group_and_no_other(place: Place) -> None:
-    bad, good = await place.dialog(), await place.dialog()
-    await place.send(bad, FITS, NO_VERDICT)
-    await place.send(good, FITS)
-    assert await place.received() == [b"first", FITS]
-    (row,) = await place.parked()
-    assert row["park_reason"] == "check_overrun"
-    assert row["last_error"] == ("its check gave up: Internal error in XML Schema validation.")
-    assert (row["state"], row["messages"]) == ("parked", 3)
-    assert await place.status(bad) == " "  # stored and acknowledged: it is not sent again
-    assert place.checker.counts.overruns == {"gave_up": 1}
+@pytest.mark.parametrize("mode", ["disable_queue", "park"])
+def test_an_arrival_without_a_verdict_parks_its_group_and_no_other(
+    tmp_path: Path, mode: str
+) -> None:
+    @scenario
+    async def run(place: Place) -> None:
+        await place.far.alter("queue", "far", poison_mode=mode)
+        bad, good = await place.dialog(), await place.dialog()
+        await place.send(bad, FITS, NO_VERDICT)
+        await place.send(good, FITS)
+        assert await place.received() == [b"first", FITS]
+        (row,) = await place.parked()
+        assert row["park_reason"] == "check_overrun"
+        assert row["last_error"] == "its check gave up: Internal error in XML Schema validation."
+        assert (row["state"], row["messages"]) == ("parked", 3)
+        assert await place.status(bad) == " "  # stored and acknowledged: it is not sent again
+        assert place.checker.counts.overruns == {"gave_up": 1}
+
+    run(tmp_path)
 
 
 @pytest.mark.rule("OBJ-62")

@@ -250,7 +250,7 @@ def test_one_dialog_has_one_target(restart: bool, tmp_path: Any) -> None:
     test(tmp_path)
 
 
-@pytest.mark.rule("RTE-V5", "RTE-6")
+@pytest.mark.rule("RTE-V5", "RTE-6", "OBJ-5")
 @peers("west", "east", "third")
 async def test_after_the_first_ack_a_dialog_goes_by_the_broker_it_is_bound_to(
     net: Net, west: Peer, east: Peer, third: Peer

@@ -13,10 +13,12 @@ from brokerd.client.session import Session
 from brokerd.errors import (
     ActivationIncomplete,
     BrokerError,
+    ContractNotFound,
     ContractUnusable,
     InUse,
     InvalidArgument,
     InvalidName,
+    MessageTypeNotFound,
     ObjectExists,
     ObjectInvalid,
     ObjectNotFound,
@@ -98,6 +100,62 @@ async def test_objects_are_created_altered_and_dropped_while_the_broker_runs(
         "types": {"N\u00f6te": "initiator"},
     }
     await session.close()
+
+
+@pytest.mark.rule("OBJ-6", "OBJ-7")
+@scenario
+async def test_a_dialog_meets_the_names_that_have_the_very_same_bytes(
+    daemon: Daemon, session: Session
+) -> None:
+    composed, decomposed = "N\u00f6te", "No\u0308te"
+    await session.create("message_type", composed)
+    await session.create("contract", composed, types={composed: "any"})
+    await session.create("service", composed, queue="shop", contracts=[composed])
+    await fails(ContractNotFound, session.begin_dialog("urn:desk", composed, decomposed))
+    await fails(ServiceNotFound, session.begin_dialog(decomposed, composed, composed))
+    handle = await session.begin_dialog("urn:desk", composed, composed)
+    await fails(MessageTypeNotFound, session.send(handle, b"1", decomposed))
+    await session.send(handle, b"1", composed)
+    (got,) = await take(session, "shop")
+    assert (got.service, got.contract, got.message_type) == (composed,) * 3
+    astray = await session.begin_dialog("urn:desk", decomposed, composed)
+    await session.send(astray, b"2", composed)
+    await daemon.pass_time(1)
+    assert await take(session, "shop") == []
+    assert (await session.transmission_status(astray)).status_key == "local_service_missing"
+
+
+@pytest.mark.rule("OBJ-40")
+@scenario
+async def test_a_queue_that_is_off_gets_nothing_but_the_error_that_ends_a_dialog(
+    daemon: Daemon, session: Session
+) -> None:
+    for body in (b"1", b"2"):
+        handle = await talk(session, body)
+        (got,) = await take(session, "shop")
+        await session.set_timer(handle, 5)
+        await session.alter("queue", "desk", status="off")
+        (row,) = await session.view("service_queues", where={"name": "desk"})
+        assert (row["is_enqueue_enabled"], row["is_receive_enabled"]) == (False, False)
+        await session.send(got.handle, b"answer", "Answer")
+        await daemon.pass_time(10)
+        for queue in (take(session, "desk"), session.receive("desk", wait=60, autocommit=True)):
+            await fails(QueueDisabled, queue)
+        assert daemon.broker.queues["desk"].ready_count == 0
+        await session.alter("queue", "desk", status="on")
+        await daemon.pass_time(10)
+        found = await take(session, "desk")
+        assert sorted((one.is_timer, one.body) for one in found) == [
+            (False, b"answer"),
+            (True, None),
+        ]
+    dying = await session.begin_dialog("urn:desk", "urn:shop", "talk", lifetime=20)
+    await session.send(dying, b"3", "Ask")
+    await session.alter("queue", "desk", status="off")
+    await daemon.pass_time(30)
+    assert daemon.broker.queues["desk"].ready_count == 1
+    await session.alter("queue", "desk", status="on")
+    assert await error_at(session, "desk") == -8489
 
 
 @pytest.mark.rule("OBJ-8", "OBJ-10", "OBJ-12", "OBJ-24", "OBJ-25", "ERR-9613")
@@ -341,6 +399,36 @@ async def test_a_dropped_contract_errors_its_dialogs_on_both_sides(
     await session.send(untouched, b"y")
     (got,) = await take(session, "shop")
     assert got.body == b"y"
+
+
+@pytest.mark.rule("OBJ-38")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_dialog_that_is_over_needs_its_contract_no_more(tmp_path: Path, restart: bool) -> None:
+    """Ended here, so that only the END is on its way (DO), or in error (ER)."""
+
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        ended = await session.begin_dialog("urn:desk", "urn:nowhere", "other")
+        failed = await session.begin_dialog("urn:desk", "urn:shop", "other")
+        for handle in (ended, failed):
+            await session.send(handle, b"1", "Both")
+        error = await fails(InUse, session.drop("contract", "other"))
+        assert "1 open dialog needs contract other" in error.message
+        await session.end(ended)
+        assert {str(row["state"]) for row in await endpoints(session)} == {"DO", "ER"}
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        await session.drop("contract", "other")
+        await session.end(failed)
+        assert [row["state"] for row in await endpoints(session)] == ["DO"]
+        await session.close()
+        daemon.objects["contract"] = [
+            one for one in daemon.objects["contract"] if one["name"] != "other"
+        ]
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("OBJ-36", "OBJ-34", "ERR-8469")

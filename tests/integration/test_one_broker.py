@@ -41,7 +41,7 @@ from brokerd.errors import (
     WrongDirection,
 )
 from brokerd.ids import GroupId, Handle
-from brokerd.model import END_DIALOG, ERROR
+from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario, with_limits
@@ -141,6 +141,11 @@ async def test_default_contract_and_type(daemon: Daemon, session: Session) -> No
     await session.send(handle, b"x")
     (got,) = await take(session, "shop")
     assert (got.contract, got.message_type) == ("DEFAULT", "DEFAULT")
+    undeclared = await session.begin_dialog("urn:desk", "urn:spare")
+    await session.send(undeclared, b"x")
+    (told,) = await take(session, "desk")
+    assert told.error is not None
+    assert (told.handle, told.error.number) == (undeclared, -8408)
 
 
 @pytest.mark.rule("DLG-1")
@@ -255,7 +260,9 @@ async def test_nothing_leaves_before_the_commit_and_rollback_leaves_no_trace(
     assert [(one.sequence, one.body) for one in await take(session, "shop")] == [(1, b"4")]
 
 
-@pytest.mark.rule("SND-2", "OBJ-27", "OBJ-28", "ERR-8431", "ERR-8432", "ERR-8428", "ERR-8426")
+@pytest.mark.rule(
+    "SND-2", "OBJ-26", "OBJ-27", "OBJ-28", "ERR-8431", "ERR-8432", "ERR-8428", "ERR-8426"
+)
 @scenario
 async def test_what_send_refuses(daemon: Daemon, session: Session) -> None:
     mine, yours = await answered(session)
@@ -264,8 +271,13 @@ async def test_what_send_refuses(daemon: Daemon, session: Session) -> None:
     for handle in (mine, yours):
         await fails(NotInContract, session.send(handle, b"x", "Alone"))
         await fails(MessageTypeNotFound, session.send(handle, b"x", "ask"))
-        await fails(ReservedMessageType, session.send(handle, b"x", END_DIALOG))
-        await session.send(handle, b"x", "Both")
+        for reserved in (END_DIALOG, ERROR, DIALOG_TIMER):
+            await fails(ReservedMessageType, session.send(handle, b"x", reserved))
+    for _ in range(2):  # in any order, as often as either side likes (OBJ-26)
+        for handle in (mine, yours, yours):
+            await session.send(handle, b"x", "Both")
+    assert types(await take(session, "shop")) == ["Both"] * 2
+    assert types(await take(session, "desk")) == ["Both"] * 4
     await fails(ConversationNotFound, session.send(b"?" * 16, b"x", "Ask"))
     with pytest.raises(NullBody):
         await session.send(mine, None, "Ask")  # type: ignore[arg-type]  # what is refused

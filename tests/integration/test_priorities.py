@@ -118,6 +118,10 @@ async def test_receive_honours_levels_and_direct_delivery_has_none_of_its_own(
     async with session.transaction() as tx:
         await tx.send(low, b"low", "Ask")
         await tx.send(high, b"high", "Ask")
+    async with session.transaction() as tx:  # the group of the higher one first, too
+        groups = [await tx.get_group("shop"), await tx.get_group("shop")]
+        assert groups[0] == live_of(daemon, high).peer.endpoint.group_id  # type: ignore[union-attr]
+        assert groups[1] == live_of(daemon, low).peer.endpoint.group_id  # type: ignore[union-attr]
     first, second = await take(session, "shop"), await take(session, "shop")
     assert (bodies(first), bodies(second)) == ([b"high"], [b"low"])
     assert first[0].queuing_order > second[0].queuing_order
@@ -183,7 +187,7 @@ def test_transmission_goes_by_level_over_all_brokers_where_it_is_honored(
     play(program, tmp_path)
 
 
-@pytest.mark.rule("OBJ-56", "OBJ-57")
+@pytest.mark.rule("OBJ-56", "OBJ-57", "VIEW-3")
 @scenario
 async def test_switching_honor_priority_shows_with_the_next_sends(
     daemon: Daemon, session: Session
@@ -209,3 +213,14 @@ async def test_switching_honor_priority_shows_with_the_next_sends(
     await session.alter("broker", "main", honor_priority="off")
     assert await send_both() == [b"low", b"high"]
     assert await levels(session) == {("urn:desk", "urn:far"): 1, ("urn:spare", "urn:far"): 10}
+    async with await daemon.session(broker="far") as far:
+        await far.alter("queue", "far_q", status="off")
+    await session.send(low, b"waits")
+
+    async def shown() -> tuple[object, object]:
+        (row,) = await session.view("transmission_queue")
+        return row["priority"], row["effective_priority"]
+
+    assert await shown() == (1, 5)
+    await session.alter("broker", "main", honor_priority="on")
+    assert await shown() == (1, 1)

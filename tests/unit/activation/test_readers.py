@@ -411,7 +411,71 @@ async def test_readers_of_a_dropped_monitor_count_against_its_successor(serve: S
         assert bench.readers.monitors() == []
 
 
-@pytest.mark.rule("ACT-33", "ACT-17")
+@pytest.mark.rule("OBJ-46")
+async def test_another_handler_is_for_those_that_start_from_now_on(serve: Serve) -> None:
+    forever, started = asyncio.Event(), asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await forever.wait()
+
+    async def other(session: FakeSession) -> None:
+        session.receive()
+        started.set()
+        await forever.wait()
+
+    serve(handle)
+    sys.modules[MODULE].other = other  # type: ignore[attr-defined]
+    async with running() as bench:
+        bench.define("handle", max_readers=2)
+        bench.arrive(ready_groups=5)
+        await bench.received.get()
+        bench.define("other", max_readers=2)
+        assert [row.procedure_name for row in bench.readers.tasks()] == [f"{MODULE}:handle"]
+        bench.clock.move(5)
+        assert bench.readers.tick() == 1
+        await started.wait()
+        names = {row.procedure_name for row in bench.readers.tasks()}
+        assert names == {f"{MODULE}:handle", f"{MODULE}:other"}
+        forever.set()
+
+
+@pytest.mark.rule("OBJ-46")
+async def test_switched_on_it_reads_what_is_there_and_switched_off_it_starts_no_more(
+    serve: Serve,
+) -> None:
+    forever = asyncio.Event()
+
+    async def handle(session: FakeSession) -> None:
+        session.receive()
+        await forever.wait()
+
+    serve(handle)
+
+    def switch(bench: Bench, *, on: bool) -> None:
+        activation = Activation(f"{MODULE}:handle", 2, enabled=on)
+        bench.readers.altered("b", [Queue(QueueKey(1), "q", activation=activation)])
+
+    async with running() as bench:
+        switch(bench, on=False)
+        bench.arrive(ready_groups=5)
+        bench.clock.move(5)
+        bench.readers.tick()
+        assert bench.readers.tasks() == []
+        switch(bench, on=True)
+        await bench.received.get()  # without a tick or an arrival
+        assert bench.readers.running("b", "q") == 1
+        switch(bench, on=False)
+        for _ in range(4):
+            bench.clock.move(5)
+            bench.readers.tick()
+            bench.arrive()
+        assert bench.readers.running("b", "q") == 1
+        assert not bench.log.of("ended")
+        forever.set()
+
+
+@pytest.mark.rule("ACT-33", "ACT-17", "OBJ-45")
 @pytest.mark.parametrize("how", ["queue made anew", "activation off and on", "max_readers lowered"])
 async def test_readers_of_before_count_and_no_more_are_started(serve: Serve, how: str) -> None:
     forever = asyncio.Event()
