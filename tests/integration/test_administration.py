@@ -4,6 +4,7 @@ import sqlite3
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -749,11 +750,12 @@ def test_the_identifier_of_an_operation_that_runs_is_taken(
 
         async def meanwhile(broker: Broker, *arguments: Any) -> Any:
             assert not broker.enabled
+            admin = place.east.admin
+            asked = partial(admin.enable, "west")
+            if what == "new_broker":
+                asked = partial(admin.new_broker, "west", broker_id=NEW_ID)
             with pytest.raises(DuplicateBroker) as caught:
-                if what == "new_broker":
-                    await place.east.admin.new_broker("west", broker_id=NEW_ID)
-                else:
-                    await place.east.admin.enable("west")
+                await asked()
             refused.append(caught.value)
             return await batch(broker, *arguments)
 
@@ -913,6 +915,16 @@ async def test_cleanup_leaves_what_a_transaction_has_locked(place: Place) -> Non
         assert (done.removed, done.locked) == ({}, {"CO": 1})
         await tx.send(message.handle, b"reply", "Answer")
     assert await bodies(place.main, "desk") == [b"reply"]
+    other = await place.main.begin_dialog("urn:shop", "urn:spare", "talk")
+    for service, far_service in ((None, "urn:nobody"), ("urn:desk", "urn:desk")):
+        done = await place.main.admin.clean_up_endpoints(
+            "test", service=service, far_service=far_service
+        )
+        assert (done.removed, done.locked) == ({}, {})
+    done = await place.main.admin.clean_up_endpoints("test", far_service="urn:desk")
+    assert (done.removed, done.locked) == ({"CO": 1}, {})
+    await place.main.send(handle, b"its other side is there", "Ask")
+    await place.main.end(other)
 
 
 @pytest.mark.rule("MAN-15", "PBT-20")
@@ -1084,17 +1096,34 @@ async def test_a_client_has_a_backup_written_below_the_named_directories_only(pl
 async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:
     handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")
     await place.main.send(handle, b"kept", "Ask")
+    away = await place.main.begin_dialog("urn:desk", "urn:nowhere", "talk")
+    await place.main.send(away, b"waits", "Ask")
+    await place.main.set_timer(away, 600)
+    await place.main.create("queue", "made")
     before = await place.broker("main")
     target = place.folder / "backups" / "main.db"
     target.parent.mkdir()
     await place.main.admin.backup(target)
     await place.main.send(handle, b"later", "Ask")
+    await place.main.send(away, b"later", "Ask")
+    await place.main.set_timer(away, None)
+    await place.main.drop("queue", "made")
     await place.daemon.stop()
     target.replace(place.folder / "main.db")
-    await place.daemon.start()
+    await place.daemon.start(declare=False)
     assert await place.broker("main") == before | {"epoch": 2}  # opened again
     async with await place.daemon.session() as session:
         assert await bodies(session, "shop") == [b"kept"]
+        waiting = await session.view("transmission_queue", bodies=True)
+        assert [row["message_body"] for row in waiting] == [b"waits"]
+        assert "made" in {row["name"] for row in await session.view("service_queues")}
+        assert sorted(row["state"] for row in await session.view("conversation_endpoints")) == [
+            "CO",
+            "CO",
+            "CO",
+        ]
+        (told,) = await session.receive("desk", wait=601, autocommit=True)
+        assert (told.handle, told.is_timer) == (away, True)
 
 
 @pytest.mark.rule("MAN-5", "MAN-8")

@@ -260,9 +260,8 @@ async def test_nothing_leaves_before_the_commit_and_rollback_leaves_no_trace(
     assert [(one.sequence, one.body) for one in await take(session, "shop")] == [(1, b"4")]
 
 
-@pytest.mark.rule(
-    "SND-2", "OBJ-26", "OBJ-27", "OBJ-28", "ERR-8431", "ERR-8432", "ERR-8428", "ERR-8426"
-)
+@pytest.mark.rule("SND-2", "OBJ-26", "OBJ-27", "OBJ-28")
+@pytest.mark.rule("ERR-8431", "ERR-8432", "ERR-8428", "ERR-8426")
 @scenario
 async def test_what_send_refuses(daemon: Daemon, session: Session) -> None:
     mine, yours = await answered(session)

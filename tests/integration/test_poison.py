@@ -869,6 +869,69 @@ def test_a_release_wakes_who_waits(tmp_path: Path, selector: str) -> None:
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("VIEW-14", "VIEW-2")
+def test_the_values_of_every_column_of_a_group_that_is_held(tmp_path: Path) -> None:
+    """Counted, waiting for its next attempt, and parked."""
+
+    async def scenario(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            handle = await send(session, b"bad")
+            live = live_of(daemon, handle).peer
+            assert live is not None
+            group, message = live.group.group_id, live.ready[0].message_id
+            conversation = live.endpoint.conversation_id
+
+            async def seen() -> tuple[dict[str, Any], dict[str, Any]]:
+                (held,) = await session.view("parked_groups")
+                where = {"conversation_group_id": show(group)}
+                (whole,) = await session.view("conversation_groups", where=where)
+                return dict(held), dict(whole)
+
+            async def expect(state: str, streak: int, **said: Any) -> None:
+                usual = {"retry_at": None, "parked_at": None, "park_reason": None}
+                both = {"conversation_group_id": show(group), "rollback_streak": streak}
+                both |= usual | {key: said[key] for key in usual if key in said}
+                held, whole = await seen()
+                assert held == both | {
+                    "queue": "shop",
+                    "state": state,
+                    "disconnects": 0,
+                    "last_error": said["last_error"],
+                    "messages": None if state == "counted" else 1,
+                    "culprit_conversation_id": show(conversation),
+                    "culprit_message_id": show(message),
+                }
+                assert whole == both | {
+                    "service_id": "urn:shop",
+                    "is_system": False,
+                    "locked_by_session": None,
+                    "locked_since": None,
+                    "ready_messages": 1 if state == "counted" else 0,
+                    "effective_priority": 5,
+                }
+
+            await session.alter(
+                "queue", "shop", poison_mode="park", poison_threshold=3, poison_backoff="10s"
+            )
+            assert await fail(session) == 1
+            held, _ = await seen()
+            retry_at = held["retry_at"]
+            assert retry_at == pytest.approx(daemon.clock.utc() + 10_000_000, abs=100_000)
+            await expect("waiting", 1, last_error=BOOM, retry_at=retry_at)
+            await daemon.pass_time(11)
+            await expect("counted", 1, last_error=BOOM)
+            tx = session.transaction()
+            assert await tx.receive("shop", 1)
+            tx.rollback(Park("by hand"))
+            await session.status()
+            held, _ = await seen()
+            assert held["parked_at"] == pytest.approx(daemon.clock.utc(), abs=100_000)
+            said = {name: held[name] for name in ("parked_at", "last_error", "retry_at")}
+            await expect("parked", held["rollback_streak"], park_reason="by hand", **said)
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("VIEW-14")
 @pytest.mark.rule("CLP-117")
 @pytest.mark.rule("CLP-116")

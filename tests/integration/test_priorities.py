@@ -90,6 +90,7 @@ def test_each_end_has_its_own_level_and_keeps_it(tmp_path: Path) -> None:
         await session.send(got.handle, b"answer", "Answer")
         await session.alter("priority", "asks", level=3)
         await session.drop("priority", "is asked")
+        await priority(session, "later", 8, local_service="urn:shop", contract="talk")
         await session.close()
         await daemon.stop()
         await daemon.start(declare=False)
@@ -100,6 +101,8 @@ def test_each_end_has_its_own_level_and_keeps_it(tmp_path: Path) -> None:
         assert [one.priority for one in await take(session, "shop")] == [2]
         later = await talk(session)
         assert live_of(daemon, later).endpoint.priority == 3
+        await session.send(later, b"3", "Ask")
+        assert [one.priority for one in await take(session, "shop")] == [8]
         await session.close()
 
     play(program, tmp_path)

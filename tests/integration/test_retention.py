@@ -347,7 +347,7 @@ def test_at_the_limit_the_oldest_are_dropped(tmp_path: Path, limit: dict[str, in
     play(program, tmp_path)
 
 
-@pytest.mark.rule("PBT-24")
+@pytest.mark.rule("PBT-24", "VIEW-5")
 @pytest.mark.parametrize("limit", [{"max_rows": 2}, {"max_bytes": 14}])
 def test_at_the_limit_the_oldest_move_to_the_archive(tmp_path: Path, limit: dict[str, int]) -> None:
     async def program(daemon: Daemon) -> None:
@@ -357,9 +357,14 @@ def test_at_the_limit_the_oldest_move_to_the_archive(tmp_path: Path, limit: dict
             archived = [(3, "Ask", b"ask0"), (3, "Ask", b"ask1")]
             assert sorted(await kept(session, "spare")) == archived
             assert [body for _, _, body in await kept(session)] == [b"answer0", b"answer1"]
+            where = {
+                one["queue"]: one["is_archived"] for one in await session.view("retained_messages")
+            }
+            assert where == {"spare": True, "desk": False}
             await session.end(mine)
             assert await kept(session) == []
-            assert len(await kept(session, "spare")) == 2  # those stay
+            stay = await session.view("retained_messages")
+            assert [(one["queue"], one["is_archived"]) for one in stay] == [("spare", True)] * 2
             assert await take(session, "spare") == []
 
     play(program, tmp_path)

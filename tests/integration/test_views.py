@@ -17,7 +17,7 @@ from brokerd.clock import SECOND
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import parse, show
 from brokerd.maintenance.ticks import Pass
-from brokerd.model import CONFIGURATION_NOTICE, POST_EVENT_NOTIFICATION
+from brokerd.model import CONFIGURATION_NOTICE, END_DIALOG, POST_EVENT_NOTIFICATION
 from brokerd.protocol.frames import Fragment
 from brokerd.storage import listings
 from brokerd.telemetry.status import InstanceStatus, concerns
@@ -25,6 +25,7 @@ from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_o
 from tests.integration.scenarios import scenario
 from tests.integration.test_absent_broker import EAST, arrival
 from tests.integration.test_one_broker import take
+from tests.unit.objects.test_validation import XSD
 
 SPEC = Path(__file__).parents[2] / "docs" / "spec" / "programming-model.md"
 
@@ -159,6 +160,60 @@ async def test_an_endpoint_shows_what_it_is_and_since_when(
 
 @pytest.mark.rule("VIEW-1")
 @scenario
+async def test_the_values_of_every_column_of_an_endpoint(daemon: Daemon, session: Session) -> None:
+    """All of the target's endpoint, and what differs in the initiator's."""
+    await session.create("priority", "asked", level=7, local_service="urn:shop")
+    began = daemon.clock.utc()
+    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk", lifetime=3600)
+    for body in (b"one", b"two"):
+        await session.send(handle, body, "Ask")
+    await daemon.pass_time(10)
+    (got, _) = await session.receive("shop", autocommit=True)
+    await session.set_timer(got.handle, 500)
+    await session.send(handle, b"three", "Ask")
+    times = ("created_at", "state_since", "last_activity_at", "dialog_timer", "lifetime")
+    (row,) = await session.view("conversation_endpoints", where={"service_id": "urn:shop"})
+    created, since, active, timer, lifetime = (row.pop(name) for name in times)
+    here = show(daemon.broker.broker_id)
+    assert row == {
+        **{name: None for name in COLUMNS["conversation_endpoints"] if name not in times},
+        "conversation_handle": show(got.handle),
+        "conversation_id": show(got.conversation_id),
+        "is_initiator": False,
+        "service_contract_id": "talk",
+        "service_id": "urn:shop",
+        "conversation_group_id": show(got.group_id),
+        "state": "CO",
+        "state_desc": "CONVERSING",
+        "far_service": "urn:desk",
+        "far_broker_instance": here,
+        "send_sequence": 0,
+        "receive_sequence": 3,
+        "receive_sequence_frag": 0,
+        "end_dialog_sequence": -1,
+        "system_sequence": -1,
+        "is_system": False,
+        "priority": 7,
+        "unread_count": 1,
+        "pending_send_count": 0,
+    }
+    assert created == since == pytest.approx(began, abs=SECOND)
+    assert active == pytest.approx(began + 10 * SECOND, abs=SECOND)
+    assert timer == pytest.approx(began + 510 * SECOND, abs=SECOND)
+    assert lifetime == pytest.approx(began + 3600 * SECOND, abs=SECOND)
+    (row,) = await session.view("conversation_endpoints", where={"service_id": "urn:desk"})
+    assert (row["conversation_handle"], row["is_initiator"]) == (show(handle), True)
+    assert (row["priority"], row["send_sequence"], row["receive_sequence"]) == (5, 3, 0)
+    await daemon.switch("shop", on=False)
+    await session.end(handle)
+    (row,) = await session.view("conversation_endpoints", where={"service_id": "urn:desk"})
+    assert (row["state"], row["state_desc"]) == ("DO", "DISCONNECTED_OUTBOUND")
+    assert row["end_dialog_sequence"] == row["system_sequence"] == 3
+    assert row["pending_send_count"] == 1
+
+
+@pytest.mark.rule("VIEW-1")
+@scenario
 async def test_an_endpoint_that_failed_shows_its_error(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"one")
     await session.end(handle, 17, "no stock")
@@ -189,6 +244,49 @@ async def test_a_message_that_waits_shows_why(daemon: Daemon, session: Session) 
     assert row["message_body"] == b"x" * 70_000
     (endpoint,) = await session.view("conversation_endpoints", where={"state": "CO"})
     assert endpoint["pending_send_count"] == 1
+
+
+@pytest.mark.rule("VIEW-3")
+@scenario
+async def test_the_values_of_every_column_of_what_waits(daemon: Daemon, session: Session) -> None:
+    await session.create("priority", "asks", level=3, local_service="urn:desk")
+    began = daemon.clock.utc()
+    pinned = show(bytes(range(16)))
+    handle = await session.begin_dialog("urn:desk", "urn:nowhere", "talk", broker_id=parse(pinned))
+    await session.send(handle, b"ask", "Ask")
+    await session.end(handle)
+    await daemon.pass_time(1)
+    rows = await session.view("transmission_queue", bodies=True)
+    times = ("enqueue_time", "status_since", "last_attempt_at", "next_attempt_at", "attempts")
+    for row in rows:
+        enqueued, since, last, following, attempts = (row.pop(name) for name in times)
+        assert enqueued == pytest.approx(began, abs=SECOND)
+        assert began <= since <= began + SECOND
+        assert attempts > 0
+        assert last <= daemon.clock.utc() < following
+    said = {
+        "conversation_handle": show(handle),
+        "to_service_name": "urn:nowhere",
+        "to_broker_instance": pinned,
+        "from_service_name": "urn:desk",
+        "service_contract_name": "talk",
+        "is_conversation_error": False,
+        "transmission_status": rows[0]["transmission_status"],
+        "status_key": rows[0]["status_key"],
+        "ssb_code": rows[0]["ssb_code"],
+        "priority": 3,
+        "effective_priority": 5,
+        "destination": None,
+        "fragments_total": 1,
+        "fragments_acked": 0,
+    }
+    ask = {"message_sequence_number": 0, "message_type_name": "Ask", "message_body": b"ask"}
+    end = {"message_sequence_number": 1, "message_type_name": END_DIALOG, "message_body": None}
+    assert rows == [
+        said | ask | {"is_end_of_dialog": False},
+        said | end | {"is_end_of_dialog": True},
+    ]
+    assert rows[0]["transmission_status"]
 
 
 @pytest.mark.rule("VIEW-3")
@@ -270,6 +368,67 @@ async def test_a_broker_shows_whether_it_honors_priorities(
     assert await honoring() == {"main": False, "east": False}
 
 
+@pytest.mark.rule("VIEW-10")
+def test_the_values_of_every_column_of_a_broker(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        async with await daemon.session() as session:
+            await session.apply({**EAST, "broker": {"name": "east", "default_encryption": "on"}})
+            (row,) = await session.view("brokers", where={"name": "east"})
+            known = daemon.instance.brokers["east"].broker_id
+            said = {"name": "east", "broker_id": show(known), "role": None}
+            usual = {"disabled_reason": None, "start_failure": "", "next_start_attempt": None}
+            options = {"is_honor_broker_priority_on": False, "is_default_encryption_on": True}
+            assert row == said | usual | options | {"epoch": 1, "is_broker_enabled": True}
+        await daemon.restart()
+        async with await daemon.session() as session:
+            rows = await session.view("brokers")
+            assert {row["name"]: row["epoch"] for row in rows} == {"msdb": 2, "main": 2, "east": 2}
+            flags = {row["name"]: row["is_default_encryption_on"] for row in rows}
+            assert (flags["main"], flags["east"]) == (False, True)
+        await daemon.stop()
+        (tmp_path / "east.db").write_bytes(b"a shopping list")
+        await daemon.start()
+        async with await daemon.session() as session:
+            (row,) = await session.view("brokers", where={"name": "east"})
+            assert row.pop("start_failure")
+            assert row.pop("next_start_attempt") > daemon.clock.utc()
+            assert row == said | dict.fromkeys(("disabled_reason", "epoch", *options)) | {
+                "is_broker_enabled": False
+            }
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("VIEW-13", "PER-22")
+@scenario
+async def test_the_values_of_every_column_of_a_pass(daemon: Daemon, session: Session) -> None:
+    ticker = daemon.instance.ticker
+    at = [one.name for one, _ in ticker._passes].index("removals")
+
+    async def takes_seven_seconds() -> int:
+        await daemon.clock.sleep_until(daemon.loop.time() + 7)
+        return 3
+
+    passes = ticker._passes
+    passes[at] = Pass("removals", 1, takes_seven_seconds, apart=True), passes[at][1]
+    began = daemon.clock.utc()
+    await daemon.pass_time(19)  # it begins at 5 s, is skipped at 10 s, and begins again at 15 s
+    (row,) = await session.view("periodic_tasks", where={"task": "removals"})
+    last_start, duration = row.pop("last_start"), row.pop("last_duration")
+    assert last_start == pytest.approx(began + 15 * SECOND, abs=SECOND)
+    assert duration == pytest.approx(7, abs=0.1)
+    assert row == {
+        "task": "removals",
+        "period": 1,
+        "runs": 1,
+        "skips": 1,
+        "done_total": 3,
+        "last_error": "",
+    }
+    await daemon.pass_time(10)
+    passes[at] = Pass("removals", 1, lambda: 0), passes[at][1]
+
+
 @pytest.mark.rule("VIEW-4", "PBT-20")
 @scenario
 async def test_a_queue_shows_its_options_and_its_depth(daemon: Daemon, session: Session) -> None:
@@ -280,6 +439,51 @@ async def test_a_queue_shows_its_options_and_its_depth(daemon: Daemon, session: 
     assert rows["shop"]["oldest_ready_at"] >= START
     assert rows["spare"]["is_receive_enabled"] is rows["spare"]["is_enqueue_enabled"] is False
     assert rows["desk"]["activation_procedure"] is None
+
+
+@pytest.mark.rule("VIEW-4")
+@scenario
+async def test_the_values_of_every_column_of_a_queue(daemon: Daemon, session: Session) -> None:
+    handler = {"handler": "tests.integration.handlers:idle", "max_readers": 3, "run_as": "shop"}
+    began = daemon.clock.utc()
+    await session.create(
+        "queue",
+        "made",
+        status="off",
+        retention="on",
+        poison_handling="off",
+        activation={**handler, "status": "off"},
+    )
+    (row,) = await session.view("service_queues", where={"name": "made"})
+    assert row.pop("status_changed_at") == pytest.approx(began, abs=SECOND)
+    actor = str(row.pop("status_changed_by"))
+    assert actor.startswith("client ")
+    assert row == {
+        "name": "made",
+        "max_readers": 3,
+        "activation_procedure": "tests.integration.handlers:idle",
+        "execute_as_principal_id": "shop",
+        "is_activation_enabled": False,
+        "is_receive_enabled": False,
+        "is_enqueue_enabled": False,
+        "is_retention_enabled": True,
+        "is_poison_message_handling_enabled": False,
+        "status_reason": "created_off",
+        **dict.fromkeys(
+            ("culprit_conversation_id", "culprit_message_id", "last_error", "culprit_rollbacks")
+        ),
+        **dict.fromkeys(("ready_count", "parked_count", "retained_count", "incomplete_count"), 0),
+        "oldest_ready_at": None,
+        "rollback_streak": 0,
+        "monitor_absent_reason": "activation is off",
+    }
+    await daemon.pass_time(9)
+    await session.alter("queue", "made", status="on", activation={"status": "on"})
+    (row,) = await session.view("service_queues", where={"name": "made"})
+    assert (row["is_activation_enabled"], row["is_receive_enabled"]) == (True, True)
+    assert (row["status_reason"], row["status_changed_by"]) == ("manual", actor)
+    assert row["status_changed_at"] == pytest.approx(began + 9 * SECOND, abs=SECOND)
+    assert row["monitor_absent_reason"] is None
 
 
 @pytest.mark.rule("VIEW-8", "OBJ-12")
@@ -313,9 +517,29 @@ async def test_the_catalog_can_be_seen(daemon: Daemon, session: Session) -> None
         "Both": (True, True),
         "Nudge": (True, True),
     }
-    kinds = {row["name"]: row["validation"] for row in await session.view("service_message_types")}
-    assert kinds["Nudge"] == "E"
-    assert kinds["Ask"] == kinds["DEFAULT"] == "N"
+    schemas = {"valid_json": "{}", "valid_xml": XSD, "well_formed_json": None}
+    for kind, schema in {**schemas, "well_formed_xml": None}.items():
+        text = {} if schema is None else {"schema": schema}
+        await session.create("message_type", kind, validation=kind, **text)
+    kinds = {row["name"]: row for row in await session.view("service_message_types")}
+    assert kinds["Ask"] == {
+        "name": "Ask",
+        "message_type_id": "Ask",
+        "principal_id": None,
+        "validation": "N",
+        "validation_desc": "none",
+        "schema_id": None,
+    }
+    letters = {
+        "Nudge": "E",
+        "DEFAULT": "N",
+        **dict.fromkeys(("valid_json", "well_formed_json"), "J"),
+    }
+    letters |= dict.fromkeys(("valid_xml", "well_formed_xml"), "X")
+    for name, letter in letters.items():
+        assert kinds[name]["validation"] == letter
+        if name not in ("Nudge", "DEFAULT"):
+            assert (kinds[name]["validation_desc"], kinds[name]["schema_id"]) == (name, None)
 
 
 @pytest.mark.rule("VIEW-12", "VIEW-6", "VIEW-7", "MON-15")

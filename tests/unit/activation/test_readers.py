@@ -1,6 +1,7 @@
 """Readers on a real loop: started, counted, shown, logged, and stopped; time is moved by hand."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ import structlog
 
 from brokerd.activation.monitor import NO_RECEIVE, Limits, QueueFacts
 from brokerd.activation.readers import Readers
-from brokerd.activation.rows import REMOVED
+from brokerd.activation.rows import REMOVED, Counts, Rates
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.ids import QueueKey
@@ -200,6 +201,7 @@ async def test_a_reader_runs_the_handler_in_its_own_session(serve: Serve) -> Non
         assert row.session_id == seen[0].client_id.hex()
         assert (row.broker, row.queue, row.receives) == ("b", "q", 1)
         assert row.procedure_name == f"{MODULE}:handle"
+        assert (row.execute_as, row.pid, row.monitor_generation) == ("owner", os.getpid(), 1)
         assert row.last_receive_at == row.started_at == bench.clock.utc()
         assert bench.readers.running("b", "q") == 1
         bench.clock.move(2)
@@ -413,19 +415,14 @@ async def test_readers_of_a_dropped_monitor_count_against_its_successor(serve: S
 
 @pytest.mark.rule("OBJ-46")
 async def test_another_handler_is_for_those_that_start_from_now_on(serve: Serve) -> None:
-    forever, started = asyncio.Event(), asyncio.Event()
+    forever = asyncio.Event()
 
     async def handle(session: FakeSession) -> None:
         session.receive()
         await forever.wait()
 
-    async def other(session: FakeSession) -> None:
-        session.receive()
-        started.set()
-        await forever.wait()
-
     serve(handle)
-    sys.modules[MODULE].other = other  # type: ignore[attr-defined]
+    sys.modules[MODULE].other = handle  # type: ignore[attr-defined]
     async with running() as bench:
         bench.define("handle", max_readers=2)
         bench.arrive(ready_groups=5)
@@ -434,10 +431,10 @@ async def test_another_handler_is_for_those_that_start_from_now_on(serve: Serve)
         assert [row.procedure_name for row in bench.readers.tasks()] == [f"{MODULE}:handle"]
         bench.clock.move(5)
         assert bench.readers.tick() == 1
-        await started.wait()
-        names = {row.procedure_name for row in bench.readers.tasks()}
-        assert names == {f"{MODULE}:handle", f"{MODULE}:other"}
+        await bench.log.until("started", 2)
+        names = [row.procedure_name for row in bench.readers.tasks()]
         forever.set()
+        assert names == [f"{MODULE}:handle", f"{MODULE}:other"]
 
 
 @pytest.mark.rule("OBJ-46")
@@ -463,7 +460,7 @@ async def test_switched_on_it_reads_what_is_there_and_switched_off_it_starts_no_
         bench.readers.tick()
         assert bench.readers.tasks() == []
         switch(bench, on=True)
-        await bench.received.get()  # without a tick or an arrival
+        await bench.log.until("started")  # without a tick or an arrival
         assert bench.readers.running("b", "q") == 1
         switch(bench, on=False)
         for _ in range(4):
@@ -510,6 +507,30 @@ async def test_readers_of_before_count_and_no_more_are_started(serve: Serve, how
         assert bench.readers.running("b", "q") == len(bench.readers.tasks()) == 2
         assert bench.readers.counts.limit_reached > 0
         forever.set()
+
+
+@pytest.mark.rule("VIEW-12")
+def test_each_counter_of_activation_has_a_total_and_a_rate_between_two_ticks() -> None:
+    names = {
+        "tasks_started": "started",
+        "tasks_aborted": "aborted",
+        "procedures_invoked": "invoked",
+        "task_limit_reached": "limit_reached",
+        "notifications": "notified",
+    }
+    rates, counts = Rates(), Counts()
+    rates.sample(counts, 100.0)
+    for number, field in enumerate(names.values(), start=1):
+        setattr(counts, field, 10 * number)
+    rates.sample(counts, 105.0)
+    counts.started += 1  # since the last tick: it is in the total alone
+    expected: dict[str, object] = {"tasks_running": 4}
+    for number, name in enumerate(names, start=1):
+        expected |= {f"{name}_total": 10 * number, f"{name}_per_second": 2.0 * number}
+    assert rates.row(counts, 4) == expected | {"tasks_started_total": 11}
+    rates.sample(counts, 110.0)
+    assert rates.row(counts, 4)["tasks_started_per_second"] == 0.2
+    assert rates.row(counts, 4)["notifications_per_second"] == 0
 
 
 @pytest.mark.rule("ACT-3")

@@ -201,6 +201,22 @@ def test_a_queue_is_shown_as_declared_and_as_it_stands(
     assert run(daemon, "queue", "show", "none") == 67
 
 
+@pytest.mark.rule("VIEW-15")
+def test_a_queue_is_shown_with_its_latest_twenty_decisions(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.objects = [{"kind": "queue", "name": "q", "status": "on"}]
+    daemon.views["activation_decisions"] = [
+        {"at": 1_700_000_000_000_000, "text": f"decision {number}.", "times": 1}
+        for number in range(100)
+    ]
+    assert run(daemon, "queue", "show", "q") == 0
+    shown = [int(one) for one in re.findall(r"decision (\d+)\.", capsys.readouterr().out)]
+    assert shown == list(range(80, 100))
+    assert run(daemon, "queue", "show", "q", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["decisions"]) == 100
+
+
 @pytest.mark.rule("PBT-25", "CLP-118")
 def test_a_queue_is_drained(daemon: SmallDaemon, capsys: Capture) -> None:
     daemon.answers["drain_queue"] = {"ended": 2, "stopped": 1, "left": 0}

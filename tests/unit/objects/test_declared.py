@@ -311,7 +311,8 @@ def test_a_name_of_128_characters_is_taken_whatever_they_are(letter: str) -> Non
 def test_the_name_of_a_remote_service_has_up_to_256_characters(
     kind: str, key: str, table: dict[str, object]
 ) -> None:
-    assert parse(WHOLE | {kind: [table | {key: "\u00e9" * 256}]})
+    (made,) = parse(WHOLE | {kind: [table | {key: "\u00e9" * 256}]}).objects(Kind(kind)).values()
+    assert describe(made)[key] == "\u00e9" * 256
     for name in ("x" * 257, ""):
         (problem,) = refused(**{kind: [table | {key: name}]})
         assert problem.startswith(f"{kind}[1].{key}: ")
