@@ -396,8 +396,10 @@ async def test_who_only_waits_for_a_message_is_not_waited_for(place: Place) -> N
     tx = other.transaction()
     waiting = place.daemon.loop.create_task(tx.receive("shop", wait=600))
     await place.daemon.pass_time(1)
+    began = place.daemon.loop.time()
     await place.main.admin.disable(wait=1)
     assert await waiting == []
+    assert place.daemon.loop.time() - began < 1
     tx.rollback()
     await other.close()
 
@@ -509,7 +511,9 @@ async def test_every_dialog_is_ended_with_an_error_on_both_sides(place: Place) -
     # Later traffic of the peer gets the same answer.
     late = await place.talk()
     await place.main.admin.disable()
-    assert (await place.main.admin.error_conversations()).is_broker_enabled
+    state = await place.main.admin.error_conversations()
+    assert state.is_broker_enabled
+    assert state.endpoints == {"CO": 1}  # the others have their error
     endpoint = next(e for e in place.daemon.broker.endpoints.all() if e.endpoint.handle == late)
     assert endpoint.endpoint.error_code == -9719
 

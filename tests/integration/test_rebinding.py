@@ -139,6 +139,25 @@ def test_more_than_memory_holds_is_not_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("OBJ-35")
+def test_nothing_is_moved_behind_more_than_memory_holds(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        session = await daemon.session()
+        for _ in range(12):
+            there = await session.begin_dialog("urn:desk", "urn:spare", "talk")
+            await session.send(there, b"there", "Ask")
+        await talk(session, b"moves")
+        error = await fails(InUse, session.alter("service", "urn:shop", queue="spare"))
+        assert "12 messages wait on queue spare" in error.message
+        assert daemon.broker.queues["shop"].ready_count == 1
+        assert await drain(session, "spare") == [b"there"] * 12
+        await session.alter("service", "urn:shop", queue="spare")
+        assert await drain(session, "spare") == [b"moves"]
+        await session.close()
+
+    play(program, tmp_path, window=WindowOptions(window_messages=4, page_messages=2))
+
+
+@pytest.mark.rule("OBJ-35")
 def test_a_service_is_moved_by_the_objects_of_a_start(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
