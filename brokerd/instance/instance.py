@@ -13,10 +13,11 @@ from datetime import timedelta
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.instance import part_options
-from brokerd.instance.assembly import Assembly
+from brokerd.instance.assembly import VERSION, Assembly
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.engine import SQLITE_VERSION
+from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.network import Listening, let_others_in
 
 __all__ = ["Instance", "Surroundings"]
@@ -37,6 +38,7 @@ class Instance(Assembly):
         `Refusal`: it cannot start; what was opened is closed again."""
         clock = self._with.clock
         self.started_at = clock.utc()
+        self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
         try:
             await self._open_stores(declared)
             self.clock_watch.look()
@@ -58,7 +60,13 @@ class Instance(Assembly):
             await self._close_stores()
             raise
         self.condition = "ready"
-        self._mark("started")
+        self.journal.mark("started")
+        self._log_event(
+            "ready",
+            clients=self.settings.client_address,
+            brokers=sorted(self.brokers),
+            sqlite=SQLITE_VERSION,
+        )
         self._tell_unknown_users()
         self.report_open_listeners()
 
@@ -93,6 +101,7 @@ class Instance(Assembly):
         """Orderly: nothing new, open transactions finish, the log is folded in (REL-28)."""
         self.condition = "draining"
         seconds = grace.total_seconds()
+        self._log_event("draining", seconds=seconds)
         if self._listening is not None:
             self._listening.close()
         self._tick_task.cancel()
@@ -111,6 +120,7 @@ class Instance(Assembly):
         await self.checker.stop()
         await self._close_stores()
         self.condition = "stopped"
+        self._log_event("stopped")
 
     async def _cancel_tasks(self) -> None:
         await asyncio.gather(self._tick_task, return_exceptions=True)
@@ -122,24 +132,17 @@ class Instance(Assembly):
     def log_failure(self, error: BaseException) -> None:
         """Say why the instance cannot go on."""
         hint = {"hint": error.hint} if isinstance(error, BrokerError) and error.hint else {}
-        self._with.log.error("broker.daemon", subclass="failed", **hint, exc_info=error)
+        self._with.log.error(DAEMON, subclass="failed", **hint, exc_info=error)
 
     def _tell_unknown_users(self) -> None:
         """A grant to a user who is misspelt gives nobody anything, and would do so silently."""
         for problem in self.sessions.principals.unknown():
             self._with.log.warning(
-                "broker.daemon",
+                DAEMON,
                 subclass="unknown_user",
                 problem=problem,
                 hint="mend clients.grants in the settings, or make the user",
             )
 
-    def _mark(self, what: str) -> None:
-        self.journal.mark(what)
-        self._with.log.info(
-            "broker.daemon",
-            subclass="ready" if what == "started" else what,
-            clients=self.settings.client_address,
-            brokers=sorted(self.brokers),
-            sqlite=SQLITE_VERSION,
-        )
+    def _log_event(self, subclass: str, **fields: object) -> None:
+        self._with.log.info(DAEMON, subclass=subclass, **fields)

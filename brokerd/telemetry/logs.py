@@ -62,7 +62,7 @@ def _words(text: str) -> frozenset[str]:
 
 SUBCLASSES: Final[dict[str, frozenset[str]]] = {
     CONNECTION: _words(
-        "connecting connected connect_failed closing closed accept send_io_error receive_io_error"
+        "connecting connected connect_failed closing closed accept receive_io_error"
     ),
     CONVERSATION: _words(
         "send end end_with_error broker_error terminate received_sequenced received_end "
@@ -97,14 +97,14 @@ SUBCLASSES: Final[dict[str, frozenset[str]]] = {
         "retry_destination cure_queue drain_queue forget confirm_clock"
     ),
     DAEMON: _words(
-        "starting ready reloaded reload_refused draining stopped transaction_too_old "
-        "loop_blocked loop_free unknown_user open_to_network dialogs_left_out"
+        "starting ready reloaded reload_refused draining stopped failed transaction_too_old "
+        "loop_blocked loop_free unknown_user open_to_network dialogs_left_out objects_applied "
+        "client_failed"
     ),
     ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
     CLOCK: _words("jumped returned confirmed"),
     STORE: _words(
-        "opened refused replaced fault slow quick_again full room_again mirror leftovers "
-        "loss_accepted"
+        "opened refused replaced slow quick_again full room_again mirror leftovers loss_accepted"
     ),
     TICK: frozenset({"pass_failed", "overrun"}),
     QUEUE_STATUS: frozenset(),

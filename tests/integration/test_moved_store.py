@@ -43,9 +43,25 @@ def test_the_daemon_stops_and_is_not_started_again(
     assert "put that one back" in caught.value.hint
 
 
-def test_the_log_says_which_sqlite_has_the_store(tmp_path: Path) -> None:
+def life(daemon: Daemon) -> list[object]:
+    """What the log says of the start and the end of the daemon."""
+    words = ("starting", "ready", "draining", "stopped", "failed")
+    found = [one["subclass"] for event, one in daemon.log.lines if event == "broker.daemon"]
+    return [one for one in found if one in words]
+
+
+@pytest.mark.rule("MON-16")
+def test_the_log_tells_of_a_start_and_a_stop(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         (ready,) = [one for _, one in daemon.log.lines if one.get("subclass") == "ready"]
         assert ready["sqlite"] == sqlite3.sqlite_version
+        (starting,) = [one for _, one in daemon.log.lines if one.get("subclass") == "starting"]
+        assert starting["data_dir"] == str(tmp_path)
+        assert life(daemon) == ["starting", "ready"]
+        await daemon.stop()
+        assert life(daemon) == ["starting", "ready", "draining", "stopped"]
+        daemon.instance.log_failure(StoreFault("planted"))
+        assert life(daemon)[-1] == "failed"
+        await daemon.start()
 
     play(scenario, tmp_path)

@@ -1,5 +1,6 @@
 """The event log: names, fields, repeats summed up, and what it never lets through."""
 
+import ast
 import io
 import json
 import re
@@ -94,6 +95,39 @@ def test_events_without_a_class_in_service_broker_are_those_of_the_rule() -> Non
 
 
 # Lines.
+
+NOT_WRITTEN = {
+    logs.AUDIT_LOGIN: logs.SUBCLASSES[logs.AUDIT_LOGIN],
+    logs.AUDIT_CONVERSATION: logs.SUBCLASSES[logs.AUDIT_CONVERSATION] - {"error_from_elsewhere"},
+}
+"""What comes with logins and dialog security."""
+MADE_OF_PARTS = logs.SUBCLASSES[logs.REMOTE_ACK]
+"""What no source has as one word."""
+
+
+@pytest.mark.rule("MON-16")
+def test_every_subclass_of_the_table_is_written_somewhere() -> None:
+    folder = Path(logs.__file__).parents[1]
+    sources = [one for one in folder.rglob("*.py") if one.name != "logs.py"]
+    words = set(re.findall(r'"([a-z_]+)"', "\n".join(one.read_text() for one in sources)))
+    for event, subclasses in logs.SUBCLASSES.items():
+        unwritten = subclasses - NOT_WRITTEN.get(event, frozenset()) - MADE_OF_PARTS
+        assert unwritten <= words, event
+
+
+@pytest.mark.rule("MON-16")
+def test_no_line_has_a_subclass_that_the_table_does_not_list() -> None:
+    pairs = set()
+    for source in Path(logs.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(source.read_text())):
+            if isinstance(call, ast.Call) and call.args:
+                event = ast.unparse(call.args[0]).strip("'")
+                given = {one.arg: one.value for one in call.keywords}.get("subclass")
+                if isinstance(given, ast.Constant):
+                    pairs.add((vars(logs).get(event, event), given.value))
+    listed = {(event, one) for event, known in logs.SUBCLASSES.items() for one in known}
+    assert {one for one in pairs if one[0] in logs.SUBCLASSES} <= listed
+    assert ("broker.store", "slow") in pairs
 
 
 @pytest.mark.rule("MON-16")
