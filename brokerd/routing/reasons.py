@@ -41,7 +41,6 @@ class Reason(StrEnum):
     CERT_EXPIRED = "cert_expired"
     NO_MASTER_KEY = "no_master_key"
     PEER_QUEUE_DISABLED = "peer_queue_disabled"
-    PEER_QUEUE_FULL = "peer_queue_full"
     PEER_STORE_FULL = "peer_store_full"
     TARGET_NOTICE = "target_notice"
     DAMAGED = "damaged"
@@ -124,7 +123,6 @@ MEANING: Final[dict[str, str]] = {
     Reason.CERT_EXPIRED: "the certificate has expired",
     Reason.NO_MASTER_KEY: "the session key cannot be stored or read",
     Reason.PEER_QUEUE_DISABLED: "the target's queue is off",
-    Reason.PEER_QUEUE_FULL: "the target's queue is at its quota",
     Reason.PEER_STORE_FULL: "the target's disk has no room",
     Reason.TARGET_NOTICE: "the target or a forwarder dropped it",
     Reason.DAMAGED: "the stored body is damaged",

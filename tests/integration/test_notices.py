@@ -159,6 +159,25 @@ def test_reasons_are_keys_or_details() -> None:
     def said(reason: str, detail: str = "") -> Any:
         return _status_of(Notice(ConversationId(b"c" * 16), True, 0, reason, detail))
 
-    assert said("peer_queue_full") == ("peer_queue_full", "")
+    assert said("peer_queue_disabled") == ("peer_queue_disabled", "")
+    assert said("peer_store_full") == ("peer_store_full", "")
     assert said("hops_exhausted") == ("target_notice", "hops_exhausted")
     assert said("no_room", "tcp://here:1") == ("target_notice", "no_room (tcp://here:1)")
+
+
+@pytest.mark.rule("NBT-4")
+@peers("west", "east")
+async def test_each_reason_is_told_and_only_the_same_one_is_held_back(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(1)
+    await east.queue(on=False)
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(0.5)
+    assert (await west.key(handle), east.instance.notices.sent) == ("peer_queue_disabled", 1)
+    east.instance.brokers["main"].is_full = True
+    await east.queue(on=True)
+    await west.session.send(handle, b"3", "Ask")
+    await net.wait(0.5)
+    assert (await west.key(handle), east.instance.notices.sent) == ("peer_store_full", 2)

@@ -25,8 +25,8 @@ from brokerd.routing.reasons import Reason
 RESUME = "resume"
 """Reason of a NOTICE that takes a refusal back (DSP-11)."""
 _TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
-_KEYS = frozenset({*_TAKEN_BACK, Reason.PEER_QUEUE_FULL})
-"""Reasons that are status keys of their own at the sender; of the others `target_notice` tells."""
+"""Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
+reason is the detail of `target_notice`."""
 _MOST = 100_000
 """Dialogs of which is remembered what they were told; the oldest go."""
 
@@ -183,7 +183,7 @@ def _notice(item: Fragment, reason: str, detail: str) -> Notice:
 
 def _status_of(notice: Notice) -> tuple[str, str]:
     """Status key and detail that a reason becomes at the sender (XMT-19)."""
-    if notice.reason in _KEYS:
+    if notice.reason in _TAKEN_BACK:
         return notice.reason, notice.detail
     detail = f"{notice.reason} ({notice.detail})" if notice.detail else notice.reason
     return Reason.TARGET_NOTICE, detail
