@@ -50,12 +50,15 @@ def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
         InvalidArgument: it is no such address; the message says which part is off.
     """
     if len(text) > MAX_ADDRESS:
-        raise _bad(text[:40] + "...", f"it is longer than {MAX_ADDRESS} characters")
+        raise _too_long(text)
     if not text[: len(_SCHEME)].lower() == _SCHEME:
         raise _bad(text, "it does not begin with TCP://")
     rest = text[len(_SCHEME) :].removesuffix("/")
     host, port = _split(text, rest)
-    return TcpAddress(host=_host(text, host), port=_port(text, port, any_port=any_port))
+    address = TcpAddress(host=_host(text, host), port=_port(text, port, any_port=any_port))
+    if len(address.text) > MAX_ADDRESS:  # the normal form is what is stored, and read again
+        raise _too_long(address.text)
+    return address
 
 
 @lru_cache(maxsize=4096)
@@ -123,6 +126,10 @@ def _port(text: str, port: str | None, *, any_port: bool) -> int:
     if not (0 if any_port else 1) <= number <= _MAX_PORT:
         raise _bad(text, f"{port!r} is no port")
     return number
+
+
+def _too_long(text: str) -> InvalidArgument:
+    return _bad(text[:40] + "...", f"it is longer than {MAX_ADDRESS} characters")
 
 
 def _bad(text: str, why: str) -> InvalidArgument:

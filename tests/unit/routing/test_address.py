@@ -21,6 +21,7 @@ from brokerd.routing.address import address_in_name, normalise, parse_tcp
         ("TCP://[2001:DB8:0:0::1]:5000", "tcp://[2001:db8::1]:5000"),
         ("tcp://[::1]", "tcp://[::1]:4022"),
         ("tcp://under_score:04022", "tcp://under_score:4022"),
+        (f"tcp://{'a.' * 121}bbb", f"tcp://{'a.' * 121}bbb:4022"),
         ("local", "LOCAL"),
         ("Transport", "TRANSPORT"),
     ],
@@ -59,6 +60,7 @@ def test_normal_form(text: str, normal: str) -> None:
         "LOCAL ",
         "tcp://" + "a" * 64,
         "tcp://" + "a." * 130 + "b",
+        "tcp://" + "a." * 122 + "bb",  # with its port it has 257 characters
     ],
 )
 def test_refused(text: str) -> None:
