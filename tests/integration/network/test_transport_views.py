@@ -35,9 +35,15 @@ def test_columns_are_those_of_the_rule(rules: tuple[str, ...], view: str) -> Non
     spec = SPEC.read_text(encoding="utf-8")
     text = " ".join(spec.partition(f"- {rule} ")[2].partition("\n")[0] for rule in rules)
     words = set(re.findall(r"[a-z_0-9]+", text.replace("(+_desc)", ", encryption_algorithm_desc")))
+    named = (
+        {one for one in words if "_" in one} - COLUMNS.keys() - {"gave_up", "forwarder_counters"}
+    )
     words |= {"total_bytes_received", "total_fragments_received", "total_receives"}
     words |= {f"fragment_p{level}_sends_total" for level in range(1, 11)}
     assert set(COLUMNS[view]) <= words
+    shared = {"transport_counters", "broker_statistics"}  # MON-9 names columns of both
+    shown = [COLUMNS[one] for one in (shared if view in shared else {view})]
+    assert named <= {column for columns in shown for column in columns}
 
 
 @pytest.mark.rule("MON-1", "TRN-5", "TRN-6", "TRN-22", "TRN-31")
@@ -60,6 +66,12 @@ async def test_a_connection_shows_its_peer_and_what_it_carried(
     assert mine["connect_time"] <= mine["login_time"] <= mine["last_activity_time"]
     assert mine["error"] is None
     assert mine["peer_address"] == f"TCP://two:{PORT}"
+    assert mine["total_receives"] >= 2
+    assert (mine["receives_posted"], mine["sends_posted"]) == (1, 0)
+    assert not mine["is_receive_flow_controlled"]
+    assert not mine["is_send_flow_controlled"]
+    assert (mine["authentication_method"], mine["encryption_algorithm_desc"]) == ("NONE", "NONE")
+    assert mine["transport_stream_id"] == mine["connection_id"]
 
 
 @pytest.mark.rule("MON-8", "TRN-16", "TRN-20", "NBT-8", "CLP-97")
@@ -76,12 +88,17 @@ async def test_a_destination_shows_why_it_waits_and_can_be_tried_at_once(
     assert (there["state"], there["suppress_reason"]) == ("suppressed", "connect_failed")
     assert there["suppressed_until"] > there["status_since"]
     assert there["last_error"].startswith("connect_failed: ")
+    assert there["last_error_at"] == there["status_since"]
     assert (there["consecutive_failures"], there["failures_by_cause"]) == (1, {"connect_failed": 1})
     assert (there["dialogs"], there["pending_messages"]) == (1, 1)
     assert (there["pending_fragments"], there["pending_bytes"]) == (4, 100_000)
     counters = await only(one, "transport_counters")
     assert counters["suppressed_destinations"] == 1
     assert counters["failures_by_cause"] == {"connect_failed": 1}
+    assert (counters["pending_fragments_for_send"], counters["pending_bytes_for_send"]) == (
+        4,
+        100_000,
+    )
     await two.session.admin.alter_endpoint(state="started")
     assert await one.session.admin.retry_destination("TCP://TWO") == 1
     await brokerd_clock.advance(1)
@@ -113,6 +130,22 @@ async def test_a_route_that_is_made_ends_suppression(
     assert (await only(one, "destinations"))["state"] == "online"
 
 
+@pytest.mark.rule("NBT-8")
+async def test_an_endpoint_that_is_started_again_ends_suppression(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    await two.session.admin.alter_endpoint(state="stopped")
+    await talk(one, two, b"1")
+    await brokerd_clock.advance(1)
+    assert (await only(one, "destinations"))["state"] == "suppressed"
+    await two.session.admin.alter_endpoint(state="started")
+    await one.session.admin.alter_endpoint(state="stopped")
+    await one.session.admin.alter_endpoint(state="started")
+    await brokerd_clock.advance(1)
+    assert (await only(one, "destinations"))["state"] == "online"
+
+
 @pytest.mark.rule("MON-12", "MON-9", "TRN-31")
 async def test_counters_outlive_connections(
     brokerd_pair: Pair, brokerd_rig: Rig, brokerd_clock: RigClock
@@ -124,6 +157,11 @@ async def test_counters_outlive_connections(
     assert before["open_connections"] == 1
     assert before["fragment_sends_total"] >= before["fragment_p5_sends_total"] == 2
     assert before["send_ios_total"] >= before["boxcars_sent_total"] >= 1
+    assert before["receive_ios_total"] >= before["boxcars_received_total"] >= 1
+    assert before["receive_io_bytes_total"] > before["boxcars_received_total"]
+    there = await only(two, "transport_counters")
+    assert there["fragment_receives_total"] == before["fragment_sends_total"]
+    assert there["receive_io_bytes_total"] == before["send_io_bytes_total"]
     one.link.reset()
     await brokerd_clock.advance(1)
     lost = await only(one, "transport_counters")
@@ -133,6 +171,8 @@ async def test_counters_outlive_connections(
     await brokerd_clock.advance(30)
     after = await only(one, "transport_counters")
     assert (after["connects_total"], after["fragment_p5_sends_total"]) == (2, 3)
+    assert after["connect_attempts_total"] == 2
+    assert sum(after[f"fragment_p{level}_sends_total"] for level in range(1, 11)) == 3
     rows = [
         row for row in one.instance.figures.rows() if row.scope == "instance" and not row.broker
     ]
@@ -155,6 +195,8 @@ async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: Ri
     assert sent["dequeued_transmission_messages_total"] == 2
     assert sum(sent["delayed_dialogs"].values()) == 1
     assert sent["tick_overruns"] == 0
+    assert set(sent["reclassified_by_trigger"].values()) == {0}
+    assert sent["activation_errors_total"] == 0
     came = await only(two, "broker_statistics")
     assert (came["receives_total"], came["rollbacks_total"]) == (1, 1)
     assert came["enqueued_messages_total"] == came["enqueued_transport_messages_total"] == 2
@@ -163,7 +205,16 @@ async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: Ri
     assert came["acks_sent_total"] >= 1
     await one.session.end(nowhere)
     assert (await only(one, "broker_statistics"))["dequeued_transmission_messages_total"] >= 2
+    two.instance.brokers["main"].enabled = False
+    await talk(one, two, b"2")
+    await brokerd_clock.advance(6)
+    refused = await only(two, "broker_statistics")
+    assert refused["dropped_fragments_total"] == sum(refused["dropped_by_reason"].values()) >= 2
+    waits = await only(one, "broker_statistics")
+    assert waits["active_dialogs"] >= 1
+    assert waits["retransmitted_fragments_total"] >= 1
     written = await only(one, "transmission_statistics")
+    assert written["changesets_total"] >= written["writes_total"]
     assert (written["transmission_objects"], written["transmission_objects_made_total"]) == (2, 2)
     assert written["rows_written_total"] >= written["writes_total"] >= 3
     assert written["write_microseconds_total"] >= 0  # virtual time

@@ -106,7 +106,15 @@ def refused(path: Path, **environ: str) -> ConfigError:
         ("transmitter.cache_age", '"5min"'),
         ("transmitter.cache_size", "10000"),
         ("transmitter.error_pause", '"5s"'),
+        ("store.min_free", '"256MiB"'),
         ("store.reserve", '"32MiB"'),
+        ("store.slow_after", '"5s"'),
+        ("daemon.drain", '"10s"'),
+        ("daemon.loop_blocked", '"1s"'),
+        ("bcn.most_open", "100"),
+        ("bcn.failures", "3"),
+        ("bcn.exempt_local", "false"),
+        ("bcn.format", '"xml"'),
         ("dispatcher.stale", '"10s"'),
         ("dispatcher.mem_low", '"32MiB"'),
         ("dispatcher.mem_high", '"64MiB"'),
@@ -135,6 +143,16 @@ def test_there_is_no_endpoint_unless_the_file_has_the_section(write: Write) -> N
     declared = load(write(PLAIN_ENDPOINT), environ={}).settings.endpoint
     assert declared is not None
     assert declared.state == "started"
+    wanted = (4022, timedelta(seconds=5), False, 10)
+    assert (declared.port, declared.drain, declared.forwarding, declared.forward_size_mb) == wanted
+
+
+@pytest.mark.rule("END-3", "END-10", "END-11")
+def test_an_endpoint_of_which_nothing_is_said_would_listen_everywhere_with_certificates() -> None:
+    plain = Endpoint()
+    assert plain.listen == ("all",)
+    assert plain.encryption is Encryption.REQUIRED
+    assert plain.authentication is Authentication.CERTIFICATE
 
 
 @pytest.mark.rule("END-2", "END-3")

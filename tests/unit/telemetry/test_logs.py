@@ -324,6 +324,9 @@ def test_identical_events_are_logged_at_once_then_summed_per_minute(clock: HandC
         {"broker": "second"},
         {"conversation_id": "c"},
         {"route": "r"},
+        {"listener": "clients"},
+        {"queue": "q"},
+        {"pass_name": "p"},
     ],
 )
 def test_events_that_differ_in_what_they_are_about_are_no_repeats(

@@ -296,6 +296,8 @@ def test_a_notice_is_passed_on_by_the_instance_table() -> None:
     tired = Notice(notice.conversation_id, True, 0, "no_route", "", "to", b"f" * 16, hops=0)
     assert not stand.forwarder.pass_notice(tired)
     assert (stand.report.notices_passed, stand.report.notices_dropped) == (1, 2)
+    made = Notice(notice.conversation_id, True, 0, "no_route", "", "to", b"f" * 16)
+    assert made.hops == 10
 
 
 @pytest.mark.rule("NBT-6")
