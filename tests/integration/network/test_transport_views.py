@@ -12,6 +12,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.testing.clock import SimClock
 from brokerd.testing.rig import PORT, Rig, RigClock
+from brokerd.transport.door import DISPLACED, FULL
 from tests.integration.network.conftest import Pair, address_of, only, talk
 from tests.integration.test_one_broker import undone
 
@@ -180,6 +181,23 @@ async def test_counters_outlive_connections(
     assert rows[0].counters["sent_p5"] == 3
 
 
+@pytest.mark.rule("END-18", "MON-9")
+async def test_connections_that_are_refused_are_in_the_view_and_the_metrics_log(
+    brokerd_pair: Pair,
+) -> None:
+    one, _ = brokerd_pair
+    doors = (one.instance.destinations.endpoint.door, one.instance.sessions.door)
+    for door, reason in zip(doors, (FULL, DISPLACED), strict=True):
+        door.refused[reason] += 2
+    assert (await only(one, "transport_counters"))["refused_connections_total"] == 2
+    counters: dict[str, int] = {}
+    for row in one.instance.figures.rows():
+        if row.scope == "instance" and not row.broker:
+            counters |= row.counters
+    refused = {name: count for name, count in counters.items() if name.startswith("refused_")}
+    assert refused == {"refused_peers_connections": 2, "refused_clients_displaced": 2}
+
+
 @pytest.mark.rule("MON-13", "MON-14", "MON-9")
 async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: RigClock) -> None:
     one, two = brokerd_pair
@@ -205,6 +223,11 @@ async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: Ri
     assert came["acks_sent_total"] >= 1
     await one.session.end(nowhere)
     assert (await only(one, "broker_statistics"))["dequeued_transmission_messages_total"] >= 2
+    written = await only(one, "transmission_statistics")
+    assert written["changesets_total"] >= written["writes_total"]
+    assert (written["transmission_objects"], written["transmission_objects_made_total"]) == (2, 2)
+    assert written["rows_written_total"] >= written["writes_total"] >= 3
+    assert written["write_microseconds_total"] >= 0  # virtual time
     two.instance.brokers["main"].enabled = False
     await talk(one, two, b"2")
     await brokerd_clock.advance(6)
@@ -213,11 +236,6 @@ async def test_what_brokers_did_is_counted(brokerd_pair: Pair, brokerd_clock: Ri
     waits = await only(one, "broker_statistics")
     assert waits["active_dialogs"] >= 1
     assert waits["retransmitted_fragments_total"] >= 1
-    written = await only(one, "transmission_statistics")
-    assert written["changesets_total"] >= written["writes_total"]
-    assert (written["transmission_objects"], written["transmission_objects_made_total"]) == (2, 2)
-    assert written["rows_written_total"] >= written["writes_total"] >= 3
-    assert written["write_microseconds_total"] >= 0  # virtual time
 
 
 @pytest.mark.rule("TRN-47", "MON-8")

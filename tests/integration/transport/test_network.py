@@ -66,6 +66,22 @@ async def test_one_newcomer_displaces_one_connection() -> None:
 
 
 @pytest.mark.rule("END-18")
+async def test_a_turn_of_the_loop_accepts_sixteen_connections_at_most() -> None:
+    door = open_door(logins=64)
+    listening = await SystemNetwork().listen(Echo, "TCP://127.0.0.1:0", door)
+    accepted = []
+    with contextlib.ExitStack() as callers:
+        for _ in range(20):
+            callers.enter_context(socket.create_connection(host_and_port(listening.address)))
+        while sum(accepted) < 20:
+            before = len(door)
+            await asyncio.sleep(0)
+            accepted.append(len(door) - before)
+    assert [one for one in accepted if one] == [16, 4]
+    listening.close()
+
+
+@pytest.mark.rule("END-18")
 async def test_a_connection_that_nothing_can_be_made_for_gives_its_place_back() -> None:
     def broken() -> asyncio.Protocol:
         raise ValueError("a fault")
