@@ -53,7 +53,13 @@ from brokerd.resources import migrations_dir
 from brokerd.storage import bodies, catalog, drops, held, known, removals, space, tables, uses
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
-from brokerd.storage.engine import Connection, connect_writer, is_full, transaction
+from brokerd.storage.engine import (
+    READ_PRAGMAS,
+    Connection,
+    connect_writer,
+    is_full,
+    transaction,
+)
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held import RecoveredGroup
 from brokerd.storage.known import Known
@@ -459,6 +465,7 @@ def look_for_known(msdb: Path) -> Known:
     refuse_loss(msdb)
     with looking(msdb) as connection:
         try:
+            _refuse_code(connection, msdb)
             return known.load(connection)
         except sqlite3.DatabaseError as error:
             raise unreadable(msdb, error) from error
@@ -505,6 +512,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
     """
     with looking(path) as connection:
         try:
+            _refuse_code(connection, path)
             revision = _revision(connection, path)
             if revision == REVISIONS[-1]:
                 _check_objects(connection, path)
@@ -574,6 +582,8 @@ def looking(path: Path) -> Iterator[Connection]:
     way = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True)
     try:
+        for pragma in READ_PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
         yield connection
     finally:
         connection.close()
@@ -594,8 +604,16 @@ def _revision(connection: Connection, path: Path) -> str:
     return revision
 
 
+def _refuse_code(connection: Connection, path: Path) -> None:
+    """Refuse a file with a trigger or a view, whatever its version, before anything is read from a
+    table: a view may have the name of a table, and a trigger would run in a migration (BI-D2)."""
+    query = "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name"
+    for kind, name in connection.execute(query):
+        raise StoreDamaged(f"{path} has a foreign {kind} {name}")
+
+
 def _check_objects(connection: Connection, path: Path) -> None:
-    """Nothing is missing, and no trigger or view has been added (BI-D2)."""
+    """Nothing is missing, and nothing has been added (BI-D2)."""
     found = {
         (kind, name)
         for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")
@@ -605,6 +623,11 @@ def _check_objects(connection: Connection, path: Path) -> None:
     for what, objects in (("lacks", wanted - found), ("has a foreign", found - wanted)):
         for kind, name in sorted(objects):
             raise StoreDamaged(f"{path} {what} {kind} {name}")
+    for table in tables.metadata.sorted_tables:
+        columns = {row[1] for row in connection.execute(f"PRAGMA table_xinfo({table.name})")}
+        if different := columns ^ {column.name for column in table.columns}:
+            what = "lacks" if different - columns else "has a foreign"
+            raise StoreDamaged(f"{path} {what} column {min(different)} of table {table.name}")
 
 
 @cache

@@ -13,6 +13,7 @@ from brokerd.storage import files
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
 from brokerd.storage.tables import APPLICATION_ID
+from brokerd.storage.verifying import verify
 
 
 def sqlite_error(code):
@@ -163,6 +164,14 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
             "foreign trigger t",
         ),
         ("CREATE VIEW v AS SELECT 1", "foreign view v"),
+        ("CREATE TABLE t (x)", "foreign table t"),
+        ("CREATE INDEX i ON dialog_log (line)", "foreign index i"),
+        ("ALTER TABLE dialog_log DROP COLUMN line", "lacks column line of table dialog_log"),
+        ("ALTER TABLE dialog_log ADD COLUMN x", "foreign column x of table dialog_log"),
+        (
+            "ALTER TABLE dialog_log ADD COLUMN x AS (abs(line)) VIRTUAL",
+            "foreign column x of table dialog_log",
+        ),
         ("DELETE FROM store", "whose store"),
     ],
 )
@@ -174,6 +183,39 @@ async def test_store_with_other_objects_is_refused(open_store, path, change, sai
     connection.close()
     with pytest.raises(StoreDamaged, match=said):
         await open_store()
+
+
+@pytest.mark.rule("BI-D2", "BI-D4", "REL-29")
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (
+            "trigger",
+            "CREATE TRIGGER t AFTER UPDATE ON alembic_version BEGIN DELETE FROM store; END",
+        ),
+        (
+            "view",
+            "ALTER TABLE alembic_version RENAME TO kept; CREATE VIEW alembic_version AS"
+            " WITH RECURSIVE endless (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM endless)"
+            " SELECT count(*) AS version_num FROM endless",
+        ),
+    ],
+)
+async def test_code_in_a_store_of_any_version_is_refused_before_it_could_run(
+    open_store, path, kind, code
+):
+    await (await open_store()).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE alembic_version SET version_num = ?", (files.REVISIONS[-2],))
+    connection.executescript(code)
+    connection.commit()
+    connection.close()
+    before = digest(path)
+    with pytest.raises(StoreDamaged, match=f"foreign {kind}"):
+        await open_store(create=None)
+    with pytest.raises(StoreDamaged, match=f"foreign {kind}"):
+        verify(path)
+    assert digest(path) == before
 
 
 @pytest.mark.rule("MAN-11", "REL-5")
