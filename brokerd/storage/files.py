@@ -26,6 +26,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -239,7 +240,7 @@ def _refusing(path: Path) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError):
             raise
-        if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
+        if _is_read_only(error):
             raise StoreDamaged(
                 f"{path} cannot be written: it is read-only", hint="change its mode or file system"
             ) from error
@@ -260,6 +261,10 @@ def take_back(path: Path) -> None:
     """Remove a file that was made just now, and that nobody has used."""
     for left in (path, log_path(path), index_path(path), head_path(path)):
         left.unlink(missing_ok=True)
+
+
+def _is_read_only(error: sqlite3.Error) -> bool:
+    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
 
 
 def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
@@ -640,7 +645,12 @@ def _objects_wanted() -> frozenset[tuple[str, str]]:
 
 
 def upgrade(connection: Connection, path: Path) -> None:
-    """Bring an older schema to this version in one transaction (REL-29)."""
+    """Bring an older schema to this version in one transaction (REL-29).
+
+    Raises:
+        StoreFault: it failed and was undone.
+        sqlite3.Error: the same, where the file is read-only or the disk has no room.
+    """
     from alembic import command  # noqa: PLC0415  # a quarter of a second, rarely needed
     from alembic.config import Config  # noqa: PLC0415
 
@@ -648,14 +658,17 @@ def upgrade(connection: Connection, path: Path) -> None:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
     with engine.connect() as wrapped:
-        wrapped.exec_driver_sql("PRAGMA foreign_keys = OFF")
-        wrapped.exec_driver_sql("BEGIN IMMEDIATE")
         config.attributes["connection"] = wrapped
         try:
+            wrapped.exec_driver_sql("PRAGMA foreign_keys = OFF")
+            wrapped.exec_driver_sql("BEGIN IMMEDIATE")
             command.upgrade(config, "head")
             wrapped.exec_driver_sql("COMMIT")
-        except sqlite3.Error as error:
-            raise StoreFault(f"{path}: upgrading failed and was undone: {error}") from error
+        except DBAPIError as error:
+            failed = error.orig
+            if isinstance(failed, sqlite3.Error) and (is_full(failed) or _is_read_only(failed)):
+                raise failed from error
+            raise StoreFault(f"{path}: upgrading failed and was undone: {failed}") from error
         finally:
             roll_back(connection)
             connection.execute("PRAGMA foreign_keys = ON")

@@ -1,6 +1,7 @@
 """Every revision upwards; the last is what `tables.py` says."""
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 from alembic import command
@@ -10,6 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
+from brokerd.errors import StoreFault
 from brokerd.resources import migrations_dir
 from brokerd.storage import catalog, files
 from brokerd.storage.changes import Owner
@@ -147,3 +149,38 @@ def test_messages_of_an_older_store_wait_on_and_none_is_noted(tmp_path, monkeypa
     found = files.recovered(connection)
     assert (found.waiting, found.dropped) == ([], [9])
     connection.close()
+
+
+@pytest.mark.rule("REL-29")
+@pytest.mark.parametrize("steps", [0, 1, 20, 100, 200])
+def test_an_upgrade_that_fails_at_any_moment_leaves_the_older_version(tmp_path, steps):
+    path = tmp_path / "old.db"
+    left = steps
+
+    def interrupts():
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE of_the_older_version (x)")
+        before = objects(connection)
+        connection.set_progress_handler(interrupts, 100)
+        with pytest.raises(StoreFault, match="was undone: interrupted"):
+            files.upgrade(connection, path)
+        connection.set_progress_handler(None, 0)
+        assert objects(connection) == before
+        files.upgrade(connection, path)
+        assert len(objects(connection)) > 50
+
+
+@pytest.mark.rule("REL-29", "FD-5")
+def test_an_upgrade_for_which_there_is_no_room_says_so_and_is_undone(tmp_path):
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE of_the_older_version (x)")
+        connection.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            files.upgrade(connection, path)
+        assert [name for _, name, *_ in objects(connection)] == ["of_the_older_version"]
