@@ -39,7 +39,7 @@ def most_memory(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-@pytest.mark.rule("OBJ-61", "OBJ-62", "REL-32")
+@pytest.mark.rule("OBJ-61", "OBJ-62", "REL-32", "BI-R5")
 def test_no_body_costs_the_daemon_more_than_its_own_size(tmp_path: Path) -> None:
     place = Place(tmp_path / "p")
     declared = OBJECTS.replace("[[contract]]", TYPES).replace('"Order" = "initiator"', ALLOWED)

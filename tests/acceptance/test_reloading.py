@@ -102,6 +102,7 @@ def test_logrotate_itself(place: Logged, process: Any, how: str, tmp_path: Path)
     assert lines(Path(f"{place.log}.1"), "ready")
 
 
+@pytest.mark.rule("BI-C6")
 def test_what_may_change_does_and_the_rest_is_named(place: Logged, process: Any) -> None:
     place.configure(level="debug", summary="2min")
     place.add('[checks]\ntime = "2s"\n[daemon]\ndrain = "1s"\n')

@@ -45,7 +45,7 @@ def counts(path):
     return found
 
 
-@pytest.mark.rule("MAN-11")
+@pytest.mark.rule("MAN-11", "REL-30")
 async def test_a_backup_is_of_one_moment_while_commits_go_on(store, rows, tmp_path):
     endpoint = await begun(store, rows)
     stop = asyncio.Event()
@@ -74,7 +74,7 @@ async def test_a_backup_is_of_one_moment_while_commits_go_on(store, rows, tmp_pa
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.rule("MAN-11", "OBJ-2", "MAN-12")
+@pytest.mark.rule("MAN-11", "OBJ-2", "MAN-12", "REL-30")
 async def test_a_backup_opens_as_what_it_was(store, rows, tmp_path, executor, open_store):
     endpoint = await begun(store, rows)
     first = pair(store, rows, 0, endpoint)
@@ -124,7 +124,7 @@ async def test_a_copy_that_is_not_sound_gets_no_name(store, tmp_path, monkeypatc
     assert not list(tmp_path.glob("*copy*"))
 
 
-@pytest.mark.rule("MAN-11", "HK-10")
+@pytest.mark.rule("MAN-11", "HK-10", "REL-30")
 async def test_a_copy_that_verify_calls_not_whole_gets_no_name(store, rows, path, tmp_path):
     await store.commit(pair(store, rows, 0, await begun(store, rows)))
     with closing(sqlite3.connect(path)) as connection, connection:

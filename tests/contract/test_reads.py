@@ -85,6 +85,20 @@ async def test_messages_of_an_endpoint_come_by_sequence(store, rows):
     assert rest.rows == wanted[2:]
 
 
+@pytest.mark.rule("BI-R4")
+async def test_a_message_type_with_a_nul_or_a_line_end_comes_back_whole(store, rows):
+    endpoint = rows.endpoint(store, far_service="far\x00away\n")
+    changes, names = Changes(), ["a\x00b", "\x00", "a\r\n\x1bb", "\u202e"]
+    changes.create(endpoint)
+    for sequence, name in enumerate(names):
+        changes.enqueued.append(rows.message(store, endpoint, sequence, b"x", message_type=name))
+        changes.outgoing.append(rows.outgoing(store, endpoint, sequence, b"x", message_type=name))
+    await store.commit(changes)
+    assert (await store.page_messages(1, 5, -1, 9, 1000)).rows == changes.enqueued
+    assert (await store.page_outgoing(endpoint.key, 0, 9, 1000)).rows == changes.outgoing
+    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
+
+
 @pytest.mark.rule("DLP-10")
 async def test_outgoing_message_keeps_its_cut(store, rows):
     endpoint = rows.endpoint(store)

@@ -92,3 +92,21 @@ async def test_closing_deletes_what_is_noted(open_store, rows, path):
     await remove(store, orders[1:])
     await store.close()
     assert in_file(path) == (orders[:1], 0)
+
+
+@pytest.mark.rule("REL-7")
+async def test_a_hundred_crashes_in_a_row_do_not_grow_the_store(open_store, rows, path):
+    store = await open_store()
+    endpoint = rows.endpoint(store)
+    changes = Changes()
+    changes.create(endpoint)
+    changes.enqueued += [rows.message(store, endpoint, n, bytes(400)) for n in range(500)]
+    await store.commit(changes)
+    await store.abandon()
+    before = sum(one.stat().st_size for one in path.parent.iterdir())
+    for _ in range(100):
+        store = await open_store(create=None)
+        await store.abandon()
+    assert sum(one.stat().st_size for one in path.parent.iterdir()) <= 1.1 * before
+    store = await open_store(create=None)
+    assert len((await store.page_messages(1, 5, -1, 1000, 10**6)).rows) == 500

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 from brokerd.cli.main import main
-from brokerd.errors import StoreDamaged
+from brokerd.errors import StoreDamaged, StoreFault
 from brokerd.ids import BodyKey, QueueKey
 from brokerd.model import Queue
 from brokerd.storage.catalog import CatalogChanges
@@ -219,3 +219,46 @@ async def test_the_command_says_what_is_wrong(open_store, rows, path, capsys):
     assert main(["store", "verify", "--json", str(path)]) == 65
     (one,) = json.loads(capsys.readouterr().out)["rows"]
     assert one["problem"] == "is in a queue that does not exist"
+
+
+def spoil(path, where):
+    """Overwrite a part of the file, behind the back of everybody."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        name = {"a table": "queue_messages", "an index": "queue_messages_of"}.get(where, "")
+        query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        (page,) = connection.execute(query, (name,)).fetchone() or (1,)
+    with path.open("r+b") as file:
+        if where == "the header":
+            file.write(bytes(16))
+        elif where == "the list of free pages":  # its first page, and how many there are
+            file.seek(32)
+            file.write(b"\x00\x00\x00\x02\x00\x00\x00\x05")
+        else:
+            file.seek((page - 1) * size + (100 if page == 1 else 0))
+            file.write(b"\xff" * 400)
+
+
+@pytest.mark.rule("BI-D2", "REL-6", "FD-8")
+@pytest.mark.parametrize(
+    "where", ["the header", "the schema", "a table", "an index", "the list of free pages"]
+)
+async def test_damage_of_any_part_of_the_file_is_told_and_nothing_wrong_is_served(
+    open_store, rows, path, where
+):
+    store = await open_store()
+    await converse(store, rows)
+    queue = store.catalog.queues["inbox"].key
+    before = (await store.page_messages(queue, 5, -1, 9, 1000)).rows
+    await store.close()
+    spoil(path, where)
+    kept = digest(path)
+    try:
+        found = [one.problem for one in verify(path)]
+    except StoreDamaged as error:
+        found = [error.message]
+    assert found
+    assert digest(path) == kept
+    with suppress(StoreDamaged, StoreFault):
+        again = await open_store(create=None)
+        assert (await again.page_messages(queue, 5, -1, 9, 1000)).rows == before

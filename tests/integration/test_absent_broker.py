@@ -184,7 +184,7 @@ async def test_a_file_that_is_missing_is_not_made_anew(place: Place) -> None:
         pass
 
 
-@pytest.mark.rule("CLK-6", "DSP-12", "RTE-33")
+@pytest.mark.rule("CLK-6", "DSP-12", "RTE-33", "BI-F9")
 @scenario
 async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) -> None:
     east = place.daemon.instance.brokers["east"].broker_id

@@ -801,7 +801,7 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
 
 
-@pytest.mark.rule("MAN-7", "PBT-13")
+@pytest.mark.rule("MAN-7", "PBT-13", "REL-30")
 @pytest.mark.parametrize(
     "facts", [{"instance_id": b"f" * 16}, {"host": b"h" * 16}], ids=["instance", "machine"]
 )
@@ -1095,7 +1095,7 @@ async def test_a_client_has_a_backup_written_below_the_named_directories_only(pl
     assert stat.S_IMODE((backups / "copy.db").stat().st_mode) == 0o600
 
 
-@pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15")
+@pytest.mark.rule("MAN-8", "MAN-11", "OBJ-2", "REL-15", "REL-30")
 @scenario
 async def test_a_backup_put_back_in_its_place_keeps_its_identifier(place: Place) -> None:
     handle = await place.main.begin_dialog("urn:desk", "urn:shop", "talk")

@@ -100,7 +100,7 @@ def test_a_body_fits_or_the_verdict_says_where_it_does_not() -> None:
     run(test)
 
 
-@pytest.mark.rule("OBJ-61", "OBJ-62")
+@pytest.mark.rule("OBJ-61", "OBJ-62", "BI-R5")
 @pytest.mark.parametrize(
     ("asked", "outcome", "cause", "says"),
     [

@@ -323,7 +323,7 @@ def settled(item: Fragment, *, flags: int) -> Fragment:
     return msgspec.structs.replace(item, sequence=3, flags=flags, message_type=kind, ack=ack)
 
 
-@pytest.mark.rule("REL-13", "DLP-45", "ERR-8495", "DLG-45", "DLG-5")
+@pytest.mark.rule("REL-13", "DLP-45", "ERR-8495", "DLG-45", "DLG-5", "BI-F7")
 @between
 async def test_a_second_broker_that_acknowledges_is_refused(
     wire: Wire, main: Session, east: Session

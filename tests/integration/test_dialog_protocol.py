@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from brokerd.config.settings import Dialog, Transmitter
-from brokerd.ids import show
+from brokerd.ids import ConversationId, show
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
 from tests.integration.peers import TYPES, Net, Peer, peers, route
 
@@ -471,7 +471,74 @@ async def test_after_an_outage_the_first_repeat_leaves_with_the_connection(
     assert await west.status(handle) == ""
 
 
-@pytest.mark.rule("DLP-17", "DLP-3")
+@pytest.mark.rule("BI-F7", "DLP-17")
+@peers("west", "east", "third")
+async def test_acks_that_are_late_or_of_another_dialog_or_broker_release_nothing(
+    net: Net, west: Peer, east: Peer, third: Peer
+) -> None:
+    handle = await west.talk("urn:east", b"1", b"2")
+    other = await west.talk("urn:east", b"other")
+    await net.wait(1)
+    tap = Tap(east)
+    tap.loses = lambda _item: True
+    await west.session.send(handle, b"3", "Ask")
+    await west.session.send(other, b"too", "Ask")
+    before = west.live(handle).endpoint
+    for conversation, broker, sequence in (
+        (before.conversation_id, east.broker.broker_id, 0),
+        (ConversationId(b"?" * 16), east.broker.broker_id, 2),
+        (west.live(other).endpoint.conversation_id, east.broker.broker_id, 0),
+        (before.conversation_id, third.broker.broker_id, 2),
+    ):
+        ack = Ack(sequence, 0, sequence, 0, broker)
+        item = AckOnly(conversation, False, "urn:east", "urn:west", broker, ack, _hop(west))
+        west.instance.dispatcher.arrived([item])
+        await net.wait(0.1)
+    assert west.live(handle).endpoint == before
+    assert [west.out(one).pending for one in (handle, other)] == [1, 1]
+    tap.loses = lambda _item: False
+    await net.wait(70)
+    assert await east.bodies() == [b"1", b"2", b"3", b"other", b"too"]
+
+
+@pytest.mark.rule("BI-F10", "REL-9", "REL-14", "CHK-3")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_replayed_connection_has_no_effect_but_acks(restart: bool, tmp_path: Any) -> None:
+    @peers("west", "east")
+    async def test(net: Net, west: Peer, east: Peer) -> None:
+        tap = Tap(east)
+        ended = await west.talk("urn:east", b"1", b"2")
+        going_on = await west.talk("urn:east", b"a")
+        await net.wait(1)
+        for message in await east.messages():
+            if message.body == b"2":
+                await east.session.end(message.handle)
+        await west.session.end(ended)
+        await net.wait(1)
+        recorded = list(tap.items)
+        assert {type(one) for one in recorded} >= {Fragment, AckOnly}
+        if restart:
+            await east.one.restart()
+            east.listen()
+            await net.wait(70)
+        await west.session.send(going_on, b"b", "Ask")
+        await net.wait(1)
+        back = Tap(west)
+        endpoints = await east.session.view("conversation_endpoints")
+        states = [(row["conversation_id"], row["state"]) for row in endpoints]
+        for _ in range(2):
+            east.instance.dispatcher.arrived(recorded, west.instance.instance_id)
+            await net.wait(300)
+        after = await east.session.view("conversation_endpoints")
+        assert [(row["conversation_id"], row["state"]) for row in after] == states
+        assert await east.bodies() == [b"b"]
+        assert {type(one) for one in back.items} <= {AckOnly}
+        assert west.out(going_on).pending == 0
+
+    test(tmp_path)
+
+
+@pytest.mark.rule("DLP-17", "DLP-3", "BI-F7")
 @peers("west", "east")
 async def test_an_ack_for_what_was_never_sent_changes_nothing(
     net: Net, west: Peer, east: Peer

@@ -49,8 +49,9 @@ async def _done(daemon: Daemon, task: str) -> object:
 
 
 @pytest.mark.rule(
-    "DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8", "MON-9", "VIEW-13"
-)
+    "DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8", "MON-9", "VIEW-13",
+    "BI-F8", "DIS-19",
+)  # fmt: skip
 def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -303,7 +304,7 @@ def test_a_round_takes_at_most_a_batch_of_each_dialog(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DLP-45", "DLP-48", "DSP-13")
+@pytest.mark.rule("DLP-45", "DLP-48", "DSP-13", "BI-F9")
 def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
@@ -381,7 +382,7 @@ def test_a_crash_takes_what_was_not_acknowledged_and_nothing_else(tmp_path: Path
     play(program, tmp_path)
 
 
-@pytest.mark.rule("DLP-13", "DSP-13")
+@pytest.mark.rule("DLP-13", "DSP-13", "BI-F6")
 def test_a_fragment_that_names_another_number_of_them_is_dropped(tmp_path: Path) -> None:
     """Taken for the last one, it would make a whole message of a part of one."""
 

@@ -291,7 +291,7 @@ async def test_an_empty_body_is_an_absent_one(daemon: Daemon, session: Session) 
     assert bodies(await take(session, "shop")) == [None, None, None]
 
 
-@pytest.mark.rule("SND-12", "SND-24", "ERR-8459")
+@pytest.mark.rule("SND-12", "SND-24", "ERR-8459", "BI-R5", "BI-R7")
 @with_limits(max_message=1000, max_bytes=2500)
 async def test_bodies_and_transactions_have_limits(daemon: Daemon, session: Session) -> None:
     handle = await talk(session, b"x" * 1000)
@@ -304,6 +304,24 @@ async def test_bodies_and_transactions_have_limits(daemon: Daemon, session: Sess
 
     await fails(QuotaExceeded, thrice())
     assert bodies(await take(session, "shop")) == [b"x" * 1000]
+
+
+@pytest.mark.rule("BI-R7", "SND-24")
+@with_limits(max_verbs=3)
+async def test_a_transaction_has_so_many_verbs(daemon: Daemon, session: Session) -> None:
+    handle = await talk(session)
+
+    async def send(count: int, *, at_once: bool) -> None:
+        async with session.transaction() as tx:
+            if not at_once:
+                await tx.receive("desk")  # so that each request travels by itself
+            for _ in range(count):
+                await tx.send(handle, b"x", "Ask")
+
+    for at_once in (True, False):
+        await send(3, at_once=at_once)
+        await fails(QuotaExceeded, send(4, at_once=at_once))
+    assert len(await take(session, "shop")) == 6
 
 
 @pytest.mark.rule("SND-8", "SND-9", "ERR-8451")
@@ -1263,7 +1281,7 @@ async def test_errors_and_ends_after_a_restart(daemon: Daemon, session: Session)
     await session.close()
 
 
-@pytest.mark.rule("REL-3", "CLP-32")
+@pytest.mark.rule("REL-3", "CLP-32", "BI-R3")
 @scenario
 async def test_a_finished_transaction_takes_no_more_verbs(daemon: Daemon, session: Session) -> None:
     handle = await talk(session)

@@ -339,7 +339,7 @@ async def test_a_begin_that_is_refused_opens_nothing(daemon: Daemon) -> None:
     ]
 
 
-@pytest.mark.rule("CLP-32", "REL-3")
+@pytest.mark.rule("CLP-32", "REL-3", "BI-R3")
 @scenario()
 async def test_only_begin_opens_a_transaction_and_numbers_rise(daemon: Daemon) -> None:
     raw = await ready(daemon)
@@ -366,7 +366,7 @@ BAD = {
 }
 
 
-@pytest.mark.rule("CLP-37", "CLP-6", "REL-3")
+@pytest.mark.rule("CLP-37", "CLP-6", "REL-3", "BI-R3")
 @pytest.mark.parametrize("bad", list(BAD))
 @pytest.mark.parametrize("blocked", [False, True], ids=["free", "behind a lock"])
 def test_a_commit_behind_a_failed_request_commits_nothing(

@@ -286,7 +286,7 @@ def test_the_limit_holds_while_what_was_let_in_is_not_durable_yet(tmp_path: Path
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("DSP-16")
+@pytest.mark.rule("DSP-16", "BI-F8")
 def test_an_opening_that_ends_without_a_fragment_makes_room_within_a_tick(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         await daemon.restart(dispatcher=Dispatcher(max_openings=2))
@@ -309,7 +309,7 @@ def test_an_opening_that_ends_without_a_fragment_makes_room_within_a_tick(tmp_pa
     play(scenario, tmp_path)
 
 
-@pytest.mark.rule("DSP-16", "DSP-10", "REL-23")
+@pytest.mark.rule("DSP-16", "DSP-10", "REL-23", "BI-F8")
 def test_fragments_behind_a_gap_leave_room_to_other_peers(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         low = 64 * 1024

@@ -520,7 +520,7 @@ async def test_a_wait_that_ends_soon_is_no_part_of_a_circle(
     assert bodies(await take(session, "shop")) == [b"x"]
 
 
-@pytest.mark.rule("PBT-18", "CLP-61")
+@pytest.mark.rule("PBT-18", "CLP-61", "BI-R7")
 @scenario
 async def test_a_forgotten_transaction_is_rolled_back_and_leaves_a_record(
     daemon: Daemon, session: Session

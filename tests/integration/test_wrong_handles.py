@@ -41,7 +41,7 @@ async def refusal(asked: Awaitable[object]) -> BrokerError:
     return caught.value
 
 
-@pytest.mark.rule("BI-R2", "SND-2", "DLG-19", "ERR-8426", "ERR-8427")
+@pytest.mark.rule("BI-R2", "SND-2", "DLG-19", "ERR-8426", "ERR-8427", "BI-R3")
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_is_not_here_is_told_alike_and_what_is_over_by_its_state(

@@ -68,7 +68,7 @@ def test_bodies_that_fit(kind: MessageType, body: bytes) -> None:
     assert problem(kind, body) == ""
 
 
-@pytest.mark.rule("OBJ-16")
+@pytest.mark.rule("OBJ-16", "BI-R5")
 @pytest.mark.parametrize(
     ("kind", "body", "why"),
     [
@@ -99,7 +99,7 @@ def test_xml_that_does_not_fit(kind: MessageType, body: bytes, why: str) -> None
     assert why in problem(kind, body)
 
 
-@pytest.mark.rule("OBJ-17")
+@pytest.mark.rule("OBJ-17", "BI-R5")
 @pytest.mark.parametrize(
     ("kind", "body", "why"),
     [

@@ -38,6 +38,7 @@ class Socket:
         self._socket.close()
 
 
+@pytest.mark.rule("REL-38")
 def test_a_reload_begins_and_ends(end: "Socket") -> None:
     supervisor = Supervisor.of({"NOTIFY_SOCKET": end.path}, turn=0.1)
     supervisor.reloading()

@@ -27,6 +27,15 @@ def test_above_the_limit_the_client_idle_longest_goes_and_its_outcomes_are_unkno
 
 
 @pytest.mark.rule("REL-2")
+def test_a_hundred_thousand_clients_are_kept():
+    tokens = Tokens()
+    for n in range(100_001):
+        tokens.flush({client(n): [1]}, Instant(n))
+    gone, _ = tokens.prune(Instant(100_001))
+    assert gone == [client(0)]
+
+
+@pytest.mark.rule("REL-2")
 def test_client_with_a_commit_on_its_way_is_not_forgotten():
     tokens = Tokens(most_clients=0)
     tokens.flush({client(1): [7]}, Instant(0))

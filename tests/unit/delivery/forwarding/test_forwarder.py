@@ -154,7 +154,7 @@ def test_what_may_not_go_on_is_dropped(item: Item, reason: str) -> None:
     assert (fields["reason"], fields["sequence"], fields["next_address"]) == (reason, 1, X)
 
 
-@pytest.mark.rule("FWD-6")
+@pytest.mark.rule("FWD-6", "DIS-15")
 def test_the_last_hop_passes_one_forwarder_and_no_second() -> None:
     first, second = Stand(), Stand()
     first.take(fragment(1, hop=Hop(b"", 1, 60_000, 0)))
@@ -165,7 +165,7 @@ def test_the_last_hop_passes_one_forwarder_and_no_second() -> None:
     assert second.reasons() == {"hops_exhausted": 1}
 
 
-@pytest.mark.rule("FWD-8")
+@pytest.mark.rule("FWD-8", "DIS-15")
 def test_time_spent_here_counts() -> None:
     stand = Stand()
     stand.take(fragment(1, hop=Hop(b"", 10, 60_000, 59_000)), fragment(2))
@@ -269,6 +269,21 @@ def test_a_route_that_is_no_more() -> None:
     stand.forwarder.routes_changed()
     assert stand.reasons() == {"route_no_longer_valid": 1}
     assert len(stand.leave(Y)) == 1
+
+
+@pytest.mark.rule("BI-F9", "FWD-6", "FWD-8", "FWD-9")
+def test_the_largest_hops_and_time_to_live_are_held_no_longer_than_others() -> None:
+    most = Hop(b"", 255, 2**63 - 1, 0)
+    stand = Stand()
+    stand.take(fragment(1, hop=most), fragment(2, hop=most))
+    (gone, *_) = stand.leave(count=1)
+    assert (gone.hop.hops, gone.hop.time_to_live) == (254, 2**63 - 1)
+    stand.now += 61
+    stand.forwarder.purge()
+    assert stand.reasons() == {"forward_age": 1}
+    late = Hop(b"", 255, 2**63 - 1, 2**63 - 1)
+    stand.take(fragment(3, hop=late))
+    assert stand.forwarder.held == 0
 
 
 # Who is told.
