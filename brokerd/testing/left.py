@@ -11,6 +11,7 @@ from typing import TypeVar
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.instance.instance import Instance
+from brokerd.routing.reasons import MEANING
 from brokerd.storage.verifying import verify
 
 T = TypeVar("T")
@@ -28,6 +29,18 @@ def waiting(instance: Instance, broker: Broker) -> list[str]:
         if out is not None and not out.held and (out.pending or out.unpublished):
             why, detail = instance.transmitter.status(out)
             found.append(f"{show(live)} has {out.pending} unsent: {why} {detail}".rstrip())
+    return found
+
+
+def unexplained(instance: Instance, broker: Broker) -> list[str]:
+    """Dialogs with messages to send whose status is none of the published keys (REL-22)."""
+    found = []
+    for live in broker.endpoints.all():
+        out = live.outgoing
+        if out is not None and out.pending:
+            key, _ = instance.transmitter.status(out)
+            if key not in MEANING:
+                found.append(f"{show(live)} has {out.pending} unsent, and the status {key!r}")
     return found
 
 

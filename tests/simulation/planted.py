@@ -20,7 +20,9 @@ from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.incoming.storing import Storing
+from brokerd.delivery.outgoing import transmitter
 from brokerd.maintenance.mirroring import Mirroring
+from brokerd.routing.reasons import Reason
 from brokerd.storage import removals
 from brokerd.storage.tokens import Tokens
 from brokerd.testing.simulation.runs import simulator
@@ -147,7 +149,20 @@ def rows_outlive_their_dialog() -> Any:
     return patch.object(Round, "_withdraw", but_settled)
 
 
+@planted
+def status_is_blank_while_an_ack_is_awaited() -> Any:
+    """What was sent and not acknowledged says nothing of why it waits."""
+    real = transmitter.transmission_status
+
+    def status(*said: Any, **more: Any) -> tuple[str, str]:
+        key, detail = real(*said, **more)
+        return ("" if key == Reason.AWAITING_ACK else key), detail
+
+    return patch.object(transmitter, "transmission_status", status)
+
+
 SEEDS = {
+    "status_is_blank_while_an_ack_is_awaited": 1000,
     "rows_outlive_their_dialog": 1000,
     "removals_forgotten_at_start": 1302,
     "savepoint_undoes_no_send": 1002,

@@ -354,6 +354,12 @@ class Node:
         assert self.instance is not None
         return left.waiting(self.instance, self.broker) if self.holds else []
 
+    def unexplained(self) -> list[str]:
+        """Dialogs that wait without a reason (REL-22)."""
+        if not self.holds or self.instance is None:
+            return []
+        return left.unexplained(self.instance, self.broker)
+
     def waits_for(self, service: str) -> list[str]:
         """Why dialogs with a service do not get on, one each."""
         if not self.holds or self.instance is None:

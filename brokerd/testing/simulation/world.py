@@ -354,8 +354,11 @@ class World:
         self.history.add("left", Kind.INFO, node=node, reason=reason)
 
     def _sample(self) -> None:
-        """How many readers run where, if that has changed (CHK-11)."""
+        """Whether anything waits without a reason (REL-22), and how many readers run where, if that
+        has changed (CHK-11)."""
         for node in self.nodes.values():
+            for text in node.unexplained():
+                self.problem(f"REL-22: {node.name}: {text}")
             for queue, running, most in node.readers():
                 if self._readers.get((node.name, queue)) != running:
                     self._readers[node.name, queue] = running
