@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from spark_jobs.schema import COMMON, CORRUPT, LINE, REQUIRED, SCOPE_REQUIRED, VERSION
@@ -47,9 +47,7 @@ def read_lines(spark: SparkSession, source: Path) -> DataFrame:
     The caller caches the result: a plan that prunes all columns but the corrupt text is refused.
     """
     raw = (
-        spark.read.schema(LINE)
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", CORRUPT)
+        _reader(spark)
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "{" + SEALED + "," + PACKED + "}")
         .json(_escaped(source))
@@ -59,17 +57,23 @@ def read_lines(spark: SparkSession, source: Path) -> DataFrame:
 
 def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
     """All lines of these segments, which lie in a directory a day; `date` is that day."""
-    raw = (
-        spark.read.schema(LINE)
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", CORRUPT)
-        .json([_escaped(path) for path in paths])
-    )
+    raw = _reader(spark).json([_escaped(path) for path in paths])
     days = {path.parent.name for path in paths}
     if len(days) == 1:
         return with_fault(_placed(raw, F.lit(*days)))  # nothing to find out for each line
     day = F.substring_index(F.substring_index("_metadata.file_path", "/", -2), "/", 1)
     return with_fault(_placed(raw, day))
+
+
+def _reader(spark: SparkSession) -> DataFrameReader:
+    """Reads lines as `LINE`, and keeps those that are none. NaN is no number: a single one would
+    make every total that it goes into NaN."""
+    return (
+        spark.read.schema(LINE)
+        .option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .option("allowNonNumericNumbers", "false")
+    )
 
 
 def _placed(raw: DataFrame, date: Column) -> DataFrame:

@@ -1,7 +1,18 @@
+import json
+
 import pytest
 
 from spark_jobs import read
 from tests.spark.segments import dialog, interval, mark, write
+
+
+
+def _raw(**given):
+    """A line with values that are no JSON, or without a field."""
+    fields = {name: json.dumps(value) for name, value in interval().items()} | given
+    told = (f'"{name}":{value}' for name, value in fields.items() if value is not None)
+    return f"{{{','.join(told)}}}".encode()
+
 
 WRONG = {
     "torn": (b'{"v":1,"kind":"interv', "corrupt"),
@@ -12,6 +23,11 @@ WRONG = {
     "next version in another shape": ({"v": 2, "kind": ["new"], "counters": "x"}, "version"),
     "number as text": (interval(seq="1"), "corrupt"),
     "huge number": (interval(seq=10**30), "corrupt"),
+    "no number": (_raw(seq="NaN"), "corrupt"),
+    "no number as a gauge": (_raw(gauges='{"ready": NaN}'), "corrupt"),
+    "Infinity as a counter": (_raw(counters='{"received": Infinity}'), "corrupt"),
+    "UTF-16, which the parser knows": (json.dumps(interval()).encode("utf-16-be"), None),
+    "renamed field": (_raw(boot_id=None, boot='"b0"'), "incomplete"),
     "no boot": (interval(boot_id=None), "incomplete"),
     "no queue": (interval(queue=None), "incomplete"),
     "half a pair": (interval(scope="pair", from_service="a"), "incomplete"),
