@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from random import Random
 from typing import Final, cast
@@ -59,19 +59,24 @@ def serve(
     """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start.
 
     `reread`: reads the settings again, for SIGHUP (REL-38); None = they stay as they are."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    early: list[int] = []
+    signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     import_from_here()
     declared = declared or first_broker(settings)
     look_ahead(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
     keep_freed()
-    return uvloop.run(_serve(settings, declared, reread or (lambda: settings)))
+    return uvloop.run(_serve(settings, declared, reread or (lambda: settings), early))
 
 
 async def _serve(
-    settings: Settings, declared: Declared | None, reread: Callable[[], Settings]
+    settings: Settings,
+    declared: Declared | None,
+    reread: Callable[[], Settings],
+    early: Sequence[int],
 ) -> int:
+    """`early`: the SIGHUPs that came before there was a loop."""
     clock, ids = SystemClock(), RandomIds()
     boot_id = BootId(ids.fresh())
     events = configure(
@@ -129,7 +134,7 @@ async def _serve(
     turned = partial(give_sign_of_life, instance.slow, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
-        if hangups.is_set():  # while it was starting
+        if early or hangups.is_set():  # while it was starting (REL-38)
             reloading.reload()
         failure = await _until_stopped(instance, stop, hurry, supervisor)
     if failure is not None:

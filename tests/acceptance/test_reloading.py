@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import brokerd
-from tests.acceptance.serving import Place
+from tests.acceptance.serving import OBJECTS, Place
 
 WITHIN = 60.0
 pytestmark = pytest.mark.rule("REL-38")
@@ -158,6 +158,22 @@ def test_a_log_file_that_cannot_be_opened_is_refused_into_the_one_in_effect_open
     assert "b.toml" in told["error"]
     assert len(lines(in_effect, "reload_refused")) == 1
     assert lines(rotated, "reload_refused") == []
+
+
+def test_a_signal_during_the_start_counts_once_it_is_ready(place: Logged) -> None:
+    """A handler sends it while it is imported, which is before there is a loop or a store."""
+    hangs_up = "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\n"
+    (place.folder / "hangs_up.py").write_text(hangs_up + "async def handle(batch): ...\n")
+    activated = 'name = "warehouse_q"\n[queue.activation]\nhandler = "hangs_up:handle"\n'
+    place.objects.write_text(OBJECTS.replace('name = "warehouse_q"\n', activated))
+    with place.serving() as running:
+        assert written(place)["subclass"] == "reloaded"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(WITHIN) == 0
+    told = [json.loads(line) for line in place.log.read_text().splitlines()]
+    words = [one["subclass"] for one in told if one["event"] == "broker.daemon"]
+    order = ("starting", "ready", "reloaded", "draining", "stopped")
+    assert [one for one in words if one in order] == list(order)
 
 
 def test_the_unit_reloads_with_this_signal() -> None:
