@@ -178,6 +178,8 @@ async def test_broken_constraint_stops_the_store(store, rows, faults):
         (sqlite3.SQLITE_CONSTRAINT_UNIQUE, 70),
         (sqlite3.SQLITE_IOERR_FSYNC, 74),
         (sqlite3.SQLITE_READONLY, 74),
+        (sqlite3.SQLITE_NOMEM, 74),
+        (sqlite3.SQLITE_INTERRUPT, 74),
         (None, 74),
     ],
 )

@@ -479,7 +479,7 @@ async def test_a_backup_in_the_place_of_a_store_is_not_held_against_its_record(
 
 @pytest.mark.rule("REL-37", "FD-9", "REL-5")
 @pytest.mark.parametrize("which", [log_path, index_path])
-@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
 async def test_a_log_that_goes_under_a_running_store_stops_it_before_a_checkpoint(
     open_store, rows, path, which, how
 ):
@@ -489,6 +489,8 @@ async def test_a_log_that_goes_under_a_running_store_stops_it_before_a_checkpoin
     if how == "replaced":
         shutil.copy(gone, f"{gone}.copy")
         shutil.move(f"{gone}.copy", gone)
+    elif how == "moved":
+        gone.rename(f"{gone}.elsewhere")
     else:
         gone.unlink()
     fault = store.moved()

@@ -94,6 +94,8 @@ async def test_new_work_is_refused_and_old_work_ends(
 ) -> None:
     assert disk.held == 6 * MIB
     handle = await talk(session, b"before")
+    expiring = await session.begin_dialog("urn:desk", "urn:spare", "talk", lifetime=20)
+    await session.send(expiring, b"too late", "Ask")
     disk.left = 9 * MIB
     await daemon.pass_time(6)
     for asked in (
@@ -110,6 +112,15 @@ async def test_new_work_is_refused_and_old_work_ends(
     await session.end(got.handle)
     assert types(await take(session, "desk")) == ["urn:brokerd:EndDialog"]
     await session.end(handle)
+    await daemon.pass_time(20)
+    for queue in ("desk", "spare"):  # its lifetime is over, and both sides are told
+        found = [*await take(session, queue), *await take(session, queue)]
+        assert "urn:brokerd:Error" in types(found)
+    (over,) = await session.view("conversation_endpoints", where={"is_initiator": True})
+    await session.end(expiring)
+    (other,) = await session.view("conversation_endpoints")
+    await session.end(bytes.fromhex(str(other["conversation_handle"]).replace("-", "")))
+    assert over["state"] == "ER"
     assert await session.view("conversation_endpoints") == []
     assert told(daemon) == ["full"]
     disk.left = 100 * MIB

@@ -6,7 +6,6 @@ from spark_jobs import read
 from tests.spark.segments import dialog, interval, mark, write
 
 
-
 def _raw(**given):
     """A line with values that are no JSON, or without a field."""
     fields = {name: json.dumps(value) for name, value in interval().items()} | given
