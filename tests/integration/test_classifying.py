@@ -331,7 +331,7 @@ async def test_a_route_that_changes_while_the_choice_is_stored_counts(
     assert west.out(handle).address == there[str(west.live(handle).endpoint.route)]
 
 
-@pytest.mark.rule("RTE-25", "DIS-5")
+@pytest.mark.rule("RTE-25")
 @pytest.mark.parametrize("balance", list(Balance))
 def test_routes_take_turns_or_are_drawn_as_the_settings_say(
     balance: Balance, tmp_path: Any

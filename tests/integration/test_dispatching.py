@@ -50,7 +50,7 @@ async def _done(daemon: Daemon, task: str) -> object:
 
 @pytest.mark.rule(
     "DSP-9", "DLP-35", "DLP-39", "DSP-14", "PER-6", "PER-7", "PER-8", "MON-9", "VIEW-13",
-    "BI-F8", "DIS-19",
+    "BI-F8",
 )  # fmt: skip
 def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:

@@ -64,7 +64,7 @@ def named(request: Message) -> tuple[str | None, str | None]:
 
 
 @pytest.mark.rule(
-    "BCN-1", "BCN-3", "BCN-6", "BCN-7", "BCN-8", "BCN-9", "BCN-15", "RTE-11", "NBT-11", "DIS-7"
+    "BCN-1", "BCN-3", "BCN-6", "BCN-7", "BCN-8", "BCN-9", "BCN-15", "RTE-11", "NBT-11"
 )
 @scenario
 async def test_a_route_is_asked_for_once_and_used_as_soon_as_it_is_made(
@@ -103,7 +103,7 @@ async def test_the_far_broker_is_part_of_what_is_asked_for(
     }
 
 
-@pytest.mark.rule("BCN-2", "RTE-12", "RTE-V10", "NBT-17", "DIS-6")
+@pytest.mark.rule("BCN-2", "RTE-12", "RTE-V10", "NBT-17")
 @scenario
 async def test_only_a_route_to_the_service_makes_it_asked_and_it_hides_local_services(
     daemon: Daemon, session: Session
@@ -188,7 +188,7 @@ async def test_an_error_shows_and_what_is_still_missing_is_asked_for_again(
     assert [line[1]["subclass"] for line in lines] == ["asked", "failed", "asked"]
 
 
-@pytest.mark.rule("BCN-10", "NBT-16", "BCN-9", "DIS-16")
+@pytest.mark.rule("BCN-10", "NBT-16", "BCN-9")
 @scenario
 async def test_a_service_that_never_ends_a_request_is_asked_again(
     daemon: Daemon, session: Session

@@ -110,7 +110,7 @@ async def test_ends_and_errors_pass(rig: Through) -> None:
     assert rig.forwarder.held == 0
 
 
-@pytest.mark.rule("FWD-2", "REL-9", "DIS-13")
+@pytest.mark.rule("FWD-2", "REL-9")
 @through(seed=5)
 async def test_a_forwarder_that_crashes_loses_nothing_for_good(rig: Through) -> None:
     """What it held is gone, and comes again from who sent it, once."""

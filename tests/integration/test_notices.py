@@ -11,7 +11,7 @@ from brokerd.protocol.neighbour import Notice
 from tests.integration.peers import Net, Peer, peers, route
 
 
-@pytest.mark.rule("PBT-2", "SND-18", "DSP-11", "NBT-4", "DIS-8")
+@pytest.mark.rule("PBT-2", "SND-18", "DSP-11", "NBT-4")
 @peers("west", "east")
 async def test_a_queue_that_is_off_is_named_at_the_sender_and_resumed_at_once(
     net: Net, west: Peer, east: Peer

@@ -122,7 +122,7 @@ async def _route(brokers: Brokers, service: str, target: str, name: str = "way")
     )
 
 
-@pytest.mark.rule("RTE-2", "RTE-30", "RTE-31", "DIS-21")
+@pytest.mark.rule("RTE-2", "RTE-30", "RTE-31")
 @three
 async def test_the_broker_that_the_route_names_gets_the_dialog(brokers: Brokers) -> None:
     await _route(brokers, SHARED, "b3")

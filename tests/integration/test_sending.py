@@ -29,7 +29,7 @@ async def with_route(daemon: Daemon) -> None:
         await admin.apply(daemon.objects)
 
 
-@pytest.mark.rule("DLG-12", "ERR-9727", "DIS-22")
+@pytest.mark.rule("DLG-12", "ERR-9727")
 @scenario
 async def test_a_dialog_to_be_encrypted_never_leaves_in_clear(
     daemon: Daemon, session: Session

@@ -403,7 +403,7 @@ def test_an_endpoint_cannot_be_altered_to_what_may_not_be(
     assert problem in refused.value.message
 
 
-@pytest.mark.rule("END-6", "END-9", "DIS-14")
+@pytest.mark.rule("END-6", "END-9")
 def test_what_is_not_said_of_an_endpoint_stays() -> None:
     said = {"listen": "::1", "port": 0, "drain": "2s", "state": "Disabled", "forwarding": True}
     changed = altered_endpoint(LOOPBACK, said, allow_plaintext=False)

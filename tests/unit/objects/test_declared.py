@@ -411,7 +411,7 @@ BOUND = {"service": "s", "broker": "01234567-89ab-cdef-0123-456789abcdef"}
         ({**BOUND, "address": "TCP://p", "mirror": "transport"}, "both addresses"),
     ],
 )
-@pytest.mark.rule("END-13", "RTE-50", "RTE-61", "RTE-62", "RTE-63", "RTE-64", "DIS-4")
+@pytest.mark.rule("END-13", "RTE-50", "RTE-61", "RTE-62", "RTE-63", "RTE-64")
 def test_routes_that_cannot_be(route: dict[str, object], rule: str) -> None:
     assert rule in refused(route=[{"name": "r", **route}])[0]
 

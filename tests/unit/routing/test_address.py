@@ -8,7 +8,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.routing.address import address_in_name, normalise, parse_tcp
 
 
-@pytest.mark.rule("END-13", "DIS-3")
+@pytest.mark.rule("END-13")
 @pytest.mark.rule("END-14")
 @pytest.mark.rule("END-15")
 @pytest.mark.parametrize(

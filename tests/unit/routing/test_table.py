@@ -98,9 +98,9 @@ def tables(draw: st.DrawFn) -> list[Route]:
 @pytest.mark.rule("RTE-9")
 @pytest.mark.rule("RTE-10")
 @pytest.mark.rule("RTE-13")
-@pytest.mark.rule("RTE-20", "DIS-1")
+@pytest.mark.rule("RTE-20")
 @pytest.mark.rule("RTE-21")
-@pytest.mark.rule("RTE-28", "DIS-2")
+@pytest.mark.rule("RTE-28")
 @given(
     routes=tables(),
     name=st.sampled_from(NAMES),

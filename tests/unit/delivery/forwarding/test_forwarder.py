@@ -154,7 +154,7 @@ def test_what_may_not_go_on_is_dropped(item: Item, reason: str) -> None:
     assert (fields["reason"], fields["sequence"], fields["next_address"]) == (reason, 1, X)
 
 
-@pytest.mark.rule("FWD-6", "DIS-15")
+@pytest.mark.rule("FWD-6")
 def test_the_last_hop_passes_one_forwarder_and_no_second() -> None:
     first, second = Stand(), Stand()
     first.take(fragment(1, hop=Hop(b"", 1, 60_000, 0)))
@@ -165,7 +165,7 @@ def test_the_last_hop_passes_one_forwarder_and_no_second() -> None:
     assert second.reasons() == {"hops_exhausted": 1}
 
 
-@pytest.mark.rule("FWD-8", "DIS-15")
+@pytest.mark.rule("FWD-8")
 def test_time_spent_here_counts() -> None:
     stand = Stand()
     stand.take(fragment(1, hop=Hop(b"", 10, 60_000, 59_000)), fragment(2))
