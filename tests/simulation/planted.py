@@ -20,7 +20,7 @@ from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.incoming.storing import Storing
-from brokerd.delivery.outgoing import transmitter
+from brokerd.delivery.outgoing.transmission_status import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
 from brokerd.storage import removals
@@ -152,13 +152,12 @@ def rows_outlive_their_dialog() -> Any:
 @planted
 def status_is_blank_while_an_ack_is_awaited() -> Any:
     """What was sent and not acknowledged says nothing of why it waits."""
-    real = transmitter.transmission_status
 
     def status(*said: Any, **more: Any) -> tuple[str, str]:
-        key, detail = real(*said, **more)
+        key, detail = transmission_status(*said, **more)
         return ("" if key == Reason.AWAITING_ACK else key), detail
 
-    return patch.object(transmitter, "transmission_status", status)
+    return patch("brokerd.delivery.outgoing.transmitter.transmission_status", status)
 
 
 SEEDS = {

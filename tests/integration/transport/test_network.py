@@ -69,7 +69,7 @@ async def test_one_newcomer_displaces_one_connection() -> None:
 async def test_a_turn_of_the_loop_accepts_sixteen_connections_at_most() -> None:
     door = open_door(logins=64)
     listening = await SystemNetwork().listen(Echo, "TCP://127.0.0.1:0", door)
-    accepted = []
+    accepted: list[int] = []
     with contextlib.ExitStack() as callers:
         for _ in range(20):
             callers.enter_context(socket.create_connection(host_and_port(listening.address)))
