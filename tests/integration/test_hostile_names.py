@@ -16,8 +16,8 @@ NAMES = {
     "nul": "a\x00b",
     "control": "a\x1b[31m\r\nb",
     "right to left": "\u202egnp.exe",
-    "composed": unicodedata.normalize("NFC", "cafe\u0301"),
-    "decomposed": unicodedata.normalize("NFD", "caf\u00e9"),
+    "composed": unicodedata.normalize("NFC", "zu\u0308rich"),
+    "decomposed": unicodedata.normalize("NFD", "z\u00fcrich"),
     "128 characters": "\u00fc" * 128,
 }
 
