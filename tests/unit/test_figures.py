@@ -22,9 +22,11 @@ BROKER, SESSIONS, STORE = BrokerOptions(), SessionOptions(), StoreOptions()
 
 def of(rule: str, name: str, found: object, wanted: object) -> object:
     """A figure, and the rule that has it."""
-    return pytest.param(found, wanted, id=name, marks=pytest.mark.rule(rule))
+    return pytest.param(found, wanted, id=f"{rule}: {name}")
 
 
+@pytest.mark.rule("REL-1", "REL-2", "REL-5", "REL-18", "REL-24", "REL-33", "REL-34", "REL-35")
+@pytest.mark.rule("NBT-7", "END-18", "BI-F2", "BI-F4", "BI-R1", "BI-R3", "BI-R5", "BI-R7")
 @pytest.mark.parametrize(
     ("found", "wanted"),
     [
