@@ -470,7 +470,7 @@ def look_for_known(msdb: Path) -> Known:
     refuse_loss(msdb)
     with looking(msdb) as connection:
         try:
-            _refuse_code(connection, msdb)
+            refuse_code(connection, msdb)
             return known.load(connection)
         except sqlite3.DatabaseError as error:
             raise unreadable(msdb, error) from error
@@ -517,7 +517,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
     """
     with looking(path) as connection:
         try:
-            _refuse_code(connection, path)
+            refuse_code(connection, path)
             revision = _revision(connection, path)
             if revision == REVISIONS[-1]:
                 _check_objects(connection, path)
@@ -609,7 +609,7 @@ def _revision(connection: Connection, path: Path) -> str:
     return revision
 
 
-def _refuse_code(connection: Connection, path: Path) -> None:
+def refuse_code(connection: Connection, path: Path) -> None:
     """Refuse a file with a trigger or a view, whatever its version, before anything is read from a
     table: a view may have the name of a table, and a trigger would run in a migration (BI-D2)."""
     query = "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name"

@@ -154,6 +154,7 @@ def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
     """Fold in what is left, and close; what SQLite finds wrong with the file then."""
     with closing(connect_without_record(path)) as connection:
         if not loss.is_in_file:
+            files.refuse_code(connection, path)
             files.change_facts(connection, {"incarnation": incarnation})
         fold_and_cut(connection)
         found = connection.execute("PRAGMA integrity_check(3)").fetchall()

@@ -564,6 +564,24 @@ async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, 
     assert messages(left) <= 21
 
 
+@pytest.mark.rule("REL-39", "BI-D2")
+async def test_no_loss_is_accepted_of_a_store_with_a_trigger(left, executor, rows):
+    harm(left, "removed", left)
+    with closing(sqlite3.connect(left)) as connection, connection:
+        connection.execute(
+            "CREATE TRIGGER t AFTER UPDATE ON store BEGIN DELETE FROM alembic_version; END"
+        )
+        (before,) = connection.execute("SELECT count(*) FROM alembic_version").fetchone()
+    with pytest.raises(StoreDamaged, match="foreign trigger t"):
+        accept(left, rows.ids)
+    with closing(sqlite3.connect(left)) as connection:
+        found = connection.execute("SELECT count(*) FROM alembic_version").fetchone()
+    assert found == (before,)
+    assert before > 0
+    with pytest.raises(StoreDamaged):
+        await open_at(left, executor, rows)
+
+
 def incarnation(path: Path) -> bytes:
     """As the file has it, without its log."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
