@@ -611,7 +611,11 @@ def _revision(connection: Connection, path: Path) -> str:
 
 def refuse_code(connection: Connection, path: Path) -> None:
     """Refuse a file with a trigger or a view, whatever its version, before anything is read from a
-    table: a view may have the name of a table, and a trigger would run in a migration (BI-D2)."""
+    table: a view may have the name of a table, and a trigger would run in a migration (BI-D2).
+
+    Raises:
+        StoreDamaged: it has one.
+    """
     query = "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name"
     for kind, name in connection.execute(query):
         raise StoreDamaged(f"{path} has a foreign {kind} {name}")
