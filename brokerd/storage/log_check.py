@@ -78,7 +78,7 @@ class Loss(msgspec.Struct, frozen=True):
         return cure + (_FOLDED_BY_OTHERS if self.is_gone else "")
 
     def ways_on(self, store: Path) -> str:
-        """What can be done about it, wherever it is told."""
+        """The ways to deal with the loss, in the one wording that every command prints."""
         return (
             f"{self.cure}; to go on without what is missing: brokerd store accept-loss "
             f"{shlex.quote(str(store))} --yes"

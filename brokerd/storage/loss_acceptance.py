@@ -111,7 +111,7 @@ def accepted_loss(path: Path, incarnation: Incarnation) -> AcceptedLoss | None:
 
 
 def _remember(path: Path, accepted: AcceptedLoss) -> None:
-    """Write it durably, before the record says that the store may be opened."""
+    """Write the loss durably; the record says only afterwards that the store may be opened."""
     descriptor = open_private(loss_path(path), writable=True, create=True)
     with os.fdopen(descriptor, "wb") as file:
         file.truncate()

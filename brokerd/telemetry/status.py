@@ -90,7 +90,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     (REL-40)."""
     loss_accepted_at: Instant | None = None
     loss_file: str = ""
-    """The file to remove when everybody has dealt with it."""
+    """The file that an operator removes once the loss is dealt with."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
