@@ -53,6 +53,9 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
             hint="brokerd group discard, edit, release or end deals with the message",
         )
     if group is not live.group:
+        is_held = group.held is not None or live.group.held is not None
+        if is_held and live.beyond is None:  # so many are parked from now on, or no more (RCV-34)
+            return live.queue.count_beyond(live)
         tx.move(live, group)
     return None
 

@@ -1030,6 +1030,50 @@ def test_an_edited_body_is_stored(tmp_path: Path) -> None:
     play(scenario, tmp_path)
 
 
+@pytest.mark.rule("PBT-20", "RCV-34", "GRP-18")
+@pytest.mark.parametrize("into", [True, False])
+@pytest.mark.parametrize("restart", [True, False])
+def test_messages_are_parked_and_freed_as_their_conversation_is_moved(
+    tmp_path: Path, into: bool, restart: bool
+) -> None:
+    """After a start nobody has counted them yet."""
+
+    async def scenario(daemon: Daemon) -> None:
+        session = await daemon.session()
+        first = await send(session)
+        second = await send(session, related_conversation=first)
+        third = await send(session)
+        home = live_of(daemon, third).endpoint.group_id
+        far = [one for _ in range(3) for one in await session.receive("shop", autocommit=True)]
+        for number in range(5):
+            for one in far:
+                await session.send(one.handle, b"%d" % number, "Answer")
+        tx = session.transaction()
+        (got,) = await tx.receive("desk", 1, conversation=first)
+        tx.rollback(Park("by hand"))
+        now = await row(session, "desk")
+        assert (now["ready_count"], now["parked_count"]) == (5, 10)
+        if restart:
+            await session.close()
+            await daemon.restart()
+            session = await daemon.session()
+        if into:
+            await session.move(third, got.group_id)
+        else:
+            await session.move(second, home)
+        now = await row(session, "desk")
+        ready, parked = (0, 15) if into else (10, 5)
+        assert (now["ready_count"], now["parked_count"]) == (ready, parked)
+        assert len(await take(session, "desk")) == ready
+        await session.admin.release_group(got.group_id)
+        assert len(await take(session, "desk")) == parked
+        now = await row(session, "desk")
+        assert (now["ready_count"], now["parked_count"]) == (0, 0)
+        await session.close()
+
+    play(scenario, tmp_path)
+
+
 @pytest.mark.rule("PBT-3")
 @pytest.mark.rule("PBT-20")
 def test_a_parked_group_that_is_longer_than_the_window(tmp_path: Path) -> None:
