@@ -20,7 +20,7 @@ from brokerd.ids import parse
 from brokerd.model import OWNER
 from brokerd.units import parse_duration, parse_size
 
-HINT: Final = "see docs/activation.md for what such a file says"
+HINT: Final = "see docs/how-to/activation.md for what such a file says"
 MOST: Final = 32_767
 OF_WORKERS: Final = ".activation"
 """Behind the name of a queue: the queue, service and notification that `worker run` declares."""

@@ -21,7 +21,7 @@ from brokerd.units import counted
 def command() -> None:
     """Start programs on this machine where a broker, here or elsewhere, has work for them.
 
-    Queues tell of it by event notifications of QUEUE_ACTIVATION; see docs/activation.md.
+    Queues tell of it by event notifications of QUEUE_ACTIVATION; see docs/how-to/activation.md.
     """
 
 

@@ -106,7 +106,7 @@ class _Answer(NamedTuple):
 
 def load(path: Path) -> RouteFile:
     """The file; `ConfigError` names what is wrong with it."""
-    hint = "see docs/dynamic-routing.md for what such a file says"
+    hint = "see docs/how-to/dynamic-routing.md for what such a file says"
     try:
         found = msgspec.convert(read(path).data, RouteFile)
     except msgspec.ValidationError as error:

@@ -46,6 +46,11 @@ def files() -> frozenset[str]:
     return frozenset(ends)
 
 
+def above(name: str) -> str:
+    """Return the path that a link leads to, without the steps up to the common folder."""
+    return re.sub(r"^(?:\.\./)+", "", name)
+
+
 def docstrings_and_comments(path: Path) -> str:
     comments = re.findall(r"#.*", path.read_text())
     return "\n".join([*(one for _, one in strings(path)), *comments])
@@ -75,7 +80,7 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_names_files_that_exist(path: Path) -> None:
     named = set(NAMED.findall(path.read_text())) - MADE_UP
-    missing = {one for one in named if one.removeprefix("../") not in files()}
+    missing = {one for one in named if above(one) not in files()}
     assert missing == set()
 
 
@@ -84,7 +89,7 @@ def test_docstrings_and_comments_name_files_that_exist() -> None:
         (str(path.relative_to(ROOT)), one)
         for path in SOURCES
         for one in set(NAMED.findall(docstrings_and_comments(path))) - MADE_UP
-        if one.removeprefix("../") not in files()
+        if above(one) not in files()
     }
     assert missing == set()
 

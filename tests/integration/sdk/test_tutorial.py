@@ -27,7 +27,7 @@ def run(*words: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.rule("SDK-16")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_complete_example(tmp_path: Path, seed: int) -> None:
-    text = (ROOT / "docs/testing-your-code.md").read_text()
+    text = (ROOT / "docs/how-to/testing-your-code.md").read_text()
     files = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
     assert [name for name, _ in files] == ["warehouse.py", "test_warehouse.py"]
     for name, source in files:
@@ -40,7 +40,7 @@ def test_the_complete_example(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.rule("SDK-14")
 def test_the_program_of_the_verbs(tmp_path: Path) -> None:
-    text = (ROOT / "docs/verbs.md").read_text()
+    text = (ROOT / "docs/reference/verbs.md").read_text()
     ((name, source),) = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
     program = tmp_path / name
     program.write_text(source.replace("unix:data/brokerd.sock", f"file:{tmp_path}/main.db"))

@@ -1,4 +1,4 @@
-"""docs/verbs.md names every verb with its arguments, and every field of a message."""
+"""docs/reference/verbs.md names every verb with its arguments, and every field of a message."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 
-TEXT = (Path(__file__).parents[3] / "docs/verbs.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs/reference/verbs.md").read_text()
 VERBS = dict(re.findall(r"^### `(\w+)\((.*)\)`$", TEXT, re.MULTILINE))
 NO_VERBS = {
     "ask_commit",
