@@ -1,4 +1,4 @@
-"""Finds the segments that have landed, by their manifests (docs/how-to/morning-report.md).
+"""Finds the segments that have landed, by their manifests (docs/reference/metrics-log.md).
 
 Reads:  `<landing>/<day>/*.manifest` and the files beside them.
 Never:  takes a segment without a manifest, or one that does not match it: that one is set aside
