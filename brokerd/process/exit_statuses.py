@@ -2,8 +2,8 @@
 
 Reads:  the code of an error.      Calls: nothing.
 Never:  leaves out an error that a command can end with: a test walks all that there are.
-The README has the same table; a test compares the two. Numbers are those of sysexits.h where
-it has one for the case.
+docs/how-to/operate.md has the same table; a test compares the two. Numbers are those of sysexits.h
+where it has one for the case.
 """
 
 from typing import Final, NamedTuple

@@ -17,7 +17,7 @@ from brokerd.storage.files import NewStore, make_file
 from tests.acceptance.serving import OBJECTS, Done, Place, tree
 
 SCREEN = 24
-README = Path(__file__).resolve().parents[2] / "README.md"
+TABLE = Path(__file__).resolve().parents[2] / "docs/how-to/operate.md"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 def assert_refused(done: Done, status: int, *words: str) -> None:
     assert done.returncode == status, done.stderr
-    assert f"\n| {status} | " in README.read_text()
+    assert f"\n| {status} | " in TABLE.read_text()
     lines = done.stderr.splitlines()
     assert len(lines) <= SCREEN
     assert lines[0].startswith("brokerd: ")
@@ -299,8 +299,8 @@ def test_asking_a_daemon_that_does_not_run(place: Place) -> None:
     assert tree(place.folder) == before
 
 
-def test_the_readme_gives_each_status_once() -> None:
-    statuses = re.findall(r"^\| (\d+) \| ", README.read_text(), re.MULTILINE)
+def test_the_page_gives_each_status_once() -> None:
+    statuses = re.findall(r"^\| (\d+) \| ", TABLE.read_text(), re.MULTILINE)
     assert statuses == sorted(set(statuses), key=int)
 
 

@@ -1,4 +1,4 @@
-"""The README's two files, run as it says: a service that answers, a program that asks."""
+"""The first programs of the documents, run as they say: the README, alone, and on two machines."""
 
 import os
 import re
@@ -11,22 +11,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.serving import free_port
+
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 25
 
 
-def python_files() -> dict[str, str]:
-    """The Python blocks of the README that are files, by the name in their first line."""
-    text = (ROOT / "README.md").read_text()
-    found = re.findall(r"```python\n(# (\w+\.py).*?\n)```", text, re.DOTALL)
+def files_of(document: str) -> dict[str, str]:
+    """Return the blocks of a document that are files, by the name in their first line."""
+    text = (ROOT / document).read_text()
+    found = re.findall(r"```(?:python|toml)\n(# ([\w.]+\.(?:py|toml)).*?\n)```", text, re.DOTALL)
     return {name: source for source, name in found}
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, source in files.items():
+        (folder / name).write_text(source)
+    return folder
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    for name, source in python_files().items():
-        (tmp_path / name).write_text(source)
-    return tmp_path
+    return write(tmp_path, files_of("README.md"))
 
 
 @contextmanager
@@ -67,15 +74,15 @@ def ask(place: Path, program: str = "shop.py") -> str:
 
 
 def test_two_short_files() -> None:
-    files = python_files()
-    assert list(files) == ["warehouse.py", "shop.py", "alone.py"]
-    two = (files["warehouse.py"], files["shop.py"])
-    lines = [line for source in two for line in source.splitlines() if line.strip()]
+    files = files_of("README.md")
+    assert list(files) == ["warehouse.py", "shop.py"]
+    lines = [line for source in files.values() for line in source.splitlines() if line.strip()]
     assert len(lines) <= MOST_LINES
 
 
 @pytest.mark.rule("SDK-11", "SDK-14")
 def test_both_in_one_process_without_a_daemon(place: Path) -> None:
+    write(place, files_of("docs/how-to/embed.md"))
     assert ask(place, "alone.py") == "Packed(sku='A1')"
     assert (place / "shop.db").exists()
 
@@ -89,6 +96,25 @@ def test_they_do_what_the_readme_says(place: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
     assert "warehouse reads warehouse_q" in (place / "worker.log").read_text()
+
+
+@pytest.mark.rule("SDK-11", "SEC-10", "RTE-2")
+def test_the_same_two_files_on_two_machines(tmp_path: Path) -> None:
+    """The page's settings as they are, but for addresses of this machine and a free port."""
+    addresses = {"192.0.2.10": "127.0.0.1", "192.0.2.20": "127.0.0.2", "4022": str(free_port())}
+    files = files_of("docs/tutorial/two-machines.md")
+    for name, address in addresses.items():
+        files = {file: source.replace(name, address) for file, source in files.items()}
+    assert list(files) == ["west.toml", "west.objects.toml", "east.toml", "east.objects.toml"]
+    east, west = (
+        write(tmp_path / name, files_of("README.md") | files) for name in ("east", "west")
+    )
+    with (
+        running(west, "serve", "-c", "west.toml", "--objects", "west.objects.toml"),
+        running(west, "worker", "run", "warehouse:app", "-c", "west.toml"),
+        running(east, "serve", "-c", "east.toml", "--objects", "east.objects.toml"),
+    ):
+        assert ask(east) == "Packed(sku='A1')"
 
 
 @pytest.mark.rule("SDK-11")

@@ -1,4 +1,4 @@
-"""The one table from errors to exit statuses: whole, and the same as in the README."""
+"""The one table from errors to exit statuses: whole, and the same as in docs/how-to/operate.md."""
 
 import pkgutil
 import re
@@ -12,7 +12,7 @@ import brokerd
 from brokerd import errors
 from brokerd.process.exit_statuses import HELP, ROWS, exit_status
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+TABLE = Path(__file__).resolve().parents[3] / "docs/how-to/operate.md"
 
 
 def everything() -> set[type[errors.BrokerError]]:
@@ -35,11 +35,11 @@ def test_each_error_has_one_row_and_no_row_is_for_nothing() -> None:
     )
 
 
-def test_the_readme_and_the_help_have_the_rows_of_the_table() -> None:
+def test_the_page_and_the_help_have_the_rows_of_the_table() -> None:
     statuses = [row.status for row in ROWS]
     assert statuses == sorted(set(statuses))
-    readme = re.findall(r"^\| (\d+) \| ", README.read_text(), re.MULTILINE)
-    assert [int(status) for status in readme] == statuses
+    shown = re.findall(r"^\| (\d+) \| ", TABLE.read_text(), re.MULTILINE)
+    assert [int(status) for status in shown] == statuses
     assert all(f" {status} " in HELP for status in statuses)
 
 
