@@ -33,6 +33,8 @@ _DEV = (
     "--group",
     "dev",
     "--group",
+    "docs",
+    "--group",
     "build",
 )
 # dev.txt comes first; the others are held to its versions.
