@@ -123,19 +123,21 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "1 to 64 letters, digits, dots, - and _"),
     ] = "brokerd"
+    """Name of the instance: in every log line and in the name of every metrics segment."""
     data_dir: Path = Path("data")
+    """Directory of the stores: `msdb.db`, and one file for each broker."""
     fast_paths: bool = True
-    """Whether ordinary messages skip what they do not need. Nothing but speed depends on it: switch
-    it off to find out whether a fault lies there."""
+    """Whether ordinary messages skip what they do not need. Only speed depends on it: switch it off
+    to find out whether a fault lies there."""
 
 
 class Mirroring(msgspec.Struct, frozen=True, kw_only=True):
     """Brokers whose store is shared with a partner: one of the two is principal (RTE-55)."""
 
     brokers: Annotated[tuple[str, ...], Range(0, 1000)] = ()
-    """Their names."""
+    """Names of the brokers whose store is shared with a partner."""
     directory: Path | None = None
-    """Where their files are; the partner names the same directory."""
+    """Directory of the shared stores; the partner names the same one."""
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,39 +146,51 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = ""
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
     trust_network: bool = False
-    """Whether `listen` may be reached from other machines. Nobody is known over TCP (SX-21)."""
+    """Whether `listen` may be reached from other machines. TCP clients are not authenticated
+    (SX-21)."""
     max_clients: Annotated[int, Range(1, 65_536)] = 1000
-    """Clients that may be logged in at a time."""
+    """Most clients logged in at a time."""
     max_per_address: Annotated[int, Range(1, 65_536)] = 64
-    """Connections of one address, where clients connect over the network (END-18)."""
+    """Most connections from one address, where clients connect over the network (END-18)."""
     max_logins: Annotated[int, Range(1, 65_536)] = 64
-    """Connections that have not logged in."""
+    """Most connections that have not logged in yet."""
     max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
+    """Most connections from one address that have not logged in yet."""
     login_timeout: Moment = _seconds(10)
     """How long a connection may take for its HELLO (CLP-10)."""
     outstanding: Annotated[int, Range(1, 65_536)] = 1024
+    """Most requests of one client that may be unanswered."""
     max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
+    """Largest frame; larger bodies travel in several."""
     lock_timeout: Moment = _seconds(30)
     """How long a verb waits for a conversation group (GRP-11)."""
     max_transaction_age: Moment = timedelta(minutes=10)
-    """How long a transaction may hold locks (PBT-18)."""
+    """How long a transaction may hold locks before it is rolled back (PBT-18)."""
     grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
-    """Who may do what, `receive on BROKER/QUEUE to USER` and the like; none = all may do all
-    (CLP-130)."""
+    """Permissions: `receive on BROKER/QUEUE to USER` and the like. An empty list permits
+    everything to everyone who can connect (CLP-130)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The broker endpoint, where peers connect (END)."""
 
     listen: tuple[str, ...] = ("all",)
-    """`all`, or IPv4 and IPv6 addresses (END-3)."""
+    """`all`, or IPv4 and IPv6 addresses to listen on (END-3)."""
     port: Annotated[int, Range(0, 65_535)] = 4022
+    """TCP port for peers; 0 takes any free port."""
     state: EndpointState = EndpointState.STARTED
+    """What the endpoint does when the daemon starts (END-4)."""
     encryption: Encryption = Encryption.REQUIRED
+    """Encryption of connections to peers. Only `disabled` works so far (END-10)."""
     authentication: Authentication = Authentication.CERTIFICATE
+    """How peers prove who they are. Only `none` works so far (END-11)."""
     forwarding: bool = False
+    """Whether messages for other instances may pass through (FWD)."""
     forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
+    """Memory for messages that pass through, in MB of 1,000,000 bytes; when it is full,
+    further ones are dropped and their senders repeat them (END-9)."""
     drain: Wait = _seconds(5)
+    """How long open connections may finish when the endpoint stops."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -191,84 +205,124 @@ class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The periodic notification (CLK-1)."""
 
     tick: Moment = _seconds(5)
+    """Period of the periodic work: clean-up, retries, summaries."""
     fast_every: Annotated[int, Range(1, 1000)] = 2
+    """Every so many ticks the daemon reconnects and classifies delayed dialogs again."""
     slow_every: Annotated[int, Range(1, 1000)] = 5
+    """Every so many ticks the slow passes run, such as closing idle connections."""
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Connections to peers (TRN)."""
 
     allow_plaintext: bool = False
+    """Whether unencrypted peers beyond loopback are admitted. Anyone who can reach the port
+    can then pass for any peer (SEC-10)."""
     connect_timeout: Moment = _seconds(10)
+    """Longest time for a TCP connection to a peer to be made."""
     login_timeout: Moment = _seconds(10)
+    """Longest time from connecting until both sides are ready."""
     max_peers: Annotated[int, Range(1, 65_536)] = 256
-    """Connections accepted from peers, at most (END-18)."""
+    """Most connections accepted from peers (END-18)."""
     max_per_address: Annotated[int, Range(1, 65_536)] = 64
-    """Of them, those from one address."""
+    """Most connections accepted from one address."""
     max_logins: Annotated[int, Range(1, 65_536)] = 64
-    """Of them, those that have not logged in."""
+    """Most accepted connections that have not logged in yet."""
     max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
+    """Most accepted connections from one address that have not logged in yet."""
     suppress_lost: Wait = _seconds(15)
+    """Pause before connecting again after a connection was lost."""
     suppress_failed: Wait = _seconds(60)
+    """Pause before connecting again after an attempt that failed."""
     suppress_mode: SuppressMode = SuppressMode.FLAT
+    """`flat` always waits `suppress_failed`; `backoff` waits 1, 2, 4 ... seconds up to it
+    (NBT-9)."""
     suppress_after_goodbye: bool = False
+    """Whether an orderly close by the peer causes a pause as well."""
     connect_spread: Wait = _seconds(2)
+    """Time over which many connection attempts that are due together are spread."""
     idle_close: Moment = _seconds(90)
+    """How long a connection may be unused before it is closed."""
     ping_after: Moment = _seconds(20)
+    """Silence after which a peer that owes an answer is asked whether it lives."""
     ping_timeout: Moment = _seconds(10)
+    """How long that peer has to answer before the connection counts as lost."""
     arbitration_ping: Moment = _seconds(5)
+    """How long the older of two connections to one peer has to prove that it lives."""
     boxcar_bytes: Annotated[int, Size(64 * _KIB, _MIB)] = 128 * _KIB
+    """Most bytes packed into one network send."""
     boxcar_fragments: Annotated[int, Range(1, MAX_ITEMS)] = 512
+    """Most message fragments packed into one network send."""
     max_frame: Annotated[int, Size(128 * _KIB, _MIB)] = _MIB
-    """Also what peers are told to keep to; a decoder takes no more (TRN-33)."""
+    """Largest frame accepted; peers are told to keep to it (TRN-33)."""
     send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB
+    """Unsent bytes of a connection from which on no more is added to it."""
     destination_memory: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
+    """Most bytes packed or unsent for one destination; at least `send_mark` and
+    `boxcar_bytes` together."""
     starvation: Moment = _seconds(10)
+    """After waiting so long, a message is sent as if its priority were one level higher."""
 
 
 class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     """The dialog protocol (DLP)."""
 
     fragment_size: Annotated[int, Size(256, 512 * _KIB)] = 32 * _KIB
+    """Messages longer than this are cut into fragments of this size."""
     max_message: Annotated[int, Size(1, 2**31 - 1)] = 16 * _MIB
+    """Largest body of a message (SND-12)."""
     check_aside: Annotated[int, Size(1, 2**31 - 1)] = 16 * _KIB
+    """From this body size on, well-formedness is checked in the separate process for checks."""
     ack_delay: Wait = _seconds(0.2)
+    """How long an acknowledgement waits for a message that can carry it."""
     ack_every: Annotated[int, Range(1, 256)] = 32
+    """After so many fragments an acknowledgement no longer waits."""
     retry_first: Moment = _seconds(4)
+    """Pause before the first retransmission; it doubles up to `retry_max` (DLP-26)."""
     retry_max: Moment = _seconds(64)
+    """Longest pause between two retransmissions."""
     window_fragments: Annotated[int, Range(1, 65_536)] = 256
+    """Most fragments of one dialog that are sent and not acknowledged."""
     window_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
+    """Most bytes of one dialog that are sent and not acknowledged."""
     replay_guard: Wait = timedelta(minutes=30)
+    """How long a closed dialog is remembered, so that late repeats are recognised (DLG-31)."""
     default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
+    """Lifetime of a dialog that is begun without one (DLG-10)."""
     lingering_after: Wait = timedelta(hours=1)
-    """How long one side may leave an ended or failed dialog alone before a warning (PBT-5)."""
+    """After so long a warning names dialogs that ended or failed on one side and that the
+    other side has not ended; 0 switches the warning off (PBT-5)."""
     hops: Annotated[int, Range(1, 255)] = 10
+    """Most instances that a message may pass through."""
     time_to_live: Moment = _seconds(60)
+    """How long one copy of a message may travel; the message itself is repeated."""
     ack_on_arrival_path: bool = True
     """Whether an acknowledgement without a route goes back the way the message came (NBT-1)."""
     strict_error_origin: bool = False
-    """Whether errors count only from where the dialog sends to (NBT-24)."""
+    """Whether errors of a dialog count only when they come from where it sends to (NBT-24)."""
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of bodies, which run in a process of their own (OBJ-61)."""
 
     time: Moment = _seconds(1)
-    """Processor time that one may take, for each 4 MiB of the body or part of that."""
+    """Processor time that one check may take, for each 4 MiB of the body or part of that."""
     memory: Annotated[int, Size(16 * _MIB, 2**40)] = 256 * _MIB
-    """Memory that one may take."""
+    """Memory that one check may take."""
 
 
 class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     """The transmitter (XMT)."""
 
     max_objects: Count = 20_000
-    """Dialog endpoints of a broker, with what they have to send, in memory (XMT-3)."""
+    """Most dialog endpoints of a broker, with what they have to send, that are kept in memory
+    (XMT-3)."""
     cache_age: Moment = timedelta(minutes=5)
-    """How long it is remembered where a conversation goes that nothing comes of (XMT-10)."""
+    """How long the destination of a conversation is remembered after its last message (XMT-10)."""
     cache_size: Count = 10_000
-    """Conversations of which it is remembered."""
+    """Most conversations whose destination is remembered."""
     error_pause: Wait = _seconds(5)
+    """Pause of all sending after an internal error (XMT-15)."""
 
 
 class Balance(enum.StrEnum):
@@ -282,85 +336,108 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """The choice among routes (RTE)."""
 
     balance: Balance = Balance.ROUND_ROBIN
-    """Routes take turns, or each dialog draws one (RTE-25)."""
+    """How one of several equal routes is chosen for a new dialog (RTE-25)."""
     prefer_online: bool = False
-    """Whether new dialogs get a destination that is suppressed only without another (NBT-13)."""
+    """Whether new dialogs avoid destinations that are suppressed (NBT-13)."""
 
 
 class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     """The message dispatcher (DSP)."""
 
     stale: Moment = _seconds(10)
+    """How long a fragment waits in memory for the one before it (DSP-9)."""
     notices: bool = True
-    """Whether neighbours are told why something was not taken (NBT-4)."""
+    """Whether neighbours are told why their message was not accepted (NBT-4)."""
     notice_interval: Wait = _seconds(10)
+    """Least time between two such notices for the same dialog and reason."""
     mem_low: Annotated[int, Size(64 * _KIB, 2**40)] = 32 * _MIB
+    """Memory for arriving messages below which reading from peers resumes (DSP-10)."""
     mem_high: Annotated[int, Size(64 * _KIB, 2**40)] = 64 * _MIB
+    """Memory for arriving messages above which reading from peers stops."""
     mem_hard: Annotated[int, Size(64 * _KIB, 2**40)] = 96 * _MIB
+    """Memory for arriving messages above which fragments are dropped."""
     mem_dialog: Annotated[int, Size(64 * _KIB, 2**40)] = 8 * _MIB
+    """Most memory for the arriving messages of one dialog."""
     max_openings: Count = 1000
-    """Dialogs of one peer whose first message is not complete (DSP-16)."""
+    """Most dialogs of one peer whose first message is incomplete (DSP-16)."""
     batch: Annotated[int, Range(1, 65_536)] = 256
+    """Most fragments stored in one go."""
     store_retries: Annotated[int, Range(1, 100)] = 3
+    """Failed attempts to store a fragment after which it is dropped."""
 
 
 class ForwarderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What passes through for others (FWD); switched on in `endpoint`."""
 
     max_age: Moment = _seconds(60)
-    """How long what cannot be passed on is held (FWD-9)."""
+    """How long a message that cannot be passed on is held in memory (FWD-9)."""
 
 
 class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Dynamic routing (BCN)."""
 
     lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = _seconds(300)
-    """Of a request."""
+    """How long a request for a route waits for its answer before it counts as failed."""
     exempt_local: bool = False
-    """Whether no route is asked for to a service that is here."""
+    """Whether services of this instance are found without asking for a route."""
     format: RequestFormat = RequestFormat.XML
+    """Format of a request for a route (BCN-15)."""
     most_open: Annotated[int, Range(1, 10_000)] = 100
-    """Requests of one instance at a time; the others wait for their turn."""
+    """Most requests of the instance at a time; further ones wait."""
     failures: Annotated[int, Range(1, 1000)] = 3
-    """Attempts in a row that fail at the address of a route that was made so, until the service
-    that made it is told."""
+    """Consecutive failed attempts at the address of a route after which the service that
+    supplied the route is notified."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The stores and their commit pipelines (design D2)."""
 
     flush_transactions: Annotated[int, Range(1, 65_536)] = 4096
+    """Most transactions that one flush carries; a flush never waits to fill up."""
     flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
+    """Most bytes that one flush carries."""
     min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
+    """With less free disk space than this, new messages are refused; receiving and ending
+    dialogs go on (REL-26)."""
     reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
+    """Disk space held back in a file and given up when the disk is full."""
     backup_dirs: Annotated[tuple[Path, ...], Range(0, 100)] = ()
-    """Below these clients may have backups written; empty means `<data_dir>/backups` (SX-22)."""
+    """Directories below which clients may have backups written; empty means
+    `<data_dir>/backups` (SX-22)."""
     slow_after: Moment = _seconds(5)
-    """A commit that takes longer is told, and seen in the status (REL-34)."""
+    """A commit that takes longer is logged, and shown by `brokerd status` (REL-34)."""
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The process as a whole."""
 
     drain: Wait = _seconds(10)
+    """How long open transactions may go on when the daemon is asked to stop."""
     loop_blocked: Wait = _seconds(1)
-    """What holds the loop up for longer is named with its stack (FP-8)."""
+    """When something blocks the event loop for longer, the log names it with its stack (FP-8)."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The event log and the metrics log (design D12)."""
 
     format: LogFormat = LogFormat.AUTO
+    """Form of the event log; `auto` is `pretty` on a terminal and JSON lines elsewhere."""
     level: LogLevel = LogLevel.INFO
+    """Least severity that is written; `debug` adds a line for each message (MON-16)."""
     time: LogTime = LogTime.ISO
+    """How `time` is written in JSON lines: `iso` text, or `epoch` seconds."""
     file: Path | None = None
-    """Standard error if it is not given."""
+    """File of the event log; empty means standard error."""
     summary: Moment = _seconds(60)
+    """Identical events within this time become one line with a count (MON-11)."""
     metrics_dir: Path | None = None
-    """`<data_dir>/metrics` if it is not given."""
+    """Directory of the metrics log; empty means `<data_dir>/metrics`."""
     metrics_interval: Moment = _seconds(10)
+    """Time between two lines of the same figures, in whole ticks of the clock."""
     segment_age: Moment = _seconds(60)
+    """Age at which a segment of the metrics log is closed and becomes readable."""
     segment_size: Annotated[int, Size(4 * _KIB, 1024 * _MIB)] = 8 * _MIB
+    """Size at which a segment of the metrics log is closed."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
