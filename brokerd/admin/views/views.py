@@ -373,7 +373,7 @@ def _message_types(broker: Broker) -> list[Row]:
 def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
     """The rows that are asked for, behind those of the page before."""
     columns = COLUMNS[name]
-    keys = columns[: KEYS.get(name, 1)]
+    keys = columns[: KEYS[name]]
 
     def key(row: Row) -> list[str]:
         return [_sorted_as(row[column]) for column in keys]
