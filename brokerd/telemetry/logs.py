@@ -20,8 +20,9 @@ from structlog.typing import FilteringBoundLogger, WrappedLogger
 from brokerd.clock import SECOND, Clock, show_instant
 from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId, show
+from brokerd.telemetry.log_events import EVENTS
 
-# The names of events (MON-16 and its table), with the subclasses of each.
+# The names of events (MON-16 and its table); `log_events.py` says when each is written.
 
 CONNECTION: Final = "broker.connection"
 CONVERSATION: Final = "broker.conversation"
@@ -55,88 +56,11 @@ HISTORY_LOST: Final = "broker.history_lost"
 EVENT_NOTIFICATION: Final = "broker.event_notification"
 DYNAMIC_ROUTING: Final = "broker.dynamic_routing"
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-SUBCLASSES: Final[dict[str, frozenset[str]]] = {
-    CONNECTION: _words(
-        "connecting connected connect_failed closing closed accept receive_io_error"
-    ),
-    CONVERSATION: _words(
-        "send end end_with_error broker_error terminate received_sequenced received_end "
-        "received_error received_broker_error received_end_ack begin_dialog dialog_created "
-        "end_with_cleanup"
-    ),
-    CONVERSATION_GROUP: frozenset({"create", "drop"}),
-    CORRUPTED_MESSAGE: frozenset(),
-    FORWARDED_MESSAGE_DROPPED: frozenset(),
-    FORWARDED_MESSAGE_SENT: frozenset(),
-    MESSAGE_CLASSIFY: frozenset({"local", "remote", "delayed", "ambiguous"}),
-    MESSAGE_UNDELIVERABLE: frozenset({"sequenced", "unsequenced"}),
-    DUPLICATE_BROKER: frozenset({"seen", "over"}),
-    MIRRORED_ROUTE: frozenset({"operational", "principal_only", "not_operational"}),
-    QUEUE_DISABLED: frozenset(),
-    REMOTE_ACK: _words("message_with_ack_sent ack_sent message_with_ack_received ack_received"),
-    TRANSMISSION: frozenset(),
-    ACTIVATION: _words(
-        "started ended aborted notified task_output failed_to_start "
-        "handler_failed queue_off queue_missing receive_failed reads_again"
-    ),
-    AUDIT_LOGIN: _words(
-        "success protocol_error format_error negotiate_failure authentication_failure "
-        "authorization_failure"
-    ),
-    AUDIT_CONVERSATION: _words(
-        "no_security_header no_certificate invalid_signature run_as_target_failure "
-        "error_from_elsewhere"
-    ),
-    ADMINISTRATION: _words(
-        "enable disable error_conversations new_broker clean_up backup alter_endpoint "
-        "retry_destination cure_queue drain_queue forget confirm_clock"
-    ),
-    DAEMON: _words(
-        "starting ready reloaded reload_refused draining stopped failed transaction_too_old "
-        "loop_blocked loop_free unknown_user open_to_network dialogs_left_out objects_applied "
-        "client_failed"
-    ),
-    ENDPOINT: _words("listening listen_failed stopped refused accept_failed"),
-    CLOCK: _words("jumped returned confirmed"),
-    STORE: _words(
-        "opened refused replaced slow quick_again full room_again mirror leftovers loss_accepted"
-    ),
-    TICK: frozenset({"pass_failed", "overrun"}),
-    QUEUE_STATUS: frozenset(),
-    LOST_MESSAGES: frozenset(),
-    LINGERING: frozenset(),
-    HISTORY_LOST: frozenset(),
-    CHECKS: _words("not_started"),
-    PARKING: _words("retry_scheduled parked released edited discarded ended"),
-    EVENT_NOTIFICATION: _words("broken lost"),
-    DYNAMIC_ROUTING: _words("asked answered failed route_failed"),
-    ACTIVATOR: _words(
-        "connected lost started ended output survivors at_max slot_held unknown_queue"
-    ),
-}
+SUBCLASSES: Final = {name: frozenset(event.subclasses) for name, event in EVENTS.items()}
 """Every event name, and the subclasses it may carry (none: the field is left out)."""
 
 SSB_EVENT_IDS: Final = {
-    CONNECTION: 138,
-    CONVERSATION: 124,
-    CONVERSATION_GROUP: 136,
-    CORRUPTED_MESSAGE: 161,
-    FORWARDED_MESSAGE_DROPPED: 140,
-    FORWARDED_MESSAGE_SENT: 139,
-    MESSAGE_CLASSIFY: 141,
-    MESSAGE_UNDELIVERABLE: 160,
-    MIRRORED_ROUTE: 144,
-    QUEUE_DISABLED: 143,
-    REMOTE_ACK: 149,
-    TRANSMISSION: 142,
-    ACTIVATION: 163,
-    AUDIT_LOGIN: 159,
-    AUDIT_CONVERSATION: 158,
+    name: event.ssb_id for name, event in EVENTS.items() if event.ssb_id is not None
 }
 """Service Broker's number of an event class, the field `ssb_event_id`."""
 
