@@ -10,7 +10,7 @@ import click
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_rows, say, table
 from brokerd.config.exposure import describe
-from brokerd.config.loading import effective, load
+from brokerd.config.loading import effective, load, meanings
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
 from brokerd.objects.declarations import read
@@ -25,14 +25,20 @@ def command() -> None:
 
 @command.command()
 @config_option
+@click.option("--explain", is_flag=True, help="Say what each setting means as well.")
 @json_option
-def show(config: Path | None, as_json: bool) -> None:
+def show(config: Path | None, explain: bool, as_json: bool) -> None:
     """Every setting, its value, and where it comes from."""
-    rows = effective(load(config))
+    rows: list[tuple[str, ...]] = list(effective(load(config)))
+    columns: tuple[str, ...] = ("key", "value", "origin")
+    if explain:
+        meaning = meanings()
+        rows = [(*row, meaning[row[0]]) for row in rows]
+        columns = (*columns, "meaning")
     if as_json:
-        print_rows([{"key": key, "value": value, "origin": at} for key, value, at in rows])
+        print_rows([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        table("effective settings", ("key", "value", "origin"), rows)
+        table("effective settings", columns, rows)
 
 
 @command.command()

@@ -20,6 +20,7 @@ import msgspec
 
 from brokerd.config.endpoint import complaints
 from brokerd.config.exposure import is_local_address
+from brokerd.config.field_docs import field_docs
 from brokerd.config.settings import Endpoint, Pattern, Range, Settings, Size, Span
 from brokerd.config.toml_file import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.errors import ConfigError, InvalidArgument
@@ -35,8 +36,11 @@ __all__ = [
     "altered_endpoint",
     "effective",
     "load",
+    "meanings",
+    "sections",
     "setting_texts",
     "show_value",
+    "split_hint",
 ]
 
 _T = TypeVar("_T")
@@ -83,7 +87,7 @@ def load(path: Path | None, *, environ: Mapping[str, str] | None = None) -> Load
 def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
     """Every setting as (key path, value as it would be written, origin), section by section."""
     rows: list[tuple[str, str, str]] = []
-    for section, kind in _sections().items():
+    for section, kind in sections().items():
         part = getattr(loaded.settings, section)
         if part is None:
             continue
@@ -92,6 +96,19 @@ def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
             text = show_value(getattr(part, key), sized=_is_size(hint))
             rows.append((path, text, loaded.origins.get(path, "default")))
     return rows
+
+
+def meanings() -> dict[str, str]:
+    """Return what every setting means, by its key path.
+
+    Raises:
+        OSError: the source of the settings, which has the texts, cannot be read.
+    """
+    return {
+        f"{section}.{key}": text
+        for section, kind in sections().items()
+        for key, text in field_docs(kind).items()
+    }
 
 
 def setting_texts(settings: Settings) -> dict[str, str]:
@@ -146,7 +163,8 @@ def altered_endpoint(
 # Collecting what was given.
 
 
-def _sections() -> dict[str, type[msgspec.Struct]]:
+def sections() -> dict[str, type[msgspec.Struct]]:
+    """Return the class of each section of a settings file, by its name."""
     return {
         name: next(kind for kind in (get_args(hint) or (hint,)) if kind is not types.NoneType)
         for name, hint in get_type_hints(Settings).items()
@@ -155,9 +173,9 @@ def _sections() -> dict[str, type[msgspec.Struct]]:
 
 def _from_file(source: TomlFile, problems: Problems) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
-    sections = _sections()
-    unknown_keys(source.data, sections, under="", problems=problems)
-    for section, kind in sections.items():
+    known = sections()
+    unknown_keys(source.data, known, under="", problems=problems)
+    for section, kind in known.items():
         table = source.data.get(section)
         if table is None:
             continue
@@ -177,14 +195,14 @@ def _from_file(source: TomlFile, problems: Problems) -> dict[str, _Given]:
 
 def _from_environment(environ: Mapping[str, str], problems: Problems) -> dict[str, _Given]:
     given: dict[str, _Given] = {}
-    sections = _sections()
+    known = sections()
     for name, text in environ.items():
         if not name.startswith(_PREFIX) or _SEPARATOR not in name:
             continue
         section, _, key = name[len(_PREFIX) :].lower().partition(_SEPARATOR)
-        if section not in sections:
-            problems.add(name, f'no section "{section}"{did_you_mean(section, sections)}')
-        elif key not in (keys := sections[section].__struct_fields__):
+        if section not in known:
+            problems.add(name, f'no section "{section}"{did_you_mean(section, known)}')
+        elif key not in (keys := known[section].__struct_fields__):
             problems.add(name, f'no key "{key}" in [{section}]{did_you_mean(key, keys)}')
         else:
             origin = f"environment {name}"
@@ -204,7 +222,7 @@ class _Text(str):
 
 def _build(given: Mapping[str, _Given], *, base: Path, problems: Problems) -> Settings:
     parts: dict[str, msgspec.Struct | None] = {}
-    for section, kind in _sections().items():
+    for section, kind in sections().items():
         if section not in given and section == "endpoint":
             continue
         values: dict[str, object] = {}
@@ -228,7 +246,7 @@ def _placed(message: str, item: _Given) -> str:
 
 def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one return a type
     """One value as its setting wants it; `ValueError` says what is wrong."""
-    kind, rule = _split_hint(hint)
+    kind, rule = split_hint(hint)
     is_optional = kind is not hint and rule is None
     if isinstance(value, _Text):
         value = _from_text(value, kind, rule)
@@ -252,8 +270,8 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
     return _texts(value, rule)
 
 
-def _split_hint(hint: object) -> tuple[object, object]:
-    """The bare type of a setting and the rule beside it; an optional one counts as given."""
+def split_hint(hint: object) -> tuple[object, object]:
+    """Return the bare type of a setting and the rule beside it; an optional one counts as given."""
     if get_origin(hint) is Annotated:
         kind, rule = get_args(hint)[:2]
         return kind, rule
@@ -263,7 +281,7 @@ def _split_hint(hint: object) -> tuple[object, object]:
 
 
 def _is_size(hint: object) -> bool:
-    return isinstance(_split_hint(hint)[1], Size)
+    return isinstance(split_hint(hint)[1], Size)
 
 
 def _from_text(text: str, kind: object, rule: object) -> object:
