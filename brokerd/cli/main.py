@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from brokerd.cli.examples import EXAMPLES
 from brokerd.cli.output import printable
 from brokerd.errors import BrokerError, TooManyOpenFiles
 from brokerd.process.exit_statuses import (
@@ -87,6 +88,26 @@ COMMANDS: Final = (
 )
 """Each module has a click command in the attribute that is named, `command` if none is."""
 
+GROUPS: Final = {
+    "Start here": ("demo", "serve", "config", "apply", "status", "doctor"),
+    "Send and receive": ("send", "receive", "worker", "activator"),
+    "Declared objects": (
+        "message-type",
+        "contract",
+        "queue",
+        "service",
+        "priority",
+        "route",
+        "instance-route",
+        "event",
+    ),
+    "Dialogs and their messages": ("dialog", "group", "transmission"),
+    "Between instances": ("endpoint", "destination", "connection", "forwarder", "ping"),
+    "Inside the daemon": ("broker", "store", "monitor", "task", "periodic", "clock"),
+    "Measure and report": ("bench", "ship", "report"),
+}
+"""The sections of `brokerd --help`; each command is in one."""
+
 
 class _Commands(click.Group):
     """A group that imports a command when it is called."""
@@ -99,25 +120,33 @@ class _Commands(click.Group):
             if entry.name == cmd_name and find_spec(entry.module):
                 command = getattr(import_module(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
-                _complete_help(command)
+                _complete_help(command, cmd_name)
                 return command
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = self.list_commands(ctx)
-        with formatter.section("Commands"):
-            formatter.write_dl([(e.name, e.help) for e in COMMANDS if e.name in known])
+        help_of = {entry.name: entry.help for entry in COMMANDS if entry.name in known}
+        width = max(map(len, help_of))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), help_of[name]) for name in names if name in help_of]
+                )
 
 
-def _complete_help(command: click.Command) -> None:
-    """Put the exit statuses at the end of its help, and of that of every command below it, whose
-    summaries are listed whole: click would cut them in the middle of a line."""
+def _complete_help(command: click.Command, path: str) -> None:
+    """Put examples and exit statuses at the end of its help, and of that of every command below it,
+    whose summaries are listed whole: click would cut them in the middle of a line."""
+    examples = EXAMPLES.get(path, ())
     command.epilog = HELP
+    if examples:
+        command.epilog = "\b\nExamples:\n" + "".join(f"  {one}\n" for one in examples) + f"\n{HELP}"
     if isinstance(command, click.Group):
         for below in command.commands.values():
             summary, _, _ = cleandoc(below.help or "").partition("\n\n")
             below.short_help = below.short_help or " ".join(summary.split())
-            _complete_help(below)
+            _complete_help(below, f"{path} {below.name}")
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

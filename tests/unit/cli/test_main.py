@@ -44,7 +44,9 @@ def test_help_imports_no_command() -> None:
         "print([m for m in sys.modules if m.startswith(('brokerd.cli.', 'sqlalchemy', 'rich'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['brokerd.cli.output', 'brokerd.cli.main']"
+    assert done.stdout.splitlines()[-1] == (
+        "['brokerd.cli.examples', 'brokerd.cli.output', 'brokerd.cli.main']"
+    )
 
 
 def test_every_command_that_is_there_has_help(capsys: Capture) -> None:

@@ -1,0 +1,80 @@
+"""Examples of commands, for the end of their help and for the reference page.
+
+Reads:  nothing.      Calls: nothing.
+Never:  has an example that the command line refuses: a test parses each.
+"""
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "demo": ("brokerd demo", "brokerd demo --dialogs 4 --no-kill"),
+    "serve": ("brokerd serve -c config/east.toml --objects config/east.objects.toml",),
+    "config check": (
+        "brokerd config check config/east.toml --objects config/east.objects.toml",
+        "brokerd config check config/east.objects.toml",
+    ),
+    "config show": (
+        "brokerd config show -c config/east.toml",
+        "brokerd config show --explain --json",
+    ),
+    "apply": (
+        "brokerd apply config/east.objects.toml --dry-run",
+        "brokerd apply config/east.objects.toml",
+    ),
+    "message-type create": ("brokerd message-type create Order validation=well_formed_json",),
+    "contract create": ("brokerd contract create orders/v1 types.Order=initiator",),
+    "queue create": ("brokerd queue create orders_q poison_mode=park",),
+    "queue alter": (
+        "brokerd queue alter orders_q status=off",
+        "brokerd queue alter orders_q activation.max_readers=4",
+    ),
+    "queue drop": ("brokerd queue drop orders_q",),
+    "queue ls": ("brokerd queue ls",),
+    "queue show": ("brokerd queue show orders_q",),
+    "queue browse": ("brokerd queue browse orders_q --max 10",),
+    "queue drain": ("brokerd queue drain orders_q --grace 30s",),
+    "service create": ("brokerd service create orders queue=orders_q contracts=orders/v1",),
+    "priority create": ("brokerd priority create orders_first contract=orders/v1 level=7",),
+    "route create": ("brokerd route create to_orders service=orders address=TCP://10.0.0.7:4022",),
+    "route explain": ("brokerd route explain orders",),
+    "route test": ("brokerd route test orders",),
+    "route serve": ("brokerd route serve config/routes.toml --declare",),
+    "instance-route create": (
+        "brokerd instance-route create to_orders service=orders address=TCP://10.0.0.7:4022",
+    ),
+    "event create": (
+        "brokerd event create watch QUEUE_STATUS_CHANGED GROUP_PARKED --service operators",
+    ),
+    "doctor": (
+        "brokerd doctor",
+        "brokerd doctor shop orders --contract orders/v1",
+        "brokerd doctor --watch 30s --new",
+    ),
+    "status": ("brokerd status", "brokerd status --check"),
+    "send": ("brokerd send --from shop --to orders --contract orders/v1 --type Order --body '{}'",),
+    "receive": ("brokerd receive orders_q --wait 10s --ack",),
+    "worker run": ("brokerd worker run shop.orders:app",),
+    "activator serve": ("brokerd activator serve activator.toml",),
+    "dialog ls": ("brokerd dialog ls", "brokerd dialog ls --state CO --older-than 1h"),
+    "dialog show": ("brokerd dialog show 01234567-89ab-cdef-0123-456789abcdef",),
+    "dialog status": ("brokerd dialog status 01234567-89ab-cdef-0123-456789abcdef",),
+    "dialog end": ("brokerd dialog end 01234567-89ab-cdef-0123-456789abcdef",),
+    "group ls": ("brokerd group ls --parked",),
+    "group release": ("brokerd group release 01234567-89ab-cdef-0123-456789abcdef",),
+    "transmission ls": ("brokerd transmission ls --older-than 5min",),
+    "endpoint alter": ("brokerd endpoint alter forwarding=true forward_size_mb=20",),
+    "endpoint show": ("brokerd endpoint show",),
+    "destination ls": ("brokerd destination ls",),
+    "destination retry": ("brokerd destination retry all",),
+    "ping": ("brokerd ping orders",),
+    "broker ls": ("brokerd broker ls",),
+    "broker disable": ("brokerd broker disable main",),
+    "broker clean-up": ("brokerd broker clean-up main --state CD --dry-run --reason leftovers",),
+    "store backup": ("brokerd store backup /var/backups/main.db",),
+    "store verify": ("brokerd store verify /var/lib/brokerd/main.db",),
+    "bench local": ("brokerd bench local --seconds 5",),
+    "bench peer": ("brokerd bench peer --dialogs 64 --save after.json",),
+    "ship": ("brokerd ship /srv/metrics -c config/east.toml",),
+    "report run": ("brokerd report run --date 2026-11-18 --output reports",),
+}
+"""Path of a command to lines that show it."""
