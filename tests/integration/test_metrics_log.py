@@ -16,6 +16,7 @@ from brokerd.config.settings import LogSettings
 from brokerd.ids import BootId, EndpointKey, show
 from brokerd.maintenance import journal
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.telemetry.metric_names import Scope, described
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.telemetry.segments import manifests, read_manifest
 from tests.integration.one_daemon import Daemon, Log, play
@@ -34,8 +35,19 @@ def lines_by_day(directory: Path) -> dict[str, list[Line]]:
         manifest = read_manifest(path)
         packed = path.with_name(manifest.segment).read_bytes()
         lines = [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+        for line in lines:
+            if line["kind"] == "interval":
+                assert_described(line)
         found.setdefault(manifest.day, []).extend(lines)
     return found
+
+
+def assert_described(line: Line) -> None:
+    """Every figure of an interval is in the table of them."""
+    scope = Scope.BROKER if line.get("broker") and line["scope"] == "instance" else line["scope"]
+    for names in ("counters", "gauges", "histograms"):
+        for name in line.get(names, {}):
+            assert described(Scope(scope), name) is not None, (scope, name)
 
 
 async def logging(daemon: Daemon, directory: Path, **settings: Any) -> None:
