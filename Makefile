@@ -34,7 +34,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -120,6 +120,15 @@ rules: set-up ## which rules of docs/spec have a test
 check: set-up ## everything that takes seconds: before each commit
 	@$(BIN)/python -m tools.lock --check
 	@$(MAKE) --no-print-directory lint types imports rules unit
+
+reference: set-up ## write docs/reference/ from the code
+	@$(BIN)/python -m tools.reference
+
+docs: set-up ## the documentation as a site in build/site; a dead link or anchor fails
+	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir build/site && echo "docs: build/site/index.html"
+
+docs-serve: set-up ## the site on 127.0.0.1:8000, built anew when a page changes
+	@$(BIN)/python -m mkdocs serve --strict
 
 lock: set-up ## make requirements/*.txt from pyproject.toml; ARGS=--upgrade moves the pins
 	@$(BIN)/python -m tools.lock $(ARGS)

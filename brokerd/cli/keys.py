@@ -87,6 +87,17 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
     ),
     "route": _ROUTE,
     "instance_route": _ROUTE,
+    "event_notification": (
+        Key("events", "names of events and of groups of events", many=True),
+        Key("service", "the service that is notified"),
+        Key("queue", "only events of this queue", "every queue"),
+        Key(
+            "scope", "queue, broker, instance: where the events happen", "broker, with queue queue"
+        ),
+        Key("broker", "the broker of that service, a GUID or CURRENT_DATABASE", "this broker"),
+        Key("fan_in", "on, off: share one message with others to the same service", "off"),
+        Key("activation_timeout", "repeat QUEUE_ACTIVATION if nobody receives for so long", "10s"),
+    ),
     "broker": (
         Key("default_encryption", "on, off: of dialogs that do not say", "on"),
         Key("honor_priority", "on, off: send by level", "off"),

@@ -10,18 +10,11 @@ from typing import Final
 from brokerd.model import Scope
 
 QUEUE_ACTIVATION: Final = "QUEUE_ACTIVATION"
-"""Another reader would be useful (ACT-34)."""
 BROKER_QUEUE_DISABLED: Final = "BROKER_QUEUE_DISABLED"
-"""Poison detection has switched a queue off (EVT-9)."""
 QUEUE_STATUS_CHANGED: Final = "QUEUE_STATUS_CHANGED"
-"""Somebody has switched a queue on or off (EVT-9)."""
 GROUP_PARKED: Final = "GROUP_PARKED"
-"""A conversation group was set aside (PBT-3)."""
 ACTIVATION_FAILED: Final = "ACTIVATION_FAILED"
-"""Readers of a queue fail, and are started less often (PBT-6)."""
-
 DUPLICATE_BROKER_SEEN: Final = "DUPLICATE_BROKER_SEEN"
-"""Two instances deliver for one broker (PBT-13)."""
 
 OF_A_QUEUE: Final = frozenset(
     {
@@ -64,7 +57,28 @@ _VERBS: Final = ("CREATE", "ALTER", "DROP")
 DDL: Final = frozenset(f"{verb}_{word}" for verb in _VERBS for word in OBJECTS.values())
 """Objects were created, altered or dropped (EVT-11)."""
 
-ALL: Final = OF_A_QUEUE | TRACES | DDL | {DUPLICATE_BROKER_SEEN}
+MEANINGS: Final = {
+    QUEUE_ACTIVATION: "another reader of the queue would be useful (ACT-34)",
+    BROKER_QUEUE_DISABLED: "consecutive rollbacks have switched a queue off (EVT-9)",
+    QUEUE_STATUS_CHANGED: "somebody has switched a queue on or off (EVT-9)",
+    GROUP_PARKED: "a conversation group was parked (PBT-3)",
+    ACTIVATION_FAILED: "readers of a queue fail, and are started less often (PBT-6)",
+    DUPLICATE_BROKER_SEEN: "two instances deliver for one broker (PBT-13)",
+    BROKER_CONVERSATION: "a dialog began, ended or failed: log `broker.conversation` (EVT-10)",
+    BROKER_CONVERSATION_GROUP: "a group came or went: log `broker.conversation_group` (EVT-10)",
+    BROKER_ACTIVATION: "readers started or ended: log `broker.activation` (EVT-10)",
+    BROKER_MESSAGE_UNDELIVERABLE: (
+        "an arrived message was not put on a queue: log `broker.message_undeliverable` (EVT-10)"
+    ),
+    **{
+        f"{verb}_{word}": f"{kind.replace('_', ' ')}: {done} (EVT-11)"
+        for kind, word in OBJECTS.items()
+        if kind != "instance_route"
+        for verb, done in zip(_VERBS, ("created", "altered", "dropped"), strict=True)
+    },
+}
+"""Every event that can be subscribed to, and when it happens."""
+ALL: Final = frozenset(MEANINGS)
 
 GROUPS: Final[dict[str, frozenset[str]]] = {
     **{

@@ -291,8 +291,8 @@ EVENTS: Final[dict[str, Event]] = {
         },
     ),
     "broker.lost_messages": Event(
-        "A dialog ended with messages that the other side never acknowledged or that were never "
-        "received (PBT-4).",
+        "An error arrived for a dialog from which no program here will receive it; messages that "
+        "were not acknowledged may be lost (PBT-4).",
     ),
     "broker.lingering_dialogs": Event(
         "Dialogs that ended or failed on one side have not been ended on the other for a long "

@@ -134,7 +134,7 @@ def test_every_key_is_tried_or_has_a_reason() -> None:
     left = {
         (kind, key.name)
         for kind, those in keys.KEYS.items()
-        if kind not in ("broker", "endpoint")
+        if kind not in ("broker", "endpoint", "event_notification")
         for key in those
     } - tried
     assert {key for _, key in left} <= NOT_TRIED.keys()

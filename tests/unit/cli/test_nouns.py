@@ -12,7 +12,7 @@ from brokerd.cli.main import main
 from brokerd.cli.nouns import settings_of
 from brokerd.errors import InUse, UsageError
 from brokerd.objects import forms
-from brokerd.objects.declared import BROKER_OPTIONS, Kind
+from brokerd.objects.declared import BROKER_OPTIONS
 from tests.unit.cli.conftest import SmallDaemon
 
 Capture = pytest.CaptureFixture[str]
@@ -93,8 +93,6 @@ def test_what_is_said_twice_is_refused(kind: str, words: tuple[str, ...], twice:
 
 def test_the_keys_are_those_of_a_file_of_objects() -> None:
     for kind, of_file in forms.KEYS.items():
-        if kind is Kind.EVENT_NOTIFICATION:
-            continue  # its command has options
         told = {key.name.partition(".")[0] for key in keys.KEYS[kind.value]}
         assert told == set(of_file) - {"name"}, kind
     assert {key.name for key in keys.KEYS["broker"]} == set(BROKER_OPTIONS)

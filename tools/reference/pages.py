@@ -1,0 +1,33 @@
+"""All reference pages: what they are called, what makes each, and whether they are fresh."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tools.reference import commands, errors, events, exit_statuses, metrics, settings, views
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DIRECTORY: Final = Path("docs/reference")
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    one.FILE: one.render
+    for one in (settings, commands, views, events, metrics, errors, exit_statuses)
+}
+"""File name to what makes its text."""
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """Return the names of the pages that are missing or say something else than the code."""
+    return [name for name, render in PAGES.items() if _read(root / DIRECTORY / name) != render()]
+
+
+def write(root: Path = ROOT) -> list[str]:
+    """Write the pages that are not fresh; return their names."""
+    (root / DIRECTORY).mkdir(parents=True, exist_ok=True)
+    found = stale(root)
+    for name in found:
+        (root / DIRECTORY / name).write_text(PAGES[name](), encoding="utf-8")
+    return found
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
