@@ -20,7 +20,8 @@ _FOUND = """
 ## Errors that a broker found
 
 When a broker ends a dialog with an error, the program at the other side receives an Error message
-with a negative number, or a `RemoteError` with this `code` and `hint`.
+with a negative number, or a `RemoteError` with this `code` and `hint`. After some of them, marked
+below, the same messages may arrive on a new dialog; after the others the same refusal would follow.
 """
 
 
@@ -44,27 +45,36 @@ def _below(kind: type[BrokerError]) -> Iterator[type[BrokerError]]:
         yield from _below(one)
 
 
+def _meaning(error: type[BrokerError]) -> str:
+    """What it means, and the rest of what is known of it."""
+    text = sentence((error.__doc__ or "").partition("\n")[0])
+    number = f" Number {error.ssb_code}." if error.ssb_code else ""
+    return text + number + (" **Retryable.**" if error.retryable else "")
+
+
 def render() -> str:
     """Return the page."""
     rows = [
         (
             code(one.code),
-            str(one.ssb_code or ""),
-            "yes" if one.retryable else "no",
-            sentence((one.__doc__ or "").partition("\n")[0]),
+            _meaning(one),
             prose(one.hint),
         )
         for one in every_error()
         if "code" in vars(one)
     ]
     found = [
-        (code(str(number)), code(name), "yes" if number in RESEND_HELPS else "no", prose(hint))
+        (
+            code(str(number)),
+            code(name),
+            prose(hint) + ("; **a new dialog may help**" if number in RESEND_HELPS else ""),
+        )
         for number, (name, hint) in sorted(FOUND_BY_BROKERS.items(), reverse=True)
     ]
     return page(
         "Errors",
         _INTRODUCTION,
-        table(("Code", "Number", "Retryable", "Meaning", "What to do"), rows),
+        table(("Code", "Meaning", "What to do"), rows),
         _FOUND.strip(),
-        table(("Number", "Code", "A new dialog may help", "What to do"), found),
+        table(("Number", "Code", "What to do"), found),
     )

@@ -36,12 +36,13 @@ def render() -> str:
     scopes = field_docs(Scope)
     for scope, metrics in METRICS.items():
         rows = [
-            (code(one.name), str(one.kind), prose(one.unit), prose(one.meaning)) for one in metrics
+            (code(one.name), f"{one.kind}, {prose(one.unit)}", prose(one.meaning))
+            for one in metrics
         ]
         parts += [
             f"### Scope {scope}",
             sentence(scopes[scope.name]),
-            table(("Name", "Kind", "Unit", "Meaning"), rows),
+            table(("Name", "Kind and unit", "Meaning"), rows),
         ]
     counters = [
         (code(column), prose(meaning), f"[{name}](views.md#{name})")

@@ -48,13 +48,12 @@ def render() -> str:
         rows = [
             (
                 code(key),
-                _type(hint),
-                code(_default(default, key, hint)),
+                f"{_type(hint)}; default {code(_default(default, key, hint))}",
                 prose(meaning[f"{name}.{key}"]),
             )
             for key, hint in get_type_hints(kind, include_extras=True).items()
         ]
-        parts += [f"## {name}", prose(summary), table(("Key", "Type", "Default", "Meaning"), rows)]
+        parts += [f"## {name}", prose(summary), table(("Key", "Value", "Meaning"), rows)]
     return page("Settings", _INTRODUCTION, *parts, *_objects())
 
 
