@@ -23,21 +23,31 @@ def connect(
     service: str | None = None,
     **options: Unpack[Options],
 ) -> Connecting[Session]:
-    """Connect to a broker: `await connect(…)` or `async with connect(…) as bk`.
+    """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
 
-    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS or the
-    packaged socket; or file:path.db, which runs the broker of that file in this process, without a
-    daemon. `broker`: which one of the daemon, by default "main"; a file is one. `service`: in whose
-    name `dialog` and `post` speak. `wait`: seconds for which the first connection is tried;
-    `retry`: the same for each later one. `client_id` is drawn if not given; the same one must not
-    be in use twice (CLP-13). `pid` is what the daemon shows of this process.
-    Raises `DaemonUnreachable` if nobody answers; `StoreLocked` if another process has the file.
+    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS or the packaged
+    socket; or file:path.db, which runs the broker of that file in this process, without a daemon.
+    `broker`: which one of the daemon, by default BROKERD_BROKER or "main"; a file is one broker.
+    `service`: in whose name `dialog` and `post` speak. `wait`: seconds for which the first
+    connection is tried; `retry`: the same for each later one. `client_id` is drawn if it is not
+    given; the same one must not be in use twice (CLP-13). `pid` is what the daemon shows of this
+    process.
+
+    Raises, when it is awaited or entered:
+        DaemonUnreachable: nobody answered for `wait` seconds.
+        TooManyOpenFiles: this process may open no file for a connection.
+        StoreLocked, StoreDamaged, StoreVersion: the file is in use, damaged, or of another version.
+        InvalidArgument: the address or an option has the wrong form.
+        ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
     return Connecting(partial(_open, address, broker, service, **options))
 
 
 def default_broker() -> str:
-    """The broker that a program is for unless it says another: `main`, or BROKERD_BROKER."""
+    """Return the broker a program is for unless it says another: BROKERD_BROKER, or `main`.
+
+    Raises: nothing.
+    """
     return os.environ.get("BROKERD_BROKER", DEFAULT_BROKER)
 
 

@@ -50,7 +50,11 @@ class Dialog(Facade[AsyncDialog]):
     end = same(AsyncDialog.end)
 
     def send(self, value: object, *, tx: Transaction | None = None) -> None:
-        """Send a value; durable when this returns, or with the commit of `tx`."""
+        """Send a value; durable when this returns, or with the commit of `tx`.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         self.thread.call(self.twin.send(value, tx=None if tx is None else tx.twin))
 
     def receive(
@@ -60,7 +64,11 @@ class Dialog(Facade[AsyncDialog]):
         timeout: float | timedelta | None = None,
         tx: Transaction | None = None,
     ) -> Any:  # noqa: ANN401
-        """The next message of this dialog, as a value of one of these types."""
+        """Return the next message of this dialog, as a value of one of these types.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         inner = None if tx is None else tx.twin
         return self.thread.call(self.twin.receive(kinds, timeout=timeout, tx=inner))
 
@@ -83,16 +91,21 @@ class Delivery(Facade[_deliveries.Delivery]):
 
     @property
     def message(self) -> Message:
-        """The message as it came."""
+        """Return the message as it came."""
         return self.twin.message
 
     @property
     def tx(self) -> Transaction:
-        """Its transaction."""
+        """Return the transaction of the message."""
         return Transaction(self.thread, self.twin.tx)
 
     def value(self) -> object:
-        """The body as the type of the contract. `ValueError` if it is none of it."""
+        """Return the body as the type of the contract.
+
+        Raises:
+            ValueError: it is not of that type.
+            InvalidArgument, UnexpectedMessage: no type is known for the message.
+        """
         return self.twin.value()
 
     send = same(_deliveries.Delivery.send)
@@ -113,7 +126,11 @@ class Session(VerbSession[AsyncSession]):
         contract: Contract | str | None = None,
         **options: Any,  # noqa: ANN401  # those of the twin
     ) -> Dialog:
-        """A dialog, to be used with `with`; the options are those of the twin."""
+        """Return a dialog, to be used with `with`; the options are those without `sync`.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         return Dialog(self.thread, self.twin.dialog(to_service, contract, **options))
 
     def post(
@@ -125,7 +142,11 @@ class Session(VerbSession[AsyncSession]):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> Receipt:
-        """Send one way; durable when this returns."""
+        """Send one way and return a receipt; durable when this returns.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         posted = self.twin.post(to_service, value, key=key, contract=contract, service=service)
         return Receipt(self.thread, self.thread.call(posted))
 
@@ -137,12 +158,22 @@ class Session(VerbSession[AsyncSession]):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> list[Receipt]:
-        """Post several values, each with its key, in one commit: all or none."""
+        """Post several values, each with its key, in one commit: all or none.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         posted = self.twin.post_many(to_service, values, contract=contract, service=service)
         return [Receipt(self.thread, each) for each in self.thread.call(posted)]
 
     def deliveries(self, queue: str, **options: Any) -> Iterator[Delivery]:  # noqa: ANN401
-        """What comes on a queue: `for m in …: with m: …`; the options are those of the twin."""
+        """Yield what comes on a queue: `for m in ...: with m: ...`.
+
+        The options are those without `sync`.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         found = self.thread.call(later(_of(self.twin.deliveries, queue, **options)))
         while (one := self.thread.call(_next(found))) is not None:
             yield Delivery(self.thread, one)
@@ -159,7 +190,12 @@ def connect(
     service: str | None = None,
     **options: Unpack[Options],
 ) -> Session:
-    """Connect; the arguments are those of `brokerd.connect`."""
+    """Connect and return a session; the arguments are those of `brokerd.connect`.
+
+    Raises:
+        BrokerError: what `brokerd.connect` names.
+        InvalidState: this thread runs an event loop; use `brokerd.connect`.
+    """
     thread = Thread()
     try:
         connecting = _connect(address, broker=broker, service=service, **options)

@@ -47,13 +47,17 @@ class App:
         max_readers: int = 1,
         batch: int = 1,
     ) -> Callable[[_F], _F]:
-        """Mark `async def handler(value, ctx)` as what takes the values of its first annotation.
+        """Mark `async def handler(value, ctx)` as the handler for values of its first annotation.
 
         `queue`: by default the service's name and `_q`. `contract`: by default DEFAULT, whose
         message is of the annotated type. `max_readers` run at a time; each receives up to `batch`
-        messages of one group for one commit. What the handler returns is sent as reply in that
-        commit; None sends nothing, `End(reply)` also ends the dialog. `ctx` may be left out. If it
-        raises, everything is rolled back and the messages come again.
+        messages of one group for one commit. What the handler returns is sent as the reply in that
+        commit; None sends nothing, `End(reply)` also ends the dialog. `ctx` may be left out. If the
+        handler raises, everything is rolled back and the messages come again.
+
+        Raises, when the function is marked:
+            InvalidArgument: it is not an async function of one or two arguments, an annotation
+                cannot be resolved, or DEFAULT has a handler for that queue already.
         """
         known = self._queue(queue)
 
@@ -71,15 +75,24 @@ class App:
         return mark
 
     def on_error(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(error, ctx)`: the other side ended a dialog with an error."""
+        """Mark `async def hook(error, ctx)`: the other side ended a dialog with an error.
+
+        Raises: nothing.
+        """
         return self._hook(queue, "on_error")
 
     def on_end(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(ctx)`: the other side ended a dialog; this side ends after it."""
+        """Mark `async def hook(ctx)`: the other side ended a dialog; this side ends after the hook.
+
+        Raises: nothing.
+        """
         return self._hook(queue, "on_end")
 
     def on_timer(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(ctx)`: a conversation timer of this side is due."""
+        """Mark `async def hook(ctx)`: a conversation timer of this side is due.
+
+        Raises: nothing.
+        """
         return self._hook(queue, "on_timer")
 
     def _hook(self, queue: str | None, name: str) -> Callable[[_F], _F]:
@@ -99,17 +112,20 @@ class App:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues it reads."""
+        """Return the queues that it reads."""
         return tuple(self._queues)
 
     @property
     def contracts(self) -> tuple[Contract, ...]:
-        """The contracts of its handlers."""
+        """Return the contracts of its handlers."""
         found = {n: c for queue in self._queues.values() for n, c in queue.contracts.items()}
         return tuple(found.values())
 
     def objects(self) -> dict[str, Any]:
-        """What a file of objects would say of it: contracts, queues, and the service as target."""
+        """Return what a file of objects would declare for it: contracts, queues, the service.
+
+        Raises: nothing.
+        """
         contracts = self.contracts
         found: dict[str, Any] = merged(one.objects() for one in contracts)
         first = next(iter(self._queues), f"{self.service}_q")
@@ -128,7 +144,11 @@ class App:
     # Running.
 
     def handler_for(self, queue: str) -> Callable[[Session], Awaitable[None]]:
-        """The handler of one queue, as the daemon runs it; `InvalidArgument` if there is none."""
+        """Return the handler of one queue, as the daemon runs it.
+
+        Raises:
+            InvalidArgument: the app has no handler for that queue.
+        """
         known = self._queues.get(queue)
         if known is None or not known.routes:
             raise InvalidArgument(
@@ -142,7 +162,14 @@ class App:
         return handle
 
     async def __call__(self, session: Session) -> None:
-        """Read its only queue until it stays empty for a moment."""
+        """Read its only queue until it stays empty for a moment.
+
+        Raises:
+            InvalidArgument: the app has several queues.
+            ConnectionLost: the daemon could not be reached again.
+            BrokerError: what the receive of its queue raises; the readers of the daemon end with
+                it.
+        """
         if len(self._queues) != 1:
             raise InvalidArgument(
                 f"app {self.service} has several queues", hint="handler_for(queue) gives each one"
@@ -155,11 +182,15 @@ class App:
         """Read all its queues, with as many readers as each may have, until cancelled.
 
         `idle`: return once there was no message for so many seconds, as a program does that is
-        started when there is work (ACT-44). Once `stop` is set no message is taken any more, and
-        it returns when the handlers that run have ended. A handler that raises costs its own
-        reader a growing pause, nobody else anything. A queue that is switched off or dropped
-        meanwhile is told in the log and read again once it can be. Raises `ConnectionLost` when
-        the daemon stays away, `QueueNotFound` if a queue is missing at the start.
+        started when there is work (ACT-44). Once `stop` is set no message is received any more, and
+        this returns when the handlers that run have ended. A handler that raises costs its own
+        reader a growing pause, and no other one anything. A queue that is switched off or dropped
+        meanwhile is logged, and read again once that is possible.
+
+        Raises:
+            ConnectionLost: the daemon could not be reached again.
+            QueueNotFound: a queue is missing at the start.
+            InvalidArgument: there are more readers than a session has room for.
         """
         readers = [
             Reader(session, queue, idle=idle)
@@ -198,7 +229,10 @@ async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
 
 
 def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict[str, Any]:
-    """Objects of several parts in one declaration, each name once."""
+    """Return the objects of several parts in one declaration, each name once.
+
+    Raises: nothing.
+    """
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
         for kind, rows in part.items():

@@ -20,7 +20,11 @@ or whatever else msgspec writes as JSON (`dict`, `list[int]`, a TypedDict, an en
 
 
 def encode(value: object) -> Body:
-    """The body of a value: JSON, except that bytes stay bytes and None is no body at all."""
+    """Return the body of a value: JSON, except that bytes stay bytes and None is no body at all.
+
+    Raises:
+        InvalidArgument: the value cannot be written as JSON.
+    """
     if value is None:
         return ABSENT
     if isinstance(value, bytes | bytearray | memoryview):
@@ -37,7 +41,11 @@ def encode(value: object) -> Body:
 
 
 def decode(body: bytes | None, kind: Kind) -> object:
-    """The value of a body; `ValueError` says why it is none of that kind."""
+    """Return the value of a body.
+
+    Raises:
+        ValueError: the body is not of that kind.
+    """
     if kind is None or kind is NoneType:
         if body:
             raise ValueError(f"no body is expected, and {len(body)} bytes came")
@@ -53,7 +61,10 @@ def decode(body: bytes | None, kind: Kind) -> object:
 
 
 def members(kind: Kind) -> tuple[Kind, ...]:
-    """The alternatives of a union; else the type alone."""
+    """Return the alternatives of a union; otherwise the type alone.
+
+    Raises: nothing.
+    """
     origin: Any = typing.get_origin(kind)
     if origin is UnionType or origin is typing.Union:
         return typing.get_args(kind)
@@ -61,7 +72,11 @@ def members(kind: Kind) -> tuple[Kind, ...]:
 
 
 def type_name(kind: Kind) -> str:
-    """What a message type of this Python type is called unless it is said."""
+    """Return the name of the message type of this Python type, unless another one is given.
+
+    Raises:
+        InvalidArgument: it is no class, so that a name has to be given.
+    """
     name = getattr(kind, "__name__", None)
     if not isinstance(name, str) or not isinstance(kind, type) or kind.__module__ == "builtins":
         raise InvalidArgument(
@@ -72,14 +87,21 @@ def type_name(kind: Kind) -> str:
 
 
 def named(kinds: Mapping[str, Kind] | typing.Iterable[Kind]) -> dict[str, Kind]:
-    """Message types by name: of a mapping as it is, else each under the name of its class."""
+    """Return message types by name: a mapping as it is, else each under the name of its class.
+
+    Raises:
+        InvalidArgument: one of them is no class.
+    """
     if isinstance(kinds, Mapping):
         return dict(kinds)
     return {type_name(kind): kind for kind in kinds}
 
 
 def is_a(value: object, kind: Kind) -> bool:
-    """Whether the value is to be sent as this kind."""
+    """Return whether the value is to be sent as this kind.
+
+    Raises: nothing.
+    """
     if kind is None or kind is NoneType:
         return value is None
     if kind is Any or kind is object:

@@ -25,7 +25,12 @@ class Contract:
     """A contract: its name, and for each side the types that it may send.
 
     Types are classes, which lend the message type their name, or a mapping of names to types. A
-    class stands for one message type. `lifetime` is that of dialogs begun under it.
+    class stands for one message type. `lifetime`, in seconds or as a timedelta, is that of dialogs
+    begun under it.
+
+    Raises:
+        InvalidArgument: a message type stands for two types, or the initiator could send nothing
+            (OBJ-24).
     """
 
     def __init__(
@@ -58,7 +63,10 @@ class Contract:
 
     @classmethod
     def default(cls, kind: Kind = bytes) -> "Contract":
-        """The contract DEFAULT, whose one message type both sides send (OBJ-30)."""
+        """Return the contract DEFAULT, whose one message type both sides send (OBJ-30).
+
+        Raises: nothing.
+        """
         return cls(DEFAULT, any={DEFAULT: kind})
 
     def __repr__(self) -> str:
@@ -67,7 +75,7 @@ class Contract:
 
     @property
     def types(self) -> dict[str, str]:
-        """Message types to the side that may send them, as in a file of objects."""
+        """Return message types and the side that may send each, as in a file of objects."""
         found = {name: side for side, kinds in self._sides.items() for name in kinds}
         if self.name != DEFAULT:
             found.setdefault(END_OF_STREAM, "initiator")
@@ -76,7 +84,10 @@ class Contract:
         return found
 
     def objects(self) -> dict[str, list[dict[str, object]]]:
-        """What a file of objects would say of it; nothing of DEFAULT, which is built in."""
+        """Return what a file of objects would declare for it; nothing for the built-in DEFAULT.
+
+        Raises: nothing.
+        """
         if self.name == DEFAULT:
             return {"message_type": [], "contract": []}
         types = self.types
@@ -91,7 +102,12 @@ class Contract:
     # Values and messages.
 
     def write(self, value: object) -> tuple[str, Body]:
-        """Message type and body of a value; `NotInContract` if it is of no type of this one."""
+        """Return the message type and the body of a value.
+
+        Raises:
+            NotInContract: the contract has no message type for it.
+            InvalidArgument: it cannot be written as JSON.
+        """
         if self.name == DEFAULT:
             return DEFAULT, bodies.encode(value)
         for name, kind in self.kinds.items():
@@ -103,10 +119,11 @@ class Contract:
         )
 
     def read(self, message: Message) -> object:
-        """The value of a message.
+        """Return the value of a message.
 
-        `UnexpectedMessage`: its type is not in this contract; `ValueError`: its body is not what
-        the type says.
+        Raises:
+            UnexpectedMessage: its type is not in this contract.
+            ValueError: its body is not what the type says.
         """
         if message.message_type not in self.kinds:
             raise UnexpectedMessage(
@@ -116,11 +133,14 @@ class Contract:
 
     @property
     def streams(self) -> bool:
-        """Whether it has the message type that ends a stream."""
+        """Return whether it has the message type that ends a stream."""
         return self.name != DEFAULT
 
     def starts(self, value: object) -> bool:
-        """Whether the initiator may send this value."""
+        """Return whether the initiator may send this value.
+
+        Raises: nothing.
+        """
         sides = (self._sides["initiator"], self._sides["any"])
         return any(bodies.is_a(value, kind) for side in sides for kind in side.values())
 
@@ -129,5 +149,8 @@ class Contract:
 
 
 def is_end_of_stream(message: Message) -> bool:
-    """Whether the other side says that it will send nothing more on this dialog."""
+    """Return whether the other side says that it will send nothing more on this dialog.
+
+    Raises: nothing.
+    """
     return message.message_type == END_OF_STREAM

@@ -57,7 +57,11 @@ class Delivery:
         """Commit; with an exception roll back, so that the message comes again.
 
         `raise Retry(...)` and `raise Park(...)` in the block do what they say and go no further;
-        `raise End(...)` replies and ends the dialog in the commit."""
+        `raise End(...)` replies and ends the dialog in the commit.
+
+        Raises:
+            BrokerError: what `Transaction.commit` names, and for `End` what `answer` names.
+        """
         try:
             if isinstance(error, End):
                 try:
@@ -72,28 +76,38 @@ class Delivery:
         return error is None or isinstance(error, Retry | Park)
 
     async def answer(self, outcome: End) -> None:
-        """Reply and end the dialog as the outcome says, in the same commit."""
+        """Reply and end the dialog as the outcome says, in the same commit.
+
+        Raises:
+            BrokerError: what `send` and `end` name.
+        """
         if outcome.reply is not None:
             await self.send(outcome.reply)
         await self.end(outcome.error, outcome.description)
 
     @property
     def body(self) -> bytes | None:
-        """The bytes as they came."""
+        """Return the bytes as they came; None if there are none."""
         return self.message.body
 
     @property
     def dialog(self) -> bytes:
-        """Handle of the dialog, to answer on."""
+        """Return the handle of the dialog, to answer on."""
         return self.message.handle
 
     @property
     def group(self) -> bytes:
-        """Conversation group, the key for state (GRP-2); it is locked."""
+        """Return the conversation group, the key for state (GRP-2); it is locked."""
         return self.message.group_id
 
     def value(self) -> object:
-        """The body as the type of the contract. `ValueError` if it is none of it."""
+        """Return the body as the type of the contract.
+
+        Raises:
+            ValueError: it is not of that type.
+            InvalidArgument: no contract is known for the message.
+            UnexpectedMessage: the contract has no such message type.
+        """
         if self._contract is None:
             raise InvalidArgument(
                 f"no type is known of {self.message.message_type}",
@@ -104,8 +118,13 @@ class Delivery:
     async def send(self, value: object) -> None:
         """Answer on the same dialog, in the same commit.
 
-        That fails with `InvalidState` if the other side has ended the dialog. A handler of an App
-        is called once more then, and its answers to that dialog are left out.
+        If the other side has ended the dialog, the commit fails with `InvalidState`. A handler of
+        an App is called once more then, and its answers to that dialog are left out.
+
+        Raises:
+            NotInContract: the contract has no message type for the value.
+            InvalidArgument: no contract is known for the message.
+            BrokerError: what `Transaction.send` names.
         """
         if self._mute:
             return
@@ -122,15 +141,27 @@ class Delivery:
         await self.tx.send(self.dialog, body, message_type)
 
     async def end(self, error: int | None = None, description: str | None = None) -> None:
-        """End this side of the dialog, in the same commit."""
+        """End this side of the dialog, in the same commit.
+
+        Raises:
+            BrokerError: what `Transaction.end` names.
+        """
         await self.tx.end(self.dialog, error, description)
 
     async def state(self) -> bytes | None:
-        """The state of the conversation group."""
+        """Return the state of the conversation group; None if there is none.
+
+        Raises:
+            BrokerError: what `Transaction.state` names.
+        """
         return await self.tx.state(self.group)
 
     async def set_state(self, state: bytes | None) -> None:
-        """Replace it, in the same commit."""
+        """Replace the state of the conversation group, in the same commit; None deletes it.
+
+        Raises:
+            BrokerError: what `Transaction.set_state` names.
+        """
         await self.tx.set_state(self.group, state)
 
 
@@ -151,7 +182,11 @@ class Hooks(msgspec.Struct, frozen=True):
 
 
 async def handled(delivery: Delivery, hooks: Hooks) -> bool:
-    """Deal with a message that is the broker's, or the end of a stream; False = a program's."""
+    """Handle a message of the broker, or the end of a stream; return False for one of a program.
+
+    Raises:
+        BrokerError: what `Transaction.end` names; a hook may raise anything.
+    """
     message = delivery.message
     if message.is_timer:
         if hooks.on_timer is not None:
@@ -173,7 +208,10 @@ async def handled(delivery: Delivery, hooks: Hooks) -> bool:
 
 
 def log_remote_error(error: RemoteError, message: Message) -> None:
-    """What the other side said, where nobody has asked to be told."""
+    """Log the error of the other side, where no hook observes it.
+
+    Raises: nothing.
+    """
     logger().warning(
         "broker.conversation",
         subclass="received_error",
@@ -193,10 +231,13 @@ async def deliveries(
     hooks: Hooks | None = None,
     wait: Wait = FOREVER,
 ) -> AsyncIterator[Delivery]:
-    """The messages of a queue, each to be left by `async with`; ends once none came for `wait`.
+    """Yield the messages of a queue, each to be left by `async with`, until none came for `wait`.
 
     At most `concurrency` are open at a time; each locks its conversation group, so two open ones
-    are never of the same.
+    are never of the same group.
+
+    Raises:
+        BrokerError: what `Transaction.receive` and `commit` name.
     """
     room = asyncio.Semaphore(concurrency)
     known = contracts or {}

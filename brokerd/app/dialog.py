@@ -46,7 +46,11 @@ class QueueOf(Protocol):
     """Where the messages of a service are."""
 
     async def __call__(self, service: str) -> str:
-        """The name of its queue."""
+        """Return the name of the queue of a service.
+
+        Raises:
+            ServiceNotFound: there is no such service.
+        """
         ...
 
 
@@ -88,7 +92,11 @@ class Dialog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End this side; with an error if an exception leaves the block."""
+        """End this side; with an error if an exception leaves the block.
+
+        Raises:
+            BrokerError: what `end` names, if the block did not fail.
+        """
         if error is None:
             await self.end()
             return
@@ -99,7 +107,12 @@ class Dialog:
     async def send(self, value: object, *, tx: Transaction | None = None) -> None:
         """Send a value; durable when this returns, or with the commit of `tx`.
 
-        Raises `NotInContract` if the contract has no message type for it.
+        The first one begins the dialog.
+
+        Raises:
+            NotInContract: the contract has no message type for the value.
+            InvalidState, ConversationNotFound: the dialog is over.
+            BrokerError: what `begin_dialog` and `send` of a session or transaction name.
         """
         message_type, body = self.contract.write(value)
         self._look_at_transactions()
@@ -138,13 +151,19 @@ class Dialog:
         timeout: float | timedelta | None = None,  # noqa: ASYNC109  # the daemon waits
         tx: Transaction | None = None,
     ) -> Any:
-        """The next message of this dialog, as a value of one of these types.
+        """Return the next message of this dialog, as a value of one of these types.
 
         It is received in a transaction of its own, so it is gone from the queue when this returns;
-        with `tx`, when that commits. Waits for `timeout` seconds, without a limit if there is none.
-        Raises `ReceiveTimeout`; `RemoteError` or `DialogEnded` if the other side has ended it (this
-        side is ended too then); `UnexpectedMessage` if another type came, which stays where it is;
-        `WouldWaitForever` where the question has not left its transaction.
+        with `tx`, when that commits. It waits for `timeout` seconds, without a limit if there is
+        none.
+
+        Raises:
+            ReceiveTimeout: no message came in time; the error says why, if that is known.
+            RemoteError, DialogEnded: the other side has ended the dialog; this side is ended too.
+            UnexpectedMessage: a message of another type came, or it cannot be read; it stays there.
+            WouldWaitForever: nothing was sent, or what was sent has not left its transaction
+                (SDK-7).
+            BrokerError: what every request may raise.
         """
         self._look_at_transactions()
         if self._asked_in is not None:
@@ -169,6 +188,10 @@ class Dialog:
         """End this side, with an error if one is given; nothing if it is over or never began.
 
         While a transaction is open in which something was sent, the end belongs to it as well.
+
+        Raises:
+            ErrorNeedsCodeAndText: one of `error` and `description` is missing.
+            BrokerError: what every request may raise.
         """
         self._look_at_transactions()
         if self._over or self._ended_in is not None or self.handle is None:

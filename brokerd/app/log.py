@@ -9,7 +9,10 @@ from typing import Any
 
 
 def logger(**bound: object) -> Any:  # noqa: ANN401  # structlog's own type
-    """A logger that knows these fields: `log.info("picked", sku=…)`."""
+    """Return a logger that knows these fields: `log.info("picked", sku=...)`.
+
+    Raises: nothing.
+    """
     import structlog  # noqa: PLC0415  # it loads a lot, and most programs are never told anything
 
     if structlog.is_configured():

@@ -88,15 +88,19 @@ class Receipt:
 
     @property
     def handle(self) -> Handle:
-        """The conversation it travels on."""
+        """Return the handle of the conversation that the message travels on."""
         assert self.stream.handle is not None, "a receipt is made after the commit"
         return self.stream.handle
 
     async def processed(self, timeout: float | timedelta | None = None) -> None:  # noqa: ASYNC109
         """Return when the target has committed what it did with the message.
 
-        This ends the stream: the key goes on with a new one. Raises `RemoteError` if the target or
-        its broker refused, `ReceiveTimeout` if it takes longer than `timeout` seconds.
+        This ends the stream: the key goes on with a new one.
+
+        Raises:
+            RemoteError: the target or its broker refused the message.
+            ReceiveTimeout: it takes longer than `timeout` seconds.
+            BrokerError: what every request may raise.
         """
         await self._pool.finish(self.stream)
         await self._pool.ended(self.stream, timeout)
@@ -139,7 +143,11 @@ class DialogPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the streams, and wait for the other sides unless the block failed."""
+        """End the streams, and wait for the other sides unless the block failed.
+
+        Raises:
+            BrokerError: what `close` names.
+        """
         await self.close(CLOSE_WITHIN if error is None else 0.0)
 
     # Sending.
@@ -153,7 +161,11 @@ class DialogPool:
         *,
         partition: str = "",
     ) -> Receipt:
-        """Send one message in the order of its partition; durable when this returns."""
+        """Send one message in the order of its partition; durable when this returns.
+
+        Raises:
+            BrokerError: what `send_many` names.
+        """
         many = [(partition, value)]
         (receipt,) = await self.send_many(from_service, to_service, contract, many)
         return receipt
@@ -165,7 +177,15 @@ class DialogPool:
         contract: Contract,
         values: Iterable[tuple[str, object]],
     ) -> list[Receipt]:
-        """Send several messages in one commit, each with its partition; all or none."""
+        """Send several messages in one commit, each with its partition: all or none.
+
+        Return a receipt for each.
+
+        Raises:
+            NotInContract: the contract has no message type for a value.
+            InvalidArgument: the contract has no message type that ends a stream.
+            BrokerError: what `begin_dialog` and `send` name.
+        """
         if not contract.streams:
             raise InvalidArgument(
                 f"contract {contract.name} has no message type {END_OF_STREAM}",
@@ -251,12 +271,21 @@ class DialogPool:
     # Ending.
 
     async def finish(self, stream: Stream) -> None:
-        """Send the marker, once; nothing more is sent on this stream."""
+        """Send the marker that ends a stream, once; nothing more is sent on it.
+
+        Raises:
+            BrokerError: what every request may raise.
+        """
         async with self._locked({stream.key}):
             await self._end_stream(stream)
 
     async def ended(self, stream: Stream, timeout: float | timedelta | None) -> None:  # noqa: ASYNC109
-        """Return when the target has ended the stream; raise its error, or `ReceiveTimeout`."""
+        """Return when the target has ended the stream.
+
+        Raises:
+            RemoteError: the target or its broker ended it with an error.
+            ReceiveTimeout: it takes longer than `timeout` seconds.
+        """
         if not await self._within(timeout, stream.over):
             raise ReceiveTimeout(f"{stream.key[1]} has not handled it in time")
         error = stream.over.result()
@@ -264,9 +293,12 @@ class DialogPool:
             raise error
 
     async def close(self, within: float | timedelta = CLOSE_WITHIN) -> bool:
-        """End all streams; whether all other sides ended within so many seconds.
+        """End all streams; return whether all other sides ended within so many seconds.
 
-        What has not ended stays on the queue of the service and is ended by whoever reads it.
+        What has not ended stays on the queue of the service, and is ended by whatever reads it.
+
+        Raises:
+            BrokerError: what every request may raise.
         """
         try:
             for stream in list(self._streams.values()):

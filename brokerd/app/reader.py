@@ -53,11 +53,11 @@ _KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
 
 
 class Ctx(Delivery):
-    """What a handler is told beside the message; all it does belongs to one commit."""
+    """What a handler gets beside the value; all it does belongs to one commit."""
 
     @property
     def log(self) -> Any:  # noqa: ANN401  # structlog's own type
-        """A logger that knows dialog and attempt."""
+        """Return a logger that knows the dialog and the attempt."""
         message = self.message
         return logger(
             conversation_id=message.conversation_id.hex(),
@@ -117,13 +117,21 @@ class Reader:
         self._log = logger(queue=queue.name, service=queue.service)
 
     def stop(self, task: "asyncio.Task[None]") -> None:
-        """Take nothing more. `task` is the one that runs it; a handler in it is let finish."""
+        """Receive nothing more. `task` is the one that runs it; a handler in it may finish.
+
+        Raises: nothing.
+        """
         self._stopping = True
         if not self._busy:
             task.cancel()
 
     async def run(self) -> None:
-        """Read for ever, or until `stop`, or until it is idle."""
+        """Read until `stop`, or until there was no message for `idle` seconds.
+
+        Raises:
+            ConnectionLost: the daemon could not be reached again.
+            BrokerError: what a receive raises that waiting cannot mend, such as `QueueNotFound`.
+        """
         clock = self._session.clock
         while not self._stopping:
             if await self._succeeds():
@@ -200,10 +208,15 @@ class Reader:
 async def read_once(
     session: Session, queue: Reads, wait: float, *, taken: Callable[[], None] = lambda: None
 ) -> bool:
-    """One transaction: a batch of one group; False if none came. `taken` is called when some did.
+    """Receive and handle a batch of one group in one transaction; return False if none came.
 
-    Who has ended a dialog takes no answer any more, and an answer to it fails the transaction. Then
-    it is done again with fewer messages, in the end with that dialog's answers left out.
+    `wait`: seconds. `taken` is called when messages were received. An answer on a dialog that the
+    other side has ended fails the transaction. It is then repeated with fewer messages, in the end
+    without the answers on that dialog.
+
+    Raises:
+        BrokerError: what the receive, a verb of the handler or the commit raised.
+        Exception: what the handler raised; the transaction was rolled back.
     """
     batch = queue.batch
     mute: frozenset[bytes] = frozenset()

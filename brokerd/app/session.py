@@ -26,7 +26,11 @@ CLOSE_POOL_WITHIN: Final = 1.0
 
 
 class Session(VerbSession):
-    """A client of one broker. Made by `brokerd.connect`; good for any number of tasks."""
+    """A client of one broker. Made by `brokerd.connect`; good for any number of tasks.
+
+    It has every verb of Service Broker, and the comfortable ones below. What every request may
+    raise is said at `brokerd.client.session.Session`.
+    """
 
     service: str | None = None
     """The local service in whose name `dialog` and `post` speak unless they are told another."""
@@ -40,7 +44,11 @@ class Session(VerbSession):
         """Called once the connection is closed."""
 
     async def close(self) -> None:
-        """End the streams of posts, as far as that is quick, and close the connection."""
+        """End the streams of posts, as far as that is quick, and close the connection.
+
+        Raises:
+            BrokerError: ending a stream failed; see `DialogPool.close`.
+        """
         pool, self._pool = self._pool, None
         if pool is not None and not self.closed:
             await pool.close(CLOSE_POOL_WITHIN)
@@ -59,12 +67,17 @@ class Session(VerbSession):
         target: bool = False,
         dry_run: bool = False,
     ) -> list[object]:
-        """Add to the broker what a program needs and is missing there; the changes (SDK-4).
+        """Add to the broker what a program needs and it lacks; return the changes (SDK-4).
 
         Contracts with their message types; of an App all it reads, its service as a target; and
         `service`, which reads `queue` (by default its name and `_q`) and begins dialogs. With
-        `target` others may begin dialogs with it under the contracts named here. Nothing that is
-        there is altered. `ObjectsRefused`: a contract of that name is there with other types.
+        `target` others may begin dialogs with it under the contracts named here. Nothing that
+        exists is altered; `dry_run` only returns the changes.
+
+        Raises:
+            ObjectsRefused: a contract of that name exists with other types.
+            InvalidArgument: one of `needed` is neither a Contract nor an App.
+            BrokerError: what every request may raise.
         """
         for one in needed:
             if not isinstance(one, Contract | App):
@@ -102,11 +115,16 @@ class Session(VerbSession):
         broker_id: bytes | str | None = None,
         encryption: bool | None = None,
     ) -> Dialog:
-        """A dialog, to be used with `async with`; it begins with the first send (SDK-5).
+        """Return a dialog, to be used with `async with`; it begins with the first send (SDK-5).
 
-        Leaving the block ends this side; an exception ends it with that error. `contract` is one
-        of Python types; left out, DEFAULT with bytes. Dialogs of one `group` are received one
+        Leaving the block ends this side; an exception ends it with that error. `contract` has
+        Python types; left out, it is DEFAULT with bytes. Dialogs of one `group` are received one
         transaction at a time; a text stands for the same group each time for one service.
+        `lifetime` is in seconds.
+
+        Raises:
+            InvalidArgument: no service is given here or at `connect`, or the contract is not known.
+            InvalidName: `to_service` is empty or too long.
         """
         own = self._own(service)
         check_services(own, to_service)
@@ -135,10 +153,16 @@ class Session(VerbSession):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> Receipt:
-        """Send one way; durable when this returns (SDK-12).
+        """Send one way and return a receipt; durable when this returns (SDK-12).
 
-        Messages of one `key` arrive in order, on a dialog that is kept and used again. A refusal
-        is not lost: it is in `pool.refused`, and `receipt.processed()` raises it.
+        Messages of one `key` arrive in order, on a dialog that is kept and used again. A refusal is
+        not lost: it is in `pool.refused`, and `receipt.processed()` raises it.
+
+        Raises:
+            NotInContract: not exactly one declared contract fits the value, or `contract` does not.
+            InvalidArgument: no service is given here or at `connect`, or the contract has no marker
+                for the end of a stream.
+            BrokerError: what `begin_dialog` and `send` name.
         """
         chosen = contract or self._contract_for(value)
         return await self.pool.send(self._own(service), to_service, chosen, value, partition=key)
@@ -151,7 +175,13 @@ class Session(VerbSession):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> list[Receipt]:
-        """Post several values, each with its key, in one commit: all or none."""
+        """Post several values, each with its key, in one commit: all or none.
+
+        Return a receipt for each.
+
+        Raises:
+            BrokerError: what `post` names.
+        """
         items = list(values)
         if not items:
             return []
@@ -160,7 +190,7 @@ class Session(VerbSession):
 
     @property
     def pool(self) -> DialogPool:
-        """The dialogs that posts use again."""
+        """Return the dialogs that posts use again."""
         if self._pool is None:
             self._pool = self.new_pool()
         return self._pool
@@ -168,7 +198,12 @@ class Session(VerbSession):
     def new_pool(
         self, options: PoolOptions | None = None, *, on_refused: Refused | None = None
     ) -> DialogPool:
-        """A pool of one's own; `async with` ends its streams (PBT-22)."""
+        """Return a pool of dialogs of one's own; `async with` ends its streams (PBT-22).
+
+        `on_refused` is called for each stream that fails.
+
+        Raises: nothing.
+        """
         return DialogPool(
             self,
             queue_of=self.queue_of,
@@ -191,12 +226,17 @@ class Session(VerbSession):
         on_error: ErrorHook | None = None,
         on_timer: Hook | None = None,
     ) -> AsyncIterator[Delivery]:
-        """What comes on a queue: `async for m in …: async with m: …` (SDK-8).
+        """Yield what comes on a queue: `async for m in ...: async with m: ...` (SDK-8).
 
-        Each message is a transaction: the block commits, an exception rolls back. Ends, errors
-        and timers are dealt with, with hooks for who wants to know. At most `concurrency` are open
-        at a time, each of another conversation group; so many may be given to tasks. Ends when
-        nothing has come for `wait`.
+        Each message is a transaction: the block commits, an exception rolls back. Ends, errors and
+        timers are handled, with hooks to observe them. At most `concurrency` are open at a time,
+        each of another conversation group; so many may be given to tasks. It ends when nothing has
+        come for `wait` seconds.
+
+        Raises:
+            QueueNotFound, QueueDisabled: the queue does not exist, or is off (ACT-27).
+            InvalidArgument: an argument has the wrong form.
+            BrokerError: what every request may raise.
         """
         return _deliveries.deliveries(
             self,
@@ -208,7 +248,12 @@ class Session(VerbSession):
         )
 
     async def queue_of(self, service: str) -> str:
-        """The queue of a local service; `ServiceNotFound` if there is no such service."""
+        """Return the queue of a local service.
+
+        Raises:
+            ServiceNotFound: there is no such service.
+            BrokerError: what every request may raise.
+        """
         if service not in self._queues:
             rows = await self.view("services")
             self._queues = {str(row["name"]): str(row["service_queue_id"]) for row in rows}
@@ -252,5 +297,8 @@ class Session(VerbSession):
 
 
 def group_id(service: str, name: str) -> GroupId:
-    """The conversation group that a text stands for at a service."""
+    """Return the conversation group that a text stands for at a service.
+
+    Raises: nothing.
+    """
     return GroupId(blake2b(f"{service}\0{name}".encode(), digest_size=16).digest())

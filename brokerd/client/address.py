@@ -20,12 +20,19 @@ Connector = Callable[[Factory], Awaitable[tuple[asyncio.Transport, asyncio.Proto
 
 
 def default_address() -> str:
-    """BROKERD_ADDRESS, or where a packaged daemon listens."""
+    """Return BROKERD_ADDRESS, or the address where a packaged daemon listens.
+
+    Raises: nothing.
+    """
     return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
 
 
 def connector_for(address: str) -> Connector:
-    """A connector to unix:/path or tcp://host:port; `InvalidArgument` for anything else."""
+    """Return a connector to unix:/path or tcp://host:port.
+
+    Raises:
+        InvalidArgument: the address is anything else.
+    """
     if address.lower().startswith("unix:"):
         return _unix(address[5:])
     parts = urlsplit(address)

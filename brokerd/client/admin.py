@@ -67,7 +67,7 @@ class Edited(msgspec.Struct, frozen=True):
 
     @property
     def is_checked(self) -> bool:
-        """Whether a schema has said that the body is what its readers expect."""
+        """Return whether a schema has said that the body is what its readers expect."""
         return self.validation.startswith("valid_")
 
 
@@ -135,7 +135,11 @@ class PingAnswer(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """`session.admin`. `broker` is a name, by default the broker of the session."""
+    """`session.admin`. `broker` is a name, by default the broker of the session.
+
+    Every method may also raise `ObjectNotFound` for a broker that does not exist, `AccessDenied`
+    without the permission `control`, and what every request may raise; see `Session`.
+    """
 
     def __init__(self, link: "Link", ids: IdSource, broker: str) -> None:
         self._link = link
@@ -145,16 +149,30 @@ class Admin:
     async def enable(
         self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
     ) -> BrokerState:
-        """Switch delivery on (MAN-2). Raises `DuplicateBroker`, `Busy`."""
+        """Switch delivery of a broker on (MAN-2).
+
+        It waits for open transactions at most `wait` seconds; `force` rolls them back instead
+        (MAN-1).
+
+        Raises:
+            DuplicateBroker: another broker of the instance has the same identifier.
+            Busy: transactions were still open.
+            BrokerError: what every request may raise; see `Session`.
+        """
         return await self._switch("enable", broker, force, wait)
 
     async def disable(
         self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
     ) -> BrokerState:
-        """Switch delivery off: sends wait, receive and end go on (MAN-3).
+        """Switch delivery of a broker off: sends wait, receiving and ending go on (MAN-3).
 
-        It waits for open transactions, at most `wait` seconds, then raises `Busy`; `force` rolls
-        them back instead (MAN-1)."""
+        It waits for open transactions at most `wait` seconds; `force` rolls them back instead
+        (MAN-1).
+
+        Raises:
+            Busy: transactions were still open.
+            BrokerError: what every request may raise; see `Session`.
+        """
         return await self._switch("disable", broker, force, wait)
 
     async def error_conversations(
@@ -162,7 +180,13 @@ class Admin:
     ) -> BrokerState:
         """End every dialog with error -9719, at the peer -9720 (MAN-5).
 
-        For a broker that was restored to an earlier point than its peers know."""
+        This is for a broker that was restored to an earlier point than its peers know. `force` and
+        `wait` are those of `disable`.
+
+        Raises:
+            Busy: transactions were still open.
+            BrokerError: what every request may raise; see `Session`.
+        """
         return await self._switch("error_conversations", broker, force, wait)
 
     async def new_broker(
@@ -173,9 +197,17 @@ class Admin:
         force: bool = False,
         wait: Duration = DEFAULT_WAIT,
     ) -> BrokerState:
-        """Remove every dialog and take a new identifier (MAN-6), for a copy of a broker.
+        """Remove every dialog and take a new identifier, for a copy of a broker (MAN-6).
 
-        Peers hear nothing until they send again, and get -8462 then."""
+        Peers are not told; when they send again, they get error -8462. `broker_id` is drawn if it
+        is not given. `force` and `wait` are those of `disable`.
+
+        Raises:
+            InvalidArgument: `broker_id` is not 16 bytes.
+            ValueError: `broker_id` is a text and no GUID.
+            Busy: transactions were still open.
+            BrokerError: what every request may raise; see `Session`.
+        """
         chosen = self._ids.fresh() if broker_id is None else broker_id
         wanted = parse(chosen) if isinstance(chosen, str) else bytes(chosen)
         if len(wanted) != ID_SIZE:
@@ -183,12 +215,19 @@ class Admin:
         return await self._ask("new_broker", broker or self._broker, wanted, _how(force, wait))
 
     async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
-        """End a dialog WITH CLEANUP: this side is removed whatever its state (DLG-T27).
+        """Remove this side of a dialog, whatever its state (WITH CLEANUP, DLG-T27).
 
         Messages of it that were not sent or not read are deleted, and the other side is not told
-        unless `tell_peer`. It may go on for as long as the lifetime, and lack what this side
+        unless `tell_peer`. That side may go on for as long as the lifetime, and lack what this side
         believes sent; what it repeats is refused, never delivered again (DLG-24, PBT-9). `reason`
-        is for the log. For many at once there is `clean_up_endpoints`."""
+        is for the log. For many dialogs at once there is `clean_up_endpoints`.
+
+        Raises:
+            ConversationNotFound: no dialog with this handle is open here.
+            InvalidArgument: an argument has the wrong form, or there is no reason.
+            LockTimeout: another transaction holds the conversation group.
+            BrokerError: what every request may raise; see `Session`.
+        """
         args = (wire_id(handle, "handle"), wire_text(reason, "reason"), bool(tell_peer))
         await self._link.ask("clean_up", args)
 
@@ -205,10 +244,17 @@ class Admin:
         dry_run: bool = False,
         progress: Callable[[CleanedUp], None] = lambda _so_far: None,
     ) -> CleanedUp:
-        """Remove the dialog endpoints that fit, without a word to their peers (MAN-15).
+        """Remove the dialog endpoints that match, without telling their peers (MAN-15).
 
-        `older_than`: in their present state for so long. `progress` is called after each batch.
-        Dangerous: a peer that has not got its acks repeats its messages (DLG-24)."""
+        `states`: in one of these; empty means any. `older_than`: in their present state for so many
+        seconds. `batch`: endpoints looked at in one step. `progress` is called after each step.
+        With `dry_run` they are only counted. Dangerous: a peer that lacks an acknowledgement
+        repeats its messages (DLG-24).
+
+        Raises:
+            InvalidArgument: a state or another argument has the wrong form.
+            BrokerError: what every request may raise; see `Session`.
+        """
         wanted: dict[str, object] = {"states": list(states), "batch": batch, "dry_run": dry_run}
         wanted |= {"service": service, "far_service": far_service}
         if older_than is not None:
@@ -224,12 +270,17 @@ class Admin:
                 return total
 
     async def alter_endpoint(self, /, **said: Any) -> dict[str, object]:  # noqa: ANN401
-        """Change the broker endpoint while it runs; returns its row of the view `endpoint`.
+        """Change the broker endpoint while it runs, and return its row of the view `endpoint`.
 
         Keys and values are those of the section [endpoint] of a settings file: `state`, `listen`,
-        `port`, `forwarding`, `forward_size_mb`, `drain`. Connections stay when addresses change;
-        a state other than "started" drains and closes them (END-4 to END-6). It lasts until the
-        daemon stops. Raises `InvalidArgument`."""
+        `port`, `forwarding`, `forward_size_mb`, `drain`. Connections stay when addresses change; a
+        state other than "started" drains and closes them (END-4 to END-6). The change lasts until
+        the daemon stops.
+
+        Raises:
+            InvalidArgument: a key or a value is wrong, or the instance has no endpoint.
+            BrokerError: what every request may raise; see `Session`.
+        """
         plain = {
             key: value.total_seconds() if isinstance(value, timedelta) else value
             for key, value in said.items()
@@ -237,17 +288,27 @@ class Admin:
         return _map(await self._link.ask("alter_endpoint", (plain,)))
 
     async def retry_destination(self, address: str | None = None) -> int:
-        """Connect now, although a destination is suppressed; None = all of them (NBT-8).
+        """Connect to a suppressed destination now, and return how many were tried (NBT-8).
 
-        Returns how many. Raises `InvalidArgument`: nothing was ever sent to that address, or the
-        endpoint is not started."""
+        None means every destination.
+
+        Raises:
+            ObjectNotFound: nothing was ever sent to that address.
+            InvalidArgument: the endpoint is not started.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = _map(await self._link.ask("retry_destination", (address,)))
         return msgspec.convert(answer["destinations"], int)
 
     async def confirm_clock(self) -> timedelta:
-        """Follow a jump of the daemon's clock that is held, and say how far it is (REL-24).
+        """Follow a jump of the clock that the daemon holds, and return how far it is (REL-24).
 
-        What expires by it expires now. Raises `InvalidArgument`: no jump is held."""
+        What expires because of it expires now.
+
+        Raises:
+            InvalidArgument: no jump is held.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = _map(await self._link.ask("confirm_clock", ()))
         return timedelta(seconds=msgspec.convert(answer["seconds"], int))
 
@@ -260,10 +321,16 @@ class Admin:
         arriving: bool = False,
         reply: bool = False,
     ) -> RouteExplanation:
-        """Where a service name, or a dialog, would be sent, and by which steps (RTE-4).
+        """Return where a service name, or a dialog, would be sent, and by which steps (RTE-4).
 
-        `arriving`: as if it came from another instance. `reply`: sent by the target's side.
-        Nothing is sent, and nobody's turn is taken."""
+        `arriving`: as if it came from another instance. `reply`: sent by the side of the target.
+        Nothing is sent, and no route loses its turn.
+
+        Raises:
+            InvalidArgument: neither `service` nor `handle` is given, or both are.
+            ConversationNotFound: no dialog with this handle is open here.
+            BrokerError: what every request may raise; see `Session`.
+        """
         options = {
             "handle": None if handle is None else wire_id(handle, "handle"),
             "broker_id": None if broker_id is None else wire_id(broker_id, "broker_id"),
@@ -285,7 +352,13 @@ class Admin:
 
         Every instance on the way says by which route it goes on, or why it does not. No dialog is
         begun and nothing is queued. `from_service`: where replies would come to, by default the
-        first service of the broker. What is known after `wait` seconds is the answer."""
+        first service of the broker. After `wait` seconds what is known is the answer.
+
+        Raises:
+            ObjectNotFound: there is no service `from_service`.
+            InvalidArgument: the broker has no service at all.
+            BrokerError: what every request may raise; see `Session`.
+        """
         options = {
             "from_service": from_service,
             "broker_id": None if broker_id is None else wire_id(broker_id, "broker_id"),
@@ -295,18 +368,32 @@ class Admin:
         return msgspec.convert(answer, PingAnswer)
 
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
-        """Have the daemon write a consistent copy of a broker's store to a new file (MAN-11).
+        """Have the daemon write a copy of a broker's store; return its size in bytes (MAN-11).
 
-        `path` is on the daemon's machine, absolute, and below a directory that `store.backup_dirs`
-        names (SX-22). Returns the size in bytes. Raises `InvalidArgument` if it is not."""
+        The copy is consistent; work goes on meanwhile.
+
+        `path` is a new file on the daemon's machine, absolute, and below a directory that
+        `store.backup_dirs` names (SX-22).
+
+        Raises:
+            InvalidArgument: the path is not allowed, or the file exists.
+            BackupFailed: the copy could not be written; no file is left.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
         return msgspec.convert(answer["bytes"], int)
 
     async def forget_broker(self, broker: str) -> str:
-        """A broker whose file is not there is gone for good; its identifier (MAN-18).
+        """Forget a broker whose file is gone for good, and return its identifier (MAN-18).
 
-        Its name may be used for another one then. Raises `InUse` if the file is there, and
-        `ObjectNotFound` if the instance has no such broker."""
+        Its name may be used for another broker then.
+
+        Raises:
+            InUse: the file exists.
+            ObjectNotFound: the instance has no such broker.
+            InvalidArgument: the broker is msdb.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = _map(await self._link.ask("forget_broker", (wire_text(broker, "broker"),)))
         return msgspec.convert(answer["broker_id"], str)
 
@@ -315,10 +402,16 @@ class Admin:
     async def release_group(
         self, group: bytes, reason: str = "", broker: str | None = None
     ) -> None:
-        """Let a parked group, or one that waits for its next attempt, be received again.
+        """Let a parked group, or one that waits for its next attempt, be received again (PBT-3).
 
-        Its rollbacks are counted anew. Raises `InvalidArgument` if it is neither, or if a message
-        of it is damaged (REL-6)."""
+        Its rollbacks are counted anew. `reason` is for the log.
+
+        Raises:
+            GroupNotFound: there is no such group.
+            InvalidArgument: it is neither parked nor waiting, or a message of it is damaged
+                (REL-6).
+            BrokerError: what every request may raise; see `Session`.
+        """
         await self._of_group("release_group", broker, group, reason)
 
     async def discard_group(
@@ -329,19 +422,32 @@ class Admin:
         *,
         everything: bool = False,
     ) -> int:
-        """Delete the message that would be received first, or all of the group; how many.
+        """Delete the message that would be received first, or all of the group; return how many.
 
-        Where a message is damaged, that one alone, wherever it stands (REL-6).
-        The group is released. The other side is not told: to it the messages were delivered."""
+        If a message is damaged, only that one is deleted, wherever it is (REL-6). The group is
+        released. The other side is not told: for it the messages were delivered. `reason` is for
+        the log.
+
+        Raises:
+            GroupNotFound: there is no such group.
+            InvalidArgument: its queue was dropped, or the message cannot be reached.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = await self._of_group("discard_group", broker, group, everything, reason)
         return msgspec.convert(answer["messages"], int)
 
     async def end_group(
         self, group: bytes, code: int, description: str, broker: str | None = None
     ) -> int:
-        """End every dialog of the group with this error; how many. Its messages are deleted.
+        """End every dialog of the group with this error; return how many. Its messages are deleted.
 
-        Handlers of this side see neither an end nor an error (PSN-11)."""
+        Handlers of this side see neither an end nor an error (PSN-11).
+
+        Raises:
+            GroupNotFound: there is no such group.
+            InvalidArgument: `code` is not above 0, or there is no description.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = await self._of_group("end_group", broker, group, code, description)
         return msgspec.convert(answer["dialogs"], int)
 
@@ -356,9 +462,15 @@ class Admin:
     ) -> Edited:
         """Give the message that is received first another body, and release the group.
 
-        None is no body at all. Raises `ValidationFailed` for a body that its message type does not
-        accept, and, unless told to take it `as_it_is`, for one that is not JSON where the old one
-        was: who reads it would end the dialog."""
+        `body` None means no body at all. `as_it_is` accepts a body that is not JSON where the old
+        one was, for which its reader would end the dialog.
+
+        Raises:
+            ValidationFailed: the message type does not accept the body, or it is no longer JSON.
+            GroupNotFound: there is no such group.
+            InvalidArgument: no message is left, or the first one is not of a program.
+            BrokerError: what every request may raise; see `Session`.
+        """
         answer = await self._of_group("edit_group", broker, group, body, reason, as_it_is)
         return msgspec.convert(answer, Edited)
 
@@ -367,7 +479,13 @@ class Admin:
     ) -> str:
         """End the dialog for which a queue was switched off, and switch the queue on (PSN-11).
 
-        Returns its conversation id. Look at the message before: `session.browse(queue)`."""
+        Return its conversation id. Look at the message before: `session.browse(queue)`.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            InvalidState: the queue is not off because of a dialog.
+            BrokerError: what every request may raise; see `Session`.
+        """
         asked = (broker or self._broker, wire_text(queue, "queue"), code, description)
         answer = _map(await self._link.ask("cure_queue", asked))
         return msgspec.convert(answer["conversation_id"], str)
@@ -377,10 +495,16 @@ class Admin:
     ) -> Drained:
         """Switch the activation of a queue off and let its readers end (PBT-25).
 
-        Their receives come back empty, a process gets SIGTERM; what runs longer than `grace` is
-        ended, its transaction rolled back, which does not count for poison. Receives of others
-        that wait on the queue come back empty once. Returns when the readers are gone. The queue
-        stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers again."""
+        Their receives return nothing, and a process gets SIGTERM; what runs longer than `grace`
+        seconds is ended, and its transaction rolled back, which does not count for poison. Receives
+        of others that wait on the queue return nothing once. This returns when the readers are
+        gone. The queue stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers
+        again.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            BrokerError: what every request may raise; see `Session`.
+        """
         asked = (broker or self._broker, wire_text(queue, "queue"), _seconds(grace))
         return msgspec.convert(await self._link.ask("drain_queue", asked), Drained)
 

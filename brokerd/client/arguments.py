@@ -27,7 +27,12 @@ MAX_ERROR_TEXT: Final = 3000
 
 
 def check_services(from_service: object, to_service: object) -> int:
-    """See that both are names; how many characters they have."""
+    """Check that both are names; return how many characters they have.
+
+    Raises:
+        InvalidArgument: one of them is no text.
+        InvalidName: `to_service` is empty or too long.
+    """
     if not isinstance(from_service, str):
         raise InvalidArgument(
             f"from_service is {type(from_service).__name__}, not a text",
@@ -47,7 +52,12 @@ def check_services(from_service: object, to_service: object) -> int:
 
 
 def check_dialog(contract: object, lifetime: int | None, encryption: object) -> None:
-    """See that the options of a begin are of their types, and the lifetime one (DLG-10)."""
+    """Check the types of the options of a begin, and the range of the lifetime (DLG-10).
+
+    Raises:
+        InvalidLifetime: the lifetime is out of range.
+        InvalidArgument: an option has the wrong type.
+    """
     if contract is not None and not isinstance(contract, str):
         raise InvalidArgument(
             f"contract is {type(contract).__name__}, not a text",
@@ -63,7 +73,12 @@ def check_dialog(contract: object, lifetime: int | None, encryption: object) -> 
 
 
 def check_end(handles: bytes | Sequence[bytes], error: object, description: object) -> None:
-    """See that an end has an error of number and text, or none (DLG-20)."""
+    """Check that an end has an error of number and text, or none (DLG-20).
+
+    Raises:
+        ErrorNeedsCodeAndText: one of the two is missing, or the number is not above 0.
+        InvalidArgument: one has the wrong type, or is too large.
+    """
     if error is None and description is None:
         return
     if error is not None and (not isinstance(error, int) or isinstance(error, bool)):
@@ -93,16 +108,24 @@ def check_end(handles: bytes | Sequence[bytes], error: object, description: obje
 
 
 def check_handles(handles: Sequence[bytes]) -> None:
-    """See that no handle is given twice (SND-8, DLG-47)."""
+    """Check that no handle is given twice (SND-8, DLG-47).
+
+    Raises:
+        DuplicateHandle: one is.
+    """
     if len(set(handles)) != len(handles):
         twice = next(at for at, one in enumerate(handles) if one in handles[:at])
         raise DuplicateHandle(f"handle {show(handles[twice])} at position {twice} is given twice")
 
 
 def check_receive(queue: object, max_messages: object, groups: object, *, named: bool) -> None:
-    """See that a receive names its queue, and how much it takes (RCV-1, RCV-12, RCV-44).
+    """Check that a receive names its queue, and its limits (RCV-1, RCV-12, RCV-44).
 
-    `named`: a conversation or a group is."""
+    `named`: whether it names a conversation or a group.
+
+    Raises:
+        InvalidArgument: an argument has the wrong form.
+    """
     if not isinstance(queue, str):
         raise InvalidArgument(
             f"queue is {type(queue).__name__}, not a text",

@@ -31,22 +31,34 @@ _T = TypeVar("_T")
 
 
 class Listener(Protocol):
-    """Who is told; called from inside the loop, must not raise."""
+    """The owner of a connection; called from inside the loop, must not raise."""
 
     def arrived(self, frames: list[DaemonFrame]) -> None:
-        """These came, in this order."""
+        """Handle these frames, which arrived in this order.
+
+        Raises: nothing.
+        """
         ...
 
     def writable(self) -> None:
-        """The connection takes more again."""
+        """Go on writing: the connection has room again.
+
+        Raises: nothing.
+        """
         ...
 
     def lost(self, connection: "Connection") -> None:
-        """The connection is gone; called once, after `open_connection` has returned it."""
+        """Note that the connection is gone; called once, after `open_connection` has returned it.
+
+        Raises: nothing.
+        """
         ...
 
     def expects(self) -> bool:
-        """Whether silence means anything now (CLP-60)."""
+        """Return whether an answer is due, so that silence means something (CLP-60).
+
+        Raises: nothing.
+        """
         ...
 
 
@@ -70,19 +82,28 @@ class Connection(asyncio.Protocol):
     # Out.
 
     def write(self, frame: bytes) -> None:
-        """Write at the end of this turn of the loop, together with whatever else is written."""
+        """Write at the end of this turn of the loop, together with whatever else is written.
+
+        Raises: nothing.
+        """
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(frame)
 
     def close(self) -> None:
-        """Write what is left and close."""
+        """Write what is left and close.
+
+        Raises: nothing.
+        """
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once.
+
+        Raises: nothing.
+        """
         self._out.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -99,12 +120,18 @@ class Connection(asyncio.Protocol):
     # In.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Note the transport. Called by the loop.
+
+        Raises: nothing.
+        """
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_WRITE_HIGH)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Decode frames and hand them to the listener. Called by the loop.
+
+        Raises: nothing.
+        """
         self._heard_at = self._clock.monotonic()
         frames = self._reader.feed(data)
         if frames and not self.greeting.done():
@@ -123,7 +150,10 @@ class Connection(asyncio.Protocol):
             self._listener.arrived(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Tell the listener. Called by the loop.
+
+        Raises: nothing.
+        """
         if not self.greeting.done():
             self.greeting.cancel()
         if not self.ended.done():
@@ -133,17 +163,26 @@ class Connection(asyncio.Protocol):
             self._listener.lost(self)
 
     def pause_writing(self) -> None:
-        """Called by the loop."""
+        """Note that the transport is full. Called by the loop.
+
+        Raises: nothing.
+        """
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Called by the loop."""
+        """Tell the listener that there is room again. Called by the loop.
+
+        Raises: nothing.
+        """
         self.paused = False
         if self._open:
             self._listener.writable()
 
     def opened(self) -> None:
-        """From now on the listener is told; what came right behind WELCOME first."""
+        """Hand frames to the listener from now on, those that came right behind WELCOME first.
+
+        Raises: nothing.
+        """
         self._open = True
         if self._early:
             self._loop.call_soon(self._listener.arrived, self._early)
@@ -151,10 +190,13 @@ class Connection(asyncio.Protocol):
     # Silence.
 
     async def watch(self) -> None:
-        """Return when the connection is gone; end it if it stays silent when asked (CLP-60).
+        """Wait until the connection is gone; end it if it stays silent when asked (CLP-60).
 
-        The daemon is told something as often as it has to tell: an answer that came late says
-        nothing of how long ago it has heard of this client (CLP-61)."""
+        This side writes as often as the daemon has to: an answer that came late does not say how
+        long ago the daemon heard from this client (CLP-61).
+
+        Raises: nothing.
+        """
         number = 0
         while not self.ended.done():
             now = self._clock.monotonic()
@@ -176,10 +218,14 @@ class Connection(asyncio.Protocol):
 async def open_connection(
     connector: Connector, hello: bytes, *, listener: Listener, clock: Clock
 ) -> tuple[Connection, Welcome]:
-    """Dial, greet, be welcomed.
+    """Connect, say HELLO, and return the connection with the WELCOME of the daemon.
 
-    Raises `ConnectionLost` or `OSError` where another attempt can help, or what the daemon
-    answered (CLP-12). The caller marks the connection `opened` when it is ready to be told.
+    `deadline` is on the monotonic clock, in seconds.
+
+    Raises:
+        OSError: the connection cannot be made.
+        ConnectionLost: the daemon did not answer in time, or closed the connection.
+        BrokerError: the refusal of the daemon.
     """
     deadline = clock.monotonic() + OPEN_WITHIN
     made: list[Connection] = []
@@ -206,7 +252,13 @@ async def open_connection(
 
 
 async def within(clock: Clock, deadline: float, awaitable: Awaitable[_T]) -> _T:
-    """The result of `awaitable`, or `ConnectionLost` when the deadline has come."""
+    """Return the result of `awaitable`.
+
+    `deadline` is on the monotonic clock, in seconds.
+
+    Raises:
+        ConnectionLost: the deadline came first, or the connection was closed.
+    """
     task = asyncio.ensure_future(awaitable)
     try:
         await until(clock, deadline, task)
@@ -220,7 +272,12 @@ async def within(clock: Clock, deadline: float, awaitable: Awaitable[_T]) -> _T:
 
 
 async def until(clock: Clock, deadline: float, future: asyncio.Future[_T]) -> None:
-    """Return when `future` is done or the deadline has come; leave `future` as it is."""
+    """Return when `future` is done or the deadline has come; leave `future` as it is.
+
+    `deadline` is on the monotonic clock, in seconds.
+
+    Raises: nothing.
+    """
     timer = asyncio.ensure_future(clock.sleep_until(deadline))
     try:
         await asyncio.wait((timer, future), return_when=asyncio.FIRST_COMPLETED)

@@ -27,7 +27,10 @@ _CLASSES: Final = _by_code()
 
 
 def rebuild(failed: Failed) -> BrokerError:
-    """The error a FAILED tells of, ready to be raised."""
+    """Return the error that a FAILED frame describes, ready to be raised.
+
+    Raises: nothing.
+    """
     kind = _CLASSES.get(failed.code, BrokerError)
     error = kind(failed.message, hint=failed.hint or None)
     if kind.code != failed.code:

@@ -50,9 +50,13 @@ class FileRecorder:
     """
 
     def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
-        """Make the file. `OSError` if that cannot be, `FileExistsError` if it is there already:
-        a program that is started again would empty what it has recorded, which nobody can have
-        again."""
+        """Create the file.
+
+        Raises:
+            FileExistsError: it exists; a program that is started again would overwrite its
+                recording.
+            OSError: it cannot be created.
+        """
         self._clock = clock or SystemClock()
         self._encode = msgspec.json.Encoder().encode
         self._count = 0
@@ -73,7 +77,12 @@ class FileRecorder:
         self.close()
 
     def event(self, **fields: object) -> None:
-        """Keep one event."""
+        """Record one event.
+
+        Raises:
+            ValueError: the recorder is closed.
+            OSError: it cannot be written.
+        """
         told: dict[str, object] = {name: fields[name] for name in _KEPT if name in fields}
         told |= {"op": fields["op"], "kind": fields["kind"], "tx": fields.get("tx")}
         for name, field in (("client", "client"), ("dialog", "handle"), ("group", "group")):
@@ -88,5 +97,9 @@ class FileRecorder:
         self._file.write(self._encode(line) + b"\n")
 
     def close(self) -> None:
-        """Write what is left; more events are an error (`ValueError`) then."""
+        """Write what is left and close the file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         self._file.close()

@@ -37,9 +37,12 @@ class LockedGroup:
         self._state: bytes | None = None
 
     async def __aenter__(self) -> "LockedGroup":
-        """Take the lock. A wait that ended without it is begun again, `ATTEMPTS` times in all.
+        """Lock the group. A wait that ends without the lock is repeated, `ATTEMPTS` times in all.
 
-        Raises `GroupNotFound` if no conversation of the group is open any more.
+        Raises:
+            GroupNotFound: no conversation of the group is open any more.
+            LockTimeout, DeadlockVictim, TransactionAborted: the last attempt failed so.
+            BrokerError: what every request may raise; see `Session`.
         """
         attempt = 0
         while True:
@@ -63,15 +66,23 @@ class LockedGroup:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit; roll back if the block ended with an exception."""
+        """Commit; roll back if the block ended with an exception.
+
+        Raises:
+            BrokerError: what `Transaction.commit` names.
+        """
         await self.tx.__aexit__(kind, error, trace)
 
     @property
     def state(self) -> bytes | None:
-        """What the application keeps for the group, as read under the lock or set since."""
+        """Return the state of the group, as it was read under the lock or set since."""
         return self._state
 
     async def set_state(self, state: bytes | None) -> None:
-        """Replace it; None deletes it."""
+        """Replace the state of the group; None deletes it.
+
+        Raises:
+            BrokerError: what `Transaction.set_state` names.
+        """
         await self.tx.set_state(self.group_id, state)
         self._state = state

@@ -61,7 +61,10 @@ _LONGEST_DELAY: Final = 5.0
 
 
 def reconnect_delay(attempt: int, rng: Random) -> float:
-    """Seconds before attempt 0, 1, 2, …: doubling up to 5, of which half is drawn."""
+    """Return the seconds before attempt 0, 1, 2, ...: doubling up to 5, half of it random.
+
+    Raises: nothing.
+    """
     longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 16))
     return longest * (0.5 + rng.random() / 2)
 
@@ -125,7 +128,12 @@ class Link:
     # Life.
 
     async def start(self, wait: float) -> None:
-        """Connect, trying for `wait` seconds; raises what the last attempt came to."""
+        """Connect, trying for `wait` seconds.
+
+        Raises:
+            ConnectionLost: the last attempt failed.
+            BrokerError: the refusal of the daemon.
+        """
         connection, welcome = await self._connect(self.clock.monotonic() + wait)
         self._next_token = self._oldest_token = welcome.highest_token + 1
         self._highest_done = welcome.highest_token
@@ -133,7 +141,10 @@ class Link:
         self._task = self._loop.create_task(self._run(connection))
 
     async def close(self) -> None:
-        """Close the connection; what is unanswered fails with what is known of it."""
+        """Close the connection; what is unanswered fails with what is known of it.
+
+        Raises: nothing.
+        """
         self._die(ConnectionLost("the session is closed", hint="connect again"))
         task, self._task = self._task, None
         connection = self._connection
@@ -148,23 +159,32 @@ class Link:
             await asyncio.wait({connection.ended})
 
     async def settled(self) -> None:
-        """Return when every commit that was asked for has been answered."""
+        """Wait until every commit that was asked for has been answered.
+
+        Raises: nothing.
+        """
         while self._dead is None and (self._tokens or self._backlog or self._unsettled):
             await self._woken()
 
     @property
     def dead(self) -> BrokerError | None:
-        """Why nothing more can be asked, or None."""
+        """Return why no request can be made any more, or None."""
         return self._dead
 
     def counts(self) -> tuple[int, int]:
-        """Requests unanswered on the connection, and requests not yet written."""
+        """Return the number of requests unanswered on the connection, and of those not yet written.
+
+        Raises: nothing.
+        """
         return len(self._waiting), len(self._backlog) + len(self._unsettled)
 
     # Asking.
 
     def transact(self, verbs: Sequence[object]) -> Pending:
-        """Ask for a whole transaction; its future is done when it is durable."""
+        """Ask for a whole transaction; its future is done when it is durable, or has the error.
+
+        Raises: nothing.
+        """
         pending = Pending(Kind.TRANSACT, "transact", verbs, self._loop.create_future())
         if self.writes_now():
             self._write(pending)
@@ -175,7 +195,10 @@ class Link:
     def ask(
         self, verb: str, args: Sequence[object], *, token: bool = False
     ) -> "asyncio.Future[object]":
-        """Ask for something outside any transaction."""
+        """Ask for something outside any transaction; return the future of its answer or error.
+
+        Raises: nothing.
+        """
         kind = Kind.RECEIVE if token else Kind.PLAIN
         pending = Pending(kind, verb, args, self._loop.create_future())
         self._queue(pending)
@@ -183,8 +206,13 @@ class Link:
         return pending.future
 
     async def begin(self) -> tuple[int, Pending]:
-        """Open an interactive transaction as soon as there is room for one; its number, and what
-        was asked: if that is refused, so is all that comes after it."""
+        """Open an interactive transaction as soon as there is room; return its number and request.
+
+        If that request is refused, so is all that comes after it.
+
+        Raises:
+            ConnectionLost: the session is over.
+        """
         while not self._ready or not self._may_begin():
             self._check_alive()
             await self._woken()
@@ -194,7 +222,13 @@ class Link:
         return tx, self.in_tx(tx, "begin", ())
 
     def in_tx(self, tx: int, verb: str, args: Sequence[object]) -> Pending:
-        """Write a request of an open transaction at once; `Interrupted` if it has been lost."""
+        """Write a request of an open transaction at once.
+
+        `Interrupted` is set on the future if the transaction has been lost, and `Busy` if too much
+        is unanswered.
+
+        Raises: nothing.
+        """
         pending = Pending(Kind.IN_TX, verb, args, self._loop.create_future(), tx)
         if tx not in self._open_txs:
             pending.fail(Interrupted())
@@ -206,17 +240,24 @@ class Link:
 
     @property
     def may_write(self) -> bool:
-        """Whether a request of a transaction would not be one too many."""
+        """Return whether a request of a transaction may be written now."""
         return len(self._waiting) < self.limits.outstanding
 
     async def room_in_tx(self, tx: int) -> None:
-        """Return when a request of this transaction may be written, or the transaction is lost."""
+        """Wait until a request of this transaction may be written, or the transaction is lost.
+
+        Raises:
+            ConnectionLost: the session is over.
+        """
         while tx in self._open_txs and len(self._waiting) >= self.limits.outstanding:
             self._check_alive()
             await self._woken()
 
     def commit(self, tx: int, not_counted: Sequence[str] = ()) -> Pending:
-        """Commit an open transaction; its future is done when it is durable."""
+        """Commit an open transaction; its future is done when it is durable, or has the error.
+
+        Raises: nothing.
+        """
         args = (list(not_counted),) if not_counted else ()
         pending = Pending(Kind.COMMIT, "commit", args, self._loop.create_future(), tx)
         if tx not in self._open_txs:
@@ -228,27 +269,40 @@ class Link:
 
     @property
     def open_transactions(self) -> int:
-        """Transactions that were begun and neither committed nor rolled back."""
+        """Return the number of transactions that are begun, and not committed or rolled back."""
         return len(self._open_txs)
 
     def rollback(self, tx: int, options: dict[str, object] | None = None) -> None:
-        """Roll an open transaction back; nobody needs to wait for it."""
+        """Roll an open transaction back; nobody needs to wait for it.
+
+        Raises: nothing.
+        """
         if tx in self._open_txs:
             args = (options,) if options else ()
             self._write(Pending(Kind.IN_TX, "rollback", args, self._loop.create_future(), tx))
             self._finished(tx)
 
     def cancel(self, pending: Pending) -> None:
-        """Stop waiting for a receive (CLP-40); its future is still answered."""
+        """Stop waiting for a receive (CLP-40); its future is still answered.
+
+        Raises: nothing.
+        """
         if self._connection is not None and pending.number in self._waiting:
             self._connection.write(encode_cancel(pending.number))
 
     def writes_now(self) -> bool:
-        """Whether what is asked next would be written at once."""
+        """Return whether the next request would be written at once.
+
+        Raises: nothing.
+        """
         return self._ready and not self._backlog and self._has_room()
 
     async def room(self) -> None:
-        """Return when what is asked next would be written at once."""
+        """Wait until the next request would be written at once.
+
+        Raises:
+            ConnectionLost: the session is over.
+        """
         while not self.writes_now():
             self._check_alive()
             await self._woken()
@@ -328,7 +382,10 @@ class Link:
     # Answers.
 
     def arrived(self, frames: list[DaemonFrame]) -> None:
-        """Called by the connection with what came."""
+        """Settle the requests that these frames answer. Called by the connection.
+
+        Raises: nothing.
+        """
         try:
             for frame in frames:
                 self._take(frame)
@@ -339,11 +396,17 @@ class Link:
         self._close_if_idle()
 
     def writable(self) -> None:
-        """Called by the connection when it takes more again."""
+        """Write what had to wait. Called by the connection when it has room again.
+
+        Raises: nothing.
+        """
         self._drain()
 
     def expects(self) -> bool:
-        """Called by the connection: silence means something while anything is open."""
+        """Return whether an answer is due. Called by the connection.
+
+        Raises: nothing.
+        """
         return bool(self._waiting or self._open_txs)
 
     def _take(self, frame: DaemonFrame) -> None:
@@ -406,7 +469,10 @@ class Link:
     # Connections come and go.
 
     def lost(self, connection: Connection) -> None:
-        """Called by the connection when it is gone: sort what was unanswered (CLP-54)."""
+        """Sort what was unanswered (CLP-54). Called by the connection when it is gone.
+
+        Raises: nothing.
+        """
         if connection is not self._connection:
             return
         self._connection = None

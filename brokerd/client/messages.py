@@ -55,22 +55,22 @@ class Message(MessageValue, frozen=True, array_like=True):
 
     @property
     def is_end(self) -> bool:
-        """The other side has ended the dialog; end this side too (DLG-18)."""
+        """Return whether the other side has ended the dialog; end this side too (DLG-18)."""
         return self.message_type == END_DIALOG
 
     @property
     def is_error(self) -> bool:
-        """The dialog is broken; `error` says why (DLG-28)."""
+        """Return whether the dialog is broken; `error` says why (DLG-28)."""
         return self.message_type == ERROR
 
     @property
     def is_timer(self) -> bool:
-        """A conversation timer of this side is due."""
+        """Return whether a conversation timer of this side is due."""
         return self.message_type == DIALOG_TIMER
 
     @property
     def error(self) -> RemoteError | None:
-        """The error of an Error message, None for any other (DLG-29)."""
+        """Return the error of an Error message, None for any other (DLG-29)."""
         if not self.is_error:
             return None
         try:
@@ -106,7 +106,11 @@ class Page(Struct, frozen=True):
 
 
 def read_page(value: object) -> Page:
-    """The ANSWER to a browse; `ProtocolError` if it has another form."""
+    """Return the page in the ANSWER to a browse.
+
+    Raises:
+        ProtocolError: it has another form.
+    """
     try:
         messages, after = msgspec.convert(
             value, tuple[list[Message], tuple[int, int] | None], builtin_types=(bytes,)
@@ -117,7 +121,11 @@ def read_page(value: object) -> Page:
 
 
 def read_messages(value: object) -> list[Message]:
-    """The messages of an ANSWER; `ProtocolError` if they have another form."""
+    """Return the messages of an ANSWER.
+
+    Raises:
+        ProtocolError: they have another form.
+    """
     try:
         return msgspec.convert(value, list[Message], builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -125,7 +133,11 @@ def read_messages(value: object) -> list[Message]:
 
 
 def read_resent(value: object) -> list[Resent]:
-    """The answer to `resend_pending`."""
+    """Return what the ANSWER to `resend_pending` says was sent.
+
+    Raises:
+        ProtocolError: it has another form.
+    """
     try:
         return msgspec.convert(value, list[Resent], builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -133,7 +145,13 @@ def read_resent(value: object) -> list[Resent]:
 
 
 def wire_body(body: Body, limit: int) -> bytes | None:
-    """The body as it travels; `NullBody`, `MessageTooLarge` or `InvalidArgument` if it cannot."""
+    """Return the body as it travels; None for no body.
+
+    Raises:
+        NullBody: it is None.
+        MessageTooLarge: it has more than `limit` bytes.
+        InvalidArgument: it is not bytes.
+    """
     if type(body) is not bytes:
         if body is ABSENT:
             return None
@@ -151,7 +169,11 @@ def wire_body(body: Body, limit: int) -> bytes | None:
 
 
 def wire_id(value: object, what: str) -> bytes:
-    """An id as it travels; `InvalidArgument` naming it otherwise."""
+    """Return an id as it travels.
+
+    Raises:
+        InvalidArgument: it is not 16 bytes; the message names it.
+    """
     if type(value) is not bytes or len(value) != 16:  # noqa: PLR2004
         raise InvalidArgument(
             f"{what} is {_told(value)}, not 16 bytes",
@@ -162,14 +184,23 @@ def wire_id(value: object, what: str) -> bytes:
 
 
 def wire_text(value: object, what: str) -> str:
-    """A text as it travels; `InvalidArgument` naming it otherwise."""
+    """Return a text as it travels.
+
+    Raises:
+        InvalidArgument: it is no text; the message names it.
+    """
     if not isinstance(value, str):
         raise InvalidArgument(f"{what} is {_told(value)}, not a text", hint=f"name the {what}")
     return value
 
 
 def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
-    """One handle, or several of one atomic send or end (SND-8, DLG-47)."""
+    """Return one handle, or several of one atomic send or end, as they travel (SND-8, DLG-47).
+
+    Raises:
+        InvalidArgument: one of them is not 16 bytes.
+        DuplicateHandle: one is given twice.
+    """
     if type(value) is bytes:
         return wire_id(value, "handle")
     if not isinstance(value, list | tuple) or not value:
@@ -189,7 +220,11 @@ def _told(value: object) -> str:
 
 
 def wire_wait(wait: Wait) -> int | None:
-    """Milliseconds as they travel, rounded up; `InvalidArgument` for what is no duration."""
+    """Return a duration in milliseconds as it travels, rounded up; None for no wait.
+
+    Raises:
+        InvalidArgument: it is no duration.
+    """
     if wait is None:
         return None
     if wait is FOREVER:
@@ -204,7 +239,11 @@ def wire_wait(wait: Wait) -> int | None:
 
 
 def wire_after(after: float | timedelta | None) -> int | None:
-    """The time of a timer as it travels, in milliseconds, rounded up (DLG-35)."""
+    """Return the time of a timer in milliseconds as it travels, rounded up; None cancels (DLG-35).
+
+    Raises:
+        InvalidArgument: it is no duration above 0.
+    """
     if after is None:
         return None
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -217,7 +256,11 @@ def wire_after(after: float | timedelta | None) -> int | None:
 
 
 def wire_name(name: object) -> str | None:
-    """The name of a timer as it travels; None is the unnamed one (PBT-23)."""
+    """Return the name of a timer as it travels; None is the unnamed one (PBT-23).
+
+    Raises:
+        InvalidArgument: it is no text of 1 to 128 characters.
+    """
     if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_TIMER_NAME):
         raise InvalidArgument(
             f"the name of a timer is {_told(name)}",
@@ -230,7 +273,11 @@ MAX_TIMER_NAME: Final = 128
 
 
 def whole_seconds(lifetime: float | timedelta | None) -> int | None:
-    """A lifetime as it travels (DLG-10)."""
+    """Return a lifetime in seconds as it travels (DLG-10).
+
+    Raises:
+        InvalidArgument: it is not a whole number of seconds.
+    """
     if lifetime is None:
         return None
     seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime

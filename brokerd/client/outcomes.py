@@ -34,10 +34,14 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """Roll back, and do not receive from this conversation group before `after` has passed.
+    """Roll back, and do not receive from this group before `after` seconds have passed.
 
-    `counts`: whether it is one of the rollbacks in a row that park the group, or switch the queue
-    off. False for a cause that has nothing to do with the message. The wait outlasts a restart.
+    `counts`: whether it is one of the consecutive rollbacks that park the group, or switch the
+    queue off. False is for a cause that has nothing to do with the message. The wait outlasts a
+    restart.
+
+    Raises:
+        InvalidArgument: `after` is no duration from 0 to 2^31 seconds.
     """
 
     def __init__(self, after: float | timedelta = 0.0, *, counts: bool = True) -> None:
@@ -52,7 +56,11 @@ class Retry(Outcome):
 
 
 class Park(Outcome):
-    """Roll back, and set the conversation group aside until an operator looks at it (PBT-3)."""
+    """Roll back, and set the conversation group aside until an operator releases it (PBT-3).
+
+    Raises:
+        InvalidArgument: there is no reason.
+    """
 
     def __init__(self, reason: str) -> None:
         if not wire_text(reason, "reason"):
@@ -77,7 +85,10 @@ class End(Outcome):
 
 
 def rollback_options(error: BaseException | None) -> dict[str, object]:
-    """The map of a `rollback` that this exception asks for (CLP-116)."""
+    """Return the map of a `rollback` that this exception asks for (CLP-116).
+
+    Raises: nothing.
+    """
     if isinstance(error, Retry):
         return {"retry_ms": round(error.after * 1000), "counts": error.counts}
     if isinstance(error, Park):

@@ -20,12 +20,20 @@ class Recorder(Protocol):
     """Takes the events of one client in the order in which they happened."""
 
     def event(self, **fields: object) -> None:
-        """Keep one event."""
+        """Record one event.
+
+        An error that it raises breaks the verb that called it.
+
+        Raises: nothing.
+        """
         ...
 
 
 def outcome(error: BaseException | None) -> dict[str, object]:
-    """Kind and reason of what a commit came to; what is not surely refused is "info"."""
+    """Return kind and reason of the outcome of a commit; one that is not surely refused is "info".
+
+    Raises: nothing.
+    """
     if error is None:
         return {"kind": "ok"}
     if isinstance(error, OutcomeUnknown | ConnectionLost) or not isinstance(error, BrokerError):

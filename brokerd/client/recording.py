@@ -21,28 +21,40 @@ class Recording:
         self._about: dict[str, object] = {"client": client_id, "tx": number}
 
     def event(self, op: str, kind: str = "invoke", **fields: object) -> None:
-        """Tell of one."""
+        """Record one event.
+
+        Raises: nothing.
+        """
         if self._recorder is not None:
             self._recorder.event(op=op, kind=kind, **self._about, **fields)
 
     def sends(
         self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
     ) -> None:
-        """A send is asked for: one event for each dialog."""
+        """Record that a send is asked for: one event for each dialog.
+
+        Raises: nothing.
+        """
         if self._recorder is None:
             return
         for each in handles if isinstance(handles, list) else [handles]:
             self.event("send", handle=each, message_type=message_type, body=body)
 
     def ends(self, handles: bytes | list[bytes]) -> None:
-        """An end is asked for: one event for each dialog."""
+        """Record that an end is asked for: one event for each dialog.
+
+        Raises: nothing.
+        """
         if self._recorder is None:
             return
         for each in handles if isinstance(handles, list) else [handles]:
             self.event("end", handle=each)
 
     def received(self, queue: str, messages: list[Message]) -> None:
-        """A receive was answered: one event a message, or one that there is none."""
+        """Record the answer to a receive: one event for each message, or one if there is none.
+
+        Raises: nothing.
+        """
         if self._recorder is None:
             return
         for message in messages:
@@ -62,7 +74,10 @@ class Recording:
             self.event("receive", kind="ok", queue=queue)
 
     def receives_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """A receive that is its own transaction, now and when it is answered."""
+        """Record a receive that is its own transaction, now and when it is answered.
+
+        Raises: nothing.
+        """
         self.event("receive", queue=queue)
 
         def answered(done: "asyncio.Future[object]") -> None:
@@ -74,7 +89,10 @@ class Recording:
         asked.add_done_callback(answered)
 
     def watched(self, asked: Pending) -> "asyncio.Future[Any]":
-        """The future of a commit, whose outcome is told when it is known."""
+        """Return the future of a commit, whose outcome is recorded when it is known.
+
+        Raises: nothing.
+        """
         if self._recorder is not None:
             asked.future.add_done_callback(lambda done: self._outcome(done, asked.token))
         return asked.future

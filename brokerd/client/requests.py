@@ -54,12 +54,20 @@ class Pending:
         self.subject: Pending | None = None
 
     def succeed(self, value: object) -> None:
-        """Give the waiting side its value, if it still waits."""
+        """Set the value on the future, if somebody still waits.
+
+        Raises: nothing.
+        """
         if not self.future.done():
             self.future.set_result(value)
 
     def fail(self, error: BrokerError, *, quiet: bool = False) -> None:
-        """Give it the error. Quiet: the loop does not complain if nobody looks."""
+        """Set the error on the future, if somebody still waits.
+
+        With `quiet` the loop does not complain if nobody looks at it.
+
+        Raises: nothing.
+        """
         if not self.future.done():
             self.future.set_exception(error)
             if quiet or self.kind is Kind.IN_TX:

@@ -22,7 +22,12 @@ class Savepoint:
         self._number = 0
 
     async def __aenter__(self) -> Self:
-        """Set it: one round trip, in which errors of earlier verbs surface."""
+        """Set the savepoint: one round trip, in which errors of earlier verbs surface.
+
+        Raises:
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise.
+        """
         self._number = await self._tx.set_savepoint()
         return self
 
@@ -32,7 +37,11 @@ class Savepoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        """Keep what was done if all of it succeeded; otherwise undo it and let the error through.
+
+        Raises:
+            BrokerError: the first error of a verb in the block.
+        """
         if kind is not None:
             await self._tx.roll_back_to(self._number)
             return
@@ -43,5 +52,8 @@ class Savepoint:
             raise
 
     async def undo(self) -> None:
-        """Undo what was done in the block so far; it goes on."""
+        """Undo what was done in the block so far; the block goes on.
+
+        Raises: nothing.
+        """
         await self._tx.roll_back_to(self._number)

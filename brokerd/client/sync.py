@@ -48,7 +48,13 @@ class Thread:
         self._loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and return its result; a wait that is interrupted cancels it."""
+        """Run it there and return its result; a wait that is interrupted cancels it.
+
+        Raises:
+            InvalidState: this thread runs an event loop itself, or the process was forked since.
+            ConnectionLost: the session is closed.
+            BrokerError: what `work` raises.
+        """
         try:
             self._check()
         except BaseException:
@@ -62,7 +68,10 @@ class Thread:
             raise
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread.
+
+        Raises: nothing.
+        """
         self.closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -94,14 +103,17 @@ class Facade(Generic[A_co]):
 
     @property
     def twin(self) -> A_co:
-        """What it stands for; to be touched on its own loop only."""
+        """Return the object that this stands for, which only its own loop may touch."""
         return self._twin
 
 
 def same(
     verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[A], P], T]:
-    """The verb of the same name on the facade."""
+    """Return the verb of the same name for the facade; it waits where the other is awaited.
+
+    Raises: nothing.
+    """
 
     @wraps(verb)
     def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -123,7 +135,11 @@ class Transaction(Facade[AsyncTransaction]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit; roll back if the block ended with an exception."""
+        """Commit; roll back if the block ended with an exception.
+
+        Raises:
+            BrokerError: what `commit` names.
+        """
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     begin_dialog = same(AsyncTransaction.begin_dialog)
@@ -140,11 +156,19 @@ class Transaction(Facade[AsyncTransaction]):
     commit = same(AsyncTransaction.commit)
 
     def savepoint(self) -> "Savepoint":
-        """Return a block, to be entered with `with`, that can be undone alone."""
+        """Return a block, to be entered with `with`, that can be undone alone.
+
+        Raises: nothing.
+        """
         return Savepoint(self.thread, self.twin.savepoint())
 
     def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
-        """Undo everything; leaving the block by an exception does this."""
+        """Undo everything; leaving the block by an exception does this.
+
+        Raises:
+            InvalidArgument: `outcome` is neither a `Retry` nor a `Park`.
+            ConnectionLost, InvalidState: the session is closed, or cannot be used here.
+        """
         self.thread.call(later(partial(self.twin.rollback, outcome, counts=counts)))
 
 
@@ -187,24 +211,28 @@ class LockedGroup(Facade[AsyncLockedGroup]):
 
     @property
     def group_id(self) -> GroupId:
-        """Which group."""
+        """Return the id of the group."""
         return self.twin.group_id
 
     @property
     def tx(self) -> Transaction:
-        """The transaction, for every other verb."""
+        """Return the transaction, for every other verb."""
         return Transaction(self.thread, self.twin.tx)
 
     @property
     def state(self) -> bytes | None:
-        """What the application keeps for the group, as read under the lock or set since."""
+        """Return the state of the group, as it was read under the lock or set since."""
         return self.twin.state
 
     set_state = same(AsyncLockedGroup.set_state)
 
 
 class Session(Facade[S_co], Generic[S_co]):
-    """A client of one broker; see the class of the same name without `sync`."""
+    """A client of one broker; see the class of the same name without `sync`.
+
+    Every method may also raise `InvalidState` in a thread that runs an event loop, or in a process
+    forked since, and `ConnectionLost` once the session is closed.
+    """
 
     def __enter__(self) -> Self:
         """The session itself."""
@@ -220,27 +248,42 @@ class Session(Facade[S_co], Generic[S_co]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection and end the private thread. A second call does nothing."""
+        """Close the connection and end the private thread. A second call does nothing.
+
+        Raises:
+            InvalidState: this thread runs an event loop itself.
+        """
         if self.thread.closed:
             return
         self.thread.call(self.twin.close())
         self.thread.stop()
 
     def transaction(self, *, inspect: bool = False) -> Transaction:
-        """Return a transaction, to be entered with `with`; `inspect`: to look only (PSN-12)."""
+        """Return a transaction, to be entered with `with`; `inspect` is for looking only (PSN-12).
+
+        Raises: nothing.
+        """
         return Transaction(self.thread, self.twin.transaction(inspect=inspect))
 
     def group(self, group: bytes) -> LockedGroup:
-        """Return a transaction that begins by locking this group, to be entered with `with`."""
+        """Return a transaction that begins by locking this group, to be entered with `with`.
+
+        Raises:
+            InvalidArgument: `group` is not 16 bytes.
+        """
         return LockedGroup(self.thread, self.twin.group(group))
 
     @property
     def open_transactions(self) -> int:
-        """How many transactions the daemon holds open for this session."""
+        """Return how many transactions the daemon holds open for this session."""
         return self.twin.open_transactions
 
     def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
-        """Look at all that is in a queue, taking and locking nothing; a page at a time."""
+        """Yield all that is in a queue in the order of arrival, without locks; a page at a time.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
         after: tuple[int, int] | None = None
         while True:
             page = self.browse_page(queue, after, bodies=bodies)
@@ -251,7 +294,7 @@ class Session(Facade[S_co], Generic[S_co]):
 
     @property
     def admin(self) -> "Admin":
-        """What an administrator asks: delivery, identity, clean-up, backups (MAN, DLG-23)."""
+        """Return the verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
         return Admin(self.thread, self.twin.admin)
 
     begin_dialog = same(AsyncSession.begin_dialog)
@@ -299,5 +342,8 @@ class Admin(Facade[AsyncAdmin]):
 
 
 async def later(action: Callable[[], T]) -> T:
-    """Do something on the loop that needs no waiting."""
+    """Run `action` on the loop; it does not wait.
+
+    Raises: nothing.
+    """
     return action()

@@ -54,7 +54,13 @@ _OVERHEAD: Final = 256
 
 
 class Transaction:
-    """One transaction. Use it as `async with session.transaction() as tx`."""
+    """One transaction. Use it as `async with session.transaction() as tx`.
+
+    A verb raises at the call what the client can judge by itself: wrong arguments, and `NoSuchTx`
+    once the transaction is over. What only the broker knows is raised by the commit while the verbs
+    are only collected, and by the next verb with an answer, or by the commit, afterwards (SDK-18).
+    After an error nothing can be committed.
+    """
 
     def __init__(
         self,
@@ -96,9 +102,13 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit; roll back if the block ended with an exception, or was to look only.
+        """Commit; roll back if the block ended with an exception, or if `inspect` was given.
 
-        Nothing if the block has done either itself."""
+        Nothing is done if the block has committed or rolled back itself.
+
+        Raises:
+            BrokerError: what `commit` names, only where it commits.
+        """
         if kind is None and not self._inspect:
             if self._open:
                 await self.commit()
@@ -119,7 +129,22 @@ class Transaction:
         related_group: bytes | None = None,
         encryption: bool | None = None,
     ) -> Handle:
-        """Begin a dialog and return its handle (DLG-1); it may be used at once."""
+        """Begin a dialog and return its handle, which may be used at once (DLG-1).
+
+        `from_service` is a service of this broker; `to_service` may be anywhere, and need not exist
+        yet. `contract` None is the contract DEFAULT. `lifetime`: seconds until the dialog fails on
+        both sides, 1 to 2147483647. `broker_id`: 16 bytes, the one broker that is meant;
+        CURRENT_DATABASE is this one. `related_conversation` (a handle) or `related_group`: the
+        conversation group to join. `encryption` None is what the broker's default_encryption says.
+
+        Raises:
+            InvalidName, InvalidLifetime, InvalidArgument: an argument has the wrong form.
+            NoSuchTx: the transaction is over.
+            ServiceNotFound, ContractNotFound, ConversationNotFound, GroupServiceMismatch: what is
+                named does not exist or does not fit; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         options = dialog_options(
             contract=contract,
             lifetime=lifetime,
@@ -150,12 +175,16 @@ class Transaction:
         broker_id: bytes | str | None = None,
         encryption: bool | None = None,
     ) -> Handle:
-        """Send one message on a dialog of its own that needs no looking after (PBT-4).
+        """Send one message on a dialog of its own, and return its handle (PBT-4).
 
         The receiver ends the dialog, then the broker ends this side. If it fails, the Error comes
         to `error_queue` (by default the queue of `from_service`), and receiving it is all there is
         to do. Answers of the receiver come there too, while the dialog lasts. The handle is for
         `transmission_status`.
+
+        Raises:
+            QueueNotFound: there is no queue `error_queue`; raised at the commit at the latest.
+            BrokerError: those of `begin_dialog` and `send`.
         """
         options = dialog_options(
             contract=contract,
@@ -182,11 +211,25 @@ class Transaction:
         body: Body = ABSENT,
         message_type: str | None = None,
     ) -> None:
-        """Send on one conversation, or on several at once (SND-1, SND-8).
+        """Send a message on a dialog, or on each of a list: all or none (SND-1, SND-8).
 
-        What can be judged here fails at the call. What only the broker knows (is the dialog open,
-        has the contract this type) fails at the commit while the transaction is only collected,
-        because nothing has been asked yet (SDK-18)."""
+        The list has at most 10,000 handles.
+
+        A body is bytes; left out, the message has none. `message_type` None is the type DEFAULT.
+
+        Raises:
+            NullBody, MessageTooLarge, DuplicateHandle, InvalidArgument: an argument has the wrong
+                form.
+            NoSuchTx: the transaction is over.
+            ConversationNotFound, InvalidState: the dialog is not open here, or cannot send any
+                more; raised at the commit at the latest, as are the errors below.
+            MessageTypeNotFound, ReservedMessageType, NotInContract, WrongDirection: this side may
+                not send that message type.
+            ValidationFailed, CheckUnavailable: the type checks bodies on send, and this one failed
+                or could not be checked.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         handles = wire_handles(handle)
         packed = wire_body(body, self._link.limits.body)
         name = "" if message_type is None else wire_text(message_type, "message_type")
@@ -202,8 +245,20 @@ class Transaction:
         error: int | None = None,
         description: str | None = None,
     ) -> None:
-        """End this side of a dialog, with an error if one is given (DLG-20), or of several at once
-        (DLG-47): of all that a receive has shown to be ended by the other side, for example."""
+        """End this side of a dialog, or of each of a list of them (DLG-18, DLG-47).
+
+        With `error`, a number above 0, and a `description` of at most 3,000 characters the other
+        side receives an Error message (DLG-20). Unread messages of this side are deleted.
+
+        Raises:
+            ErrorNeedsCodeAndText: one of `error` and `description` is missing.
+            DuplicateHandle, InvalidArgument: an argument has the wrong form.
+            NoSuchTx: the transaction is over.
+            ConversationNotFound, InvalidState: the dialog is not open here, or this side has ended
+                it; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         handles = wire_handles(handle)
         check_end(handles, error, description)
         size = 4 * len(description or "") + 18 * len(handles)
@@ -215,10 +270,19 @@ class Transaction:
     async def set_timer(
         self, handle: bytes, after: float | timedelta | None, name: str | None = None
     ) -> None:
-        """Set the timer of a dialog, replacing one that is set; None cancels it (DLG-35, DLG-40).
+        """Set a timer of a dialog to `after` seconds, or cancel it with None (DLG-35, DLG-40).
 
-        When it is due, a message with `is_timer` arrives on the queue of this side, also if the
-        daemon was down then. `name` tells timers of one dialog apart; it comes as `timer_name`.
+        It replaces a timer of that name. When it is due, a message with `is_timer` arrives on the
+        queue of this side, also if the daemon was down then. `name` tells several timers of one
+        dialog apart; it comes back as `timer_name`.
+
+        Raises:
+            InvalidArgument: an argument has the wrong form.
+            NoSuchTx: the transaction is over.
+            ConversationNotFound, InvalidState, TimerBeyondLifetime: the dialog is not open here, is
+                ended, or expires before; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
         if not self._collects("set_timer", args, 4 * len(name or "")):
@@ -228,8 +292,17 @@ class Transaction:
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
         """Send on `new`, in order, what `old` holds back since it was ended or broke (PBT-12).
 
-        `old` keeps its messages until it is ended. What was sent and not acknowledged may have
-        arrived: `may_have_arrived` says so here, and the receiver knows it by its `message_id`.
+        Return what was sent. `old` keeps its messages until it is ended. A message that was sent on
+        `old` and not acknowledged may have arrived: `may_have_arrived` says so, and the receiver
+        recognises it by its `message_id`.
+
+        Raises:
+            InvalidArgument: a handle is not 16 bytes.
+            ConversationNotFound: one of the dialogs is not open here.
+            InvalidState: `old` still sends, or `new` cannot send.
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         args = (wire_id(old, "old"), wire_id(new, "new"))
         resent = read_resent(await self._ask("resend_pending", args))
@@ -237,14 +310,34 @@ class Transaction:
         return resent
 
     async def move(self, handle: bytes, group: bytes) -> None:
-        """Put a conversation into another group of its service, messages and all (GRP-18)."""
+        """Put a conversation into another group of its service, with its messages (GRP-18).
+
+        Raises:
+            InvalidArgument: an id is not 16 bytes.
+            NoSuchTx: the transaction is over.
+            ConversationNotFound, GroupNotFound, GroupServiceMismatch, InvalidState: they do not
+                exist or do not fit; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         args = (wire_id(handle, "handle"), wire_id(group, "group"))
         if not self._collects("move", args, 0):
             await self._ask_without_value("move", args)
         self._recording.event("move", handle=handle, group=group)
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
-        """Replace the state of a group that this transaction has locked; None deletes it."""
+        """Replace the state of a group that this transaction has locked; None deletes it.
+
+        `state` is at most 256 KiB, and durable with the commit.
+
+        Raises:
+            InvalidArgument: `state` is not bytes, or too large; `group` is not 16 bytes.
+            NoSuchTx: the transaction is over.
+            GroupNotFound: this transaction has not locked the group; raised at the commit at the
+                latest.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         if state is not None and not isinstance(state, bytes):
             raise InvalidArgument(
                 f"state is {type(state).__name__}, not bytes", hint="encode it, or None deletes it"
@@ -259,9 +352,17 @@ class Transaction:
             await self._ask_without_value("set_state", args)
 
     async def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
-        """Return the state of a group that this transaction has locked (GRP-22).
+        """Return the state of a group that this transaction has locked, or None (GRP-22).
 
-        `take_lock`: lock it first, waiting as a send does, where no other verb has done so.
+        With `take_lock` it is locked first, which waits for another transaction that holds it.
+
+        Raises:
+            GroupNotFound: the group does not exist, or is not locked by this transaction.
+            LockTimeout, DeadlockVictim: the lock could not be had.
+            InvalidArgument: `group` is not 16 bytes.
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         args = (wire_id(group, "group"), True) if take_lock else (wire_id(group, "group"),)
         value = await self._ask("get_state", args)
@@ -279,13 +380,22 @@ class Transaction:
         wait: Wait = None,
         groups: int = 1,
     ) -> list[Message]:
-        """Receive messages of one group, all locked by this transaction (RCV-1 to RCV-8).
+        """Receive messages of one group, which this transaction locks (RCV-1 to RCV-8).
 
-        `groups`: of up to that many groups, as that many calls would, of which only the first
-        waits (RCV-44); each message has its `group_id`, and those of a group stand together.
-        Returns the empty list if there are none, or none come while waiting. Cancelling it
-        leaves no message behind (RCV-22): should the answer have been on its way already, the
-        transaction can only be rolled back (CLP-41).
+        Return the empty list if there are none, or if none come while waiting. `max_messages`: at
+        most so many; None: as many as fit. `conversation` or `group`: only of that one. `wait`:
+        seconds, a timedelta, FOREVER, or None to return at once. `groups`: messages of up to that
+        many groups, as that many calls would return, of which only the first waits (RCV-44); those
+        of a group stand together. A call that is cancelled leaves no message behind (RCV-22); if
+        the answer was on its way already, the transaction can only be rolled back (CLP-41).
+
+        Raises:
+            QueueNotFound, QueueDisabled: the queue does not exist, or is off.
+            ConversationNotFound, GroupNotFound: what is named does not exist here.
+            InvalidArgument: an argument has the wrong form.
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         args = receive_args(
             queue, max_messages, conversation, group, wait_ms=wire_wait(wait), groups=groups
@@ -297,10 +407,17 @@ class Transaction:
         return messages
 
     async def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
-        """Lock the best group of a queue and return its id, None if there is none (GRP-14).
+        """Lock the best group of a queue and return its id; None if there is none (GRP-14).
 
-        No message is taken; `receive` with `group` takes them. Each further call locks another
-        group, as long as there is one (GRP-16).
+        No message is received: `receive` with `group` does that. Each further call locks another
+        group, as long as there is one (GRP-16). `wait` is that of `receive`.
+
+        Raises:
+            QueueNotFound, QueueDisabled: the queue does not exist, or is off.
+            InvalidArgument: an argument has the wrong form.
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         args = (wire_text(queue, "queue"), wire_wait(wait))
         value = await self._ask("get_group", args)
@@ -310,16 +427,24 @@ class Transaction:
         """Return a block, to be entered with `async with`, that can be undone alone (GRP-21).
 
         Leaving it by an exception undoes what was done in it: received messages are back in the
-        queue, sends and begun dialogs vanish. Groups locked meanwhile stay locked. An error of a
-        verb is undone with it, and the transaction goes on; only where the whole transaction is
-        lost (deadlock victim, too old, connection lost) does it not.
+        queue, sends and new dialogs vanish. Groups that were locked meanwhile stay locked. An error
+        of a verb is undone with it, and the transaction goes on, unless all of it is lost (deadlock
+        victim, too old, connection lost).
+
+        Raises: nothing.
         """
         return Savepoint(self)
 
     # What savepoints need.
 
     async def set_savepoint(self) -> int:
-        """Set a savepoint; its number. Not for programs: `savepoint()` is."""
+        """Set a savepoint and return its number. For `savepoint()`, not for programs.
+
+        Raises:
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         self._last_savepoint += 1
         number = self._last_savepoint
         self._recording.event("savepoint", savepoint=number)
@@ -327,13 +452,22 @@ class Transaction:
         return number
 
     async def settle_savepoint(self) -> None:
-        """Wait for the answers to all that was asked; the first error, if any."""
+        """Wait for the answers to all that was asked.
+
+        Raises:
+            NoSuchTx: the transaction is over.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
+        """
         if self._latest is not None:
             await asyncio.wait([self._latest.future])
         self._check_open()
 
     async def roll_back_to(self, number: int) -> None:
-        """Undo all since a savepoint, and forget what failed since."""
+        """Undo everything since a savepoint, and forget what failed since.
+
+        Raises: nothing.
+        """
         if not self._open or self._tx is None:
             return
         self._recording.event("rollback_to", savepoint=number)
@@ -351,10 +485,16 @@ class Transaction:
     # The end.
 
     async def commit(self) -> None:
-        """Make it durable. Leaving the block does this; afterwards the transaction is over.
+        """Make the transaction durable, and end it. Leaving the block does this.
 
-        Raises the first error of any verb in it, `TransactionAborted` if the connection was lost
-        before the commit, `OutcomeUnknown` if it cannot be learned what became of it (REL-2).
+        Raises:
+            TransactionAborted: the connection was lost before the commit, or a cancelled receive
+                had messages already.
+            OutcomeUnknown: it cannot be learned whether the commit took effect (REL-2).
+            NoSuchTx: the transaction is over.
+            InvalidArgument: it was begun with `inspect`.
+            BrokerError: the first error of an earlier verb, and what every request may raise; see
+                `Session`.
         """
         if not self._open:
             raise NoSuchTx("this transaction is over")
@@ -377,9 +517,12 @@ class Transaction:
     def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
         """Undo everything. Leaving the block by an exception does this; it needs no answer.
 
-        If it has received, it is one of the rollbacks in a row that switch a queue off or park a
-        group (PSN-2, PBT-3), unless `counts=False`. An outcome says more: `Retry(after)`,
-        `Park(reason)`.
+        If the transaction has received, this is one of the consecutive rollbacks that switch a
+        queue off or park a group (PSN-2, PBT-3), unless `counts` is False. `outcome` says what is
+        to become of the group: `Retry(after)` or `Park(reason)`.
+
+        Raises:
+            InvalidArgument: `outcome` is neither.
         """
         if outcome is not None and not isinstance(outcome, Retry | Park):
             raise InvalidArgument(
@@ -407,7 +550,15 @@ class Transaction:
             self._link.rollback(self._tx, self._options(options, error))
 
     def ask_commit(self) -> "asyncio.Future[Any] | None":
-        """Write the commit, if there is anything to commit; its future. The transaction is over."""
+        """Write the commit and return its future, or None. For the SDK itself.
+
+        None means that there is nothing to commit.
+
+        The transaction is over.
+
+        Raises:
+            BrokerError: the first error of an earlier verb.
+        """
         self._open = False
         if self._failure is not None or not self._changed:
             self._recording.event("rollback", kind="ok")
@@ -425,7 +576,10 @@ class Transaction:
     def send_alone(
         self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
     ) -> "asyncio.Future[None]":
-        """The whole of a recorded `submit_send`, from arguments already checked."""
+        """Write a recorded `submit_send` from arguments that were checked, and return its future.
+
+        Raises: nothing.
+        """
         self._recording.sends(handle, message_type, body)
         self._recording.event("commit", kind="invoke")
         self._open = False
@@ -434,13 +588,16 @@ class Transaction:
         )
 
     def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """The whole of a recorded receive that is its own transaction, asked for already."""
+        """Record a receive that is its own transaction and was asked for already.
+
+        Raises: nothing.
+        """
         self._open = False
         self._recording.receives_alone(queue, asked)
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes further verbs."""
+        """Return whether further verbs are possible."""
         return self._open
 
     async def _refuse_late(self) -> None:

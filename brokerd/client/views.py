@@ -35,7 +35,12 @@ async def page(
     after: str | None = None,
     bodies: bool = False,
 ) -> ViewPage:
-    """One page. It may be short, or empty, and still not the last: look at `next`."""
+    """Return one page. It may be short, or empty, and still not be the last: see `next`.
+
+    Raises:
+        InvalidArgument: `where` is no mapping, or does not fit the view.
+        BrokerError: what every request may raise.
+    """
     options: dict[str, object] = {"limit": limit, "bodies": bodies, "after": after}
     if where is not None and not isinstance(where, Mapping):
         raise InvalidArgument(
@@ -60,7 +65,11 @@ async def rows(
     limit: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[dict[str, Any]]:
-    """Row after row, at most `limit`."""
+    """Yield row after row, at most `limit`.
+
+    Raises:
+        BrokerError: what `page` names.
+    """
     after, left = None, limit
     while left is None or left > 0:
         most = DEFAULT_ROWS if left is None else min(left, MOST_ROWS)

@@ -13,8 +13,12 @@ from brokerd.errors import InvalidArgument
 
 
 def as_wire(declared: object) -> Any:  # noqa: ANN401  # as deep as a declaration is
-    """What is declared, with the dates and times of TOML as they are written: the daemon then says
-    of which key they are no value."""
+    """Return a declaration with the dates and times of TOML as text.
+
+    The daemon then names the key for which they are no value.
+
+    Raises: nothing.
+    """
     if isinstance(declared, Mapping):
         return {key: as_wire(value) for key, value in declared.items()}
     if isinstance(declared, list | tuple):
@@ -34,7 +38,11 @@ def dialog_options(
     related_group: bytes | None,
     encryption: bool | None,
 ) -> dict[str, object]:
-    """The map of `begin_dialog`, with only what was given."""
+    """Return the map of `begin_dialog`, with only what was given.
+
+    Raises:
+        InvalidArgument, InvalidLifetime: an option has the wrong form.
+    """
     special = (broker_id, related_conversation, related_group, lifetime, encryption)
     if special == _NOTHING_SPECIAL:  # as nearly always
         check_dialog(contract, None, None)
@@ -73,7 +81,11 @@ def receive_args(
     wait_ms: int | None,
     groups: int = 1,
 ) -> tuple[object, ...]:
-    """The arguments of `receive`, checked (RCV-1)."""
+    """Return the arguments of `receive`, checked (RCV-1).
+
+    Raises:
+        InvalidArgument: an argument has the wrong form, or both selectors are given.
+    """
     check_receive(queue, max_messages, groups, named=(conversation or group) is not None)
     if conversation is not None and group is not None:
         raise InvalidArgument(
