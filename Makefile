@@ -102,11 +102,12 @@ cov: set-up ## the whole test suite with branch coverage, as text and in build/c
 fmt: set-up ## put the code into shape
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
-lint: set-up ## ruff, codespell, and the first words of docstrings
+lint: set-up ## ruff, codespell, and what docstrings have to say
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m tools.wording
 	@$(BIN)/ruff format --check .
 	@$(BIN)/codespell
+	@$(BIN)/python -m tools.raises
 
 types: set-up ## mypy, strict
 	@$(BIN)/mypy $(CODE)
