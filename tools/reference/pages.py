@@ -4,13 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.reference import commands, errors, events, exit_statuses, metrics, settings, views
+from tools.reference import (
+    commands,
+    errors,
+    events,
+    exit_statuses,
+    metrics,
+    python_api,
+    settings,
+    views,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DIRECTORY: Final = Path("docs/reference")
 PAGES: Final[dict[str, Callable[[], str]]] = {
     one.FILE: one.render
-    for one in (settings, commands, views, events, metrics, errors, exit_statuses)
+    for one in (settings, commands, python_api, views, events, metrics, errors, exit_statuses)
 }
 """File name to what makes its text."""
 

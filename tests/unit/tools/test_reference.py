@@ -6,11 +6,8 @@ from pathlib import Path
 
 import click
 import pytest
-from tools.reference import markdown
-from tools.reference.commands import every_command
-from tools.reference.errors import every_error
-from tools.reference.pages import DIRECTORY, PAGES, ROOT, stale, write
 
+import brokerd
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli.examples import EXAMPLES
 from brokerd.cli.keys import KEYS
@@ -21,6 +18,10 @@ from brokerd.process.exit_statuses import ROWS
 from brokerd.telemetry import logs
 from brokerd.telemetry.log_events import EVENTS
 from brokerd.telemetry.metric_names import METRICS
+from tools.reference import markdown, python_api
+from tools.reference.commands import every_command
+from tools.reference.errors import every_error
+from tools.reference.pages import DIRECTORY, PAGES, ROOT, stale, write
 
 TEXT = {name: render() for name, render in PAGES.items()}
 
@@ -96,6 +97,16 @@ def test_every_command_and_option_is_on_its_page() -> None:
         for one in command.params:
             if isinstance(one, click.Option) and not one.hidden:
                 assert one.opts[-1] in below, words
+
+
+def test_every_method_of_the_python_api_is_on_its_page() -> None:
+    for kinds in python_api.PARTS.values():
+        for kind in kinds:
+            for one in python_api.methods(kind):
+                assert section(TEXT["python.md"], f"{kind.__name__}.{one.name}")
+    named = {kind.__name__ for kinds in python_api.PARTS.values() for kind in kinds}
+    classes = {name for name in brokerd.__all__ if isinstance(getattr(brokerd, name), type)}
+    assert classes - named == {"BrokerError", "RemoteError", "Timer"}
 
 
 def test_every_command_is_in_one_group() -> None:
