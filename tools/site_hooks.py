@@ -2,7 +2,8 @@
 
 The Markdown of this repository links as it lies (`../config/east.toml`, `../../README.md`), so that
 it can be read in a checkout. On the site, Markdown of the top folder becomes pages below project/,
-and any other file is copied below project/files/.
+and any other file is copied below project/files/. A link to a folder leads to its index, and is
+plain text where there is none.
 
 Reads:  the Markdown of docs/ and of the top folder.      Calls: mkdocs, which calls this.
 Never:  hides a dead link: what does not exist is left as it is, and the strict build fails.
@@ -20,6 +21,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = PurePosixPath("docs")
 _LINK = re.compile(r"(?<=\]\()(?![a-z+]+:|#|<)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+_TO_FOLDER = re.compile(r"(?<!!)\[(?P<text>[^\]\n]*)\]\((?![a-z+]+:|#|<)(?P<path>[^)\s#]+)\)")
+_INDEXES = ("index.md", "README.md")
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
@@ -49,7 +52,16 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         here = PurePosixPath(page.file.src_uri).parent
         return os.path.relpath(_place(target), here) + (match["anchor"] or "")
 
-    return _LINK.sub(moved, markdown)
+    def without_folder(match: re.Match[str]) -> str:
+        target = _target(source, match["path"])
+        if target is None or not (ROOT / target).is_dir():
+            return match.group()
+        index = next((name for name in _INDEXES if (ROOT / target / name).is_file()), None)
+        if index is None or not target.is_relative_to(DOCS):
+            return match["text"]
+        return f"[{match['text']}]({match['path'].rstrip('/')}/{index})"
+
+    return _LINK.sub(moved, _TO_FOLDER.sub(without_folder, markdown))
 
 
 def _linked(source: PurePosixPath, text: str) -> Iterator[PurePosixPath]:

@@ -67,7 +67,13 @@ def _for_broker(run: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--older-than", metavar="DURATION", help="Only if in it for so long: 2h, 7d.")
 @click.option("--service", help="Only of this local service.")
 @click.option("--far-service", help="Only with this far service.")
-@click.option("--batch", type=click.IntRange(1, 10_000), default=1000, show_default=True)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 10_000),
+    default=1000,
+    show_default=True,
+    help="Endpoints looked at in one step.",
+)
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--reason", required=True, help="Why; it goes into the log.")
 @_for_broker

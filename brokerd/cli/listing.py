@@ -100,9 +100,13 @@ def listing(
     if aged:
         run = click.option("--older-than", metavar="DURATION", help="Such as 90s, 2h or 7d.")(run)
     run = click.option("--after", metavar="CURSOR", help="Go on where a page ended.")(run)
-    run = click.option("--limit", type=click.IntRange(1), default=DEFAULT_LIMIT, show_default=True)(
-        run
-    )
+    run = click.option(
+        "--limit",
+        type=click.IntRange(1),
+        default=DEFAULT_LIMIT,
+        show_default=True,
+        help="Show at most so many rows.",
+    )(run)
     run = click.option("--all", "everything", is_flag=True, help="All rows, page after page.")(run)
     run = click.option(
         "--where", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value."

@@ -176,7 +176,14 @@ def cure(*, name: str, error: int, description: str, **options: Any) -> None:  #
 
 @command.command(name="browse")
 @click.argument("queue")
-@click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Show at most so many messages.",
+)
 @click.option("--all", "everything", is_flag=True, help="Show all messages, however many.")
 @click.option("--no-bodies", is_flag=True, help="Show everything but the bodies.")
 @daemon_options

@@ -17,7 +17,14 @@ from brokerd.units import counted
 
 @click.command(name="receive")
 @click.argument("queue")
-@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
+@click.option(
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Receive at most so many messages.",
+)
 @click.option("--wait", type=SECONDS, default=0.0, help="Wait so many seconds.")
 @click.option("--conversation", type=GUID, help="Only of the dialog with this handle.")
 @click.option("--group", type=GUID, help="Only of this conversation group.")

@@ -97,6 +97,7 @@ def test_every_command_and_option_is_on_its_page() -> None:
         for one in command.params:
             if isinstance(one, click.Option) and not one.hidden:
                 assert one.opts[-1] in below, words
+                assert one.help, f"{words} {one.opts[-1]} has no help"
 
 
 def test_every_method_of_the_python_api_is_on_its_page() -> None:
