@@ -28,8 +28,8 @@ class Key(NamedTuple):
 
 
 _ROUTE: Final = (
-    Key("service", "of which service", "every one"),
-    Key("broker", "of which broker, a GUID; goes with service", "any"),
+    Key("service", "the service that the route is for", "every one"),
+    Key("broker", "the broker of that service, a GUID", "any"),
     Key("address", "TCP://HOST:PORT, LOCAL or TRANSPORT"),
     Key("mirror", "the other TCP://HOST:PORT of a mirrored broker", "none"),
     Key("lifetime", "how long the route holds: 90s, 7d", "for ever"),
@@ -55,14 +55,20 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("retention_limit.max_bytes", "their bytes", "no limit"),
         Key("retention_limit.policy", "at the limit: error, drop_oldest, archive", "error"),
         Key("retention_limit.archive", "the queue that policy archive moves to"),
-        Key("receive_ageing", "off, or the time in which what waits rises by a level", "off"),
-        Key("poison_handling", "on, off: do something about rollbacks in a row", "on"),
-        Key("poison_mode", "disable_queue, park: what is done about them", "disable_queue"),
-        Key("poison_threshold", "after how many of them", "5, with park 8"),
-        Key("poison_disconnects", "after how many connections cut in the middle", "20"),
-        Key("poison_backoff", "with park: wait of a group after its first one", "1s"),
+        Key(
+            "receive_ageing", "off, or the time in which a waiting message rises by a level", "off"
+        ),
+        Key("poison_handling", "on, off: whether consecutive rollbacks have consequences", "on"),
+        Key(
+            "poison_mode",
+            "disable_queue, park: what consecutive rollbacks lead to",
+            "disable_queue",
+        ),
+        Key("poison_threshold", "the number of consecutive rollbacks", "5, with park 8"),
+        Key("poison_disconnects", "the number of connections cut in a transaction", "20"),
+        Key("poison_backoff", "with park: wait of a group after its first rollback", "1s"),
         Key("poison_backoff_max", "with park: its longest wait", "5min"),
-        Key("activation.handler", "module:function that reads, started by load"),
+        Key("activation.handler", "module:function of the readers, which load starts"),
         Key("activation.status", "on, off", "on, where it is added later off"),
         Key("activation.max_readers", "readers at a time, 0 to 32767", "1"),
         Key("activation.run_as", "the principal it runs as", "owner"),
@@ -73,16 +79,18 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("activation.ramp_interval", "time between two starts under load", "5s"),
         Key("activation.initial_readers", "started at once, if there are as many groups", "1"),
         Key("activation.spare", "on, off: keep a process ready to be the next reader", "on"),
-        Key("activation.drain_wait", "how long a reader waits for more before it ends", "500ms"),
+        Key(
+            "activation.drain_wait", "how long a reader waits for messages before it ends", "500ms"
+        ),
     ),
     "service": (
         Key("queue", "the queue its messages come to"),
-        Key("contracts", "those it accepts dialogs on: a,b", "none", many=True),
+        Key("contracts", "the contracts it accepts dialogs on: a,b", "none", many=True),
     ),
     "priority": (
-        Key("contract", "dialogs on this contract", "ANY"),
-        Key("local_service", "of this local service", "ANY"),
-        Key("remote_service", "with this far service", "ANY"),
+        Key("contract", "only dialogs on this contract", "ANY"),
+        Key("local_service", "only dialogs of this local service", "ANY"),
+        Key("remote_service", "only dialogs with this far service", "ANY"),
         Key("level", "1 (lowest) to 10", "5"),
     ),
     "route": _ROUTE,
@@ -99,15 +107,15 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("activation_timeout", "repeat QUEUE_ACTIVATION if nobody receives for so long", "10s"),
     ),
     "broker": (
-        Key("default_encryption", "on, off: of dialogs that do not say", "on"),
-        Key("honor_priority", "on, off: send by level", "off"),
+        Key("default_encryption", "on, off: whether dialogs that do not say are encrypted", "on"),
+        Key("honor_priority", "on, off: whether messages are sent by priority", "off"),
     ),
     "endpoint": (
         Key("state", "started, stopped, disabled"),
         Key("listen", "all, or addresses: 127.0.0.1,::1", many=True),
         Key("port", "0 to 65535"),
-        Key("forwarding", "true, false: pass on what is for other instances"),
-        Key("forward_size_mb", "what may be on its way through, at most"),
+        Key("forwarding", "true, false: pass on messages for other instances"),
+        Key("forward_size_mb", "memory for messages that pass through, in MB"),
         Key("drain", "how long connections may finish: 2s"),
     ),
 }
@@ -156,15 +164,15 @@ def help_of(kind: str) -> str:
     """The keys for a help text."""
     width = max(len(key.name) for key in KEYS[kind])
     defaults = any(key.default for key in KEYS[kind])
-    lines = ["\b", "Keys, with what holds if they are left out:" if defaults else "Keys:"]
+    lines = ["\b", "Keys, with their defaults:" if defaults else "Keys:"]
     for key in KEYS[kind]:
         default = f"  [{key.default}]" if key.default else ""
         lines.append(f"  {key.name.ljust(width)}  {key.meaning}{default}")
     return "\n".join(lines)
 
 
-HOW: Final = """A VALUE is as in a file of objects, quotes may be left out; @FILE is the text of a
-file; a list may be written with commas (a,b)."""
+HOW: Final = """A VALUE is written as in a file of objects; quotes may be left out. @FILE stands for
+the text of a file, and a list may be written with commas (a,b)."""
 
 
 def _flat(said: Mapping[str, Any], under: str = "") -> Iterable[tuple[str, object]]:

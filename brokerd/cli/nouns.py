@@ -39,7 +39,7 @@ _LIVE: Final = {"route": "routes", "instance_route": "instance_routes"}
 """Kinds of which more is known than was declared, and the view that has it (RTE-57, RTE-65)."""
 
 
-_MORE: Final = {"queue": " activation=drop removes activation whole."}
+_MORE: Final = {"queue": " activation=drop removes the whole activation."}
 
 
 def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
@@ -113,6 +113,11 @@ def plural(kind: str) -> str:
     return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
 
+def _one(kind: str) -> str:
+    words = kind.replace("_", " ")
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
 def _noun(kind: str) -> click.Group:
     """The group of commands for one kind of objects."""
     group = click.Group(
@@ -124,7 +129,7 @@ def _noun(kind: str) -> click.Group:
 
 
 def _create(kind: str) -> click.Command:
-    text = f"Create one.\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+    text = f"Create {_one(kind)}.\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
 
     @click.command(name="create", help=text)
     @click.argument("name")
@@ -141,8 +146,8 @@ def _create(kind: str) -> click.Command:
 
 def _alter(kind: str) -> click.Command:
     text = (
-        "Alter one: what is said changes, the rest stays; KEY= without a value is the default "
-        f"again.{_MORE.get(kind, '')}\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+        f"Alter {_one(kind)}: only the keys that are named change. KEY= without a value sets a key "
+        f"to its default.{_MORE.get(kind, '')}\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
     )
 
     @click.command(name="alter", help=text)
@@ -171,7 +176,7 @@ def _alter(kind: str) -> click.Command:
 
 
 def _drop(kind: str) -> click.Command:
-    @click.command(name="drop", help="Drop one; refused while something needs it.")
+    @click.command(name="drop", help=f"Drop {_one(kind)}; refused while something needs it.")
     @click.argument("name")
     @_TERMINATE
     @daemon_options
@@ -186,7 +191,7 @@ def _drop(kind: str) -> click.Command:
 
 
 def _ls(kind: str) -> click.Command:
-    @click.command(name="ls", help="List those of a broker.")
+    @click.command(name="ls", help=f"List the {plural(kind)} of a broker.")
     @daemon_options
     @json_option
     def command(as_json: bool, **options: Any) -> None:  # noqa: ANN401
@@ -215,7 +220,7 @@ async def _list(kind: str, session: Session) -> list[dict[str, object]]:
 
 
 def _show(kind: str) -> click.Command:
-    @click.command(name="show", help="Show one as a file would declare it.")
+    @click.command(name="show", help=f"Show {_one(kind)} as a file declares it.")
     @click.argument("name")
     @daemon_options
     @json_option
