@@ -1,6 +1,6 @@
 """Hooks of the documentation site: what pages link to outside docs/ is published with them.
 
-The Markdown of this repository links as it lies (`../config/east.toml`, `../../README.md`), so that
+The Markdown of this repository links as it lies (`../config/east.toml`, `../README.md`), so that
 it can be read in a checkout. On the site, Markdown of the top folder becomes pages below project/,
 and any other file is copied below project/files/. A link to a folder leads to its index, and is
 plain text where there is none.
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = PurePosixPath("docs")
 _LINK = re.compile(r"(?<=\]\()(?![a-z+]+:|#|<)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _TO_FOLDER = re.compile(r"(?<!!)\[(?P<text>[^\]\n]*)\]\((?![a-z+]+:|#|<)(?P<path>[^)\s#]+)\)")
-_INDEXES = ("index.md", "README.md")
+_INDEXES = tuple(f"{stem}.md" for stem in ("index", "README"))
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
