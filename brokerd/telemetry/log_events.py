@@ -155,9 +155,9 @@ EVENTS: Final[dict[str, Event]] = {
             "started": "a program was started",
             "ended": "a program ended",
             "output": "what a program printed",
-            "survivors": "programs of an earlier run were found and adopted",
+            "survivors": "programs of an earlier run still run, and count until they end",
             "at_max": "a program was wanted while as many run as may",
-            "slot_held": "a slot is held by a program that has not ended",
+            "slot_held": "a process of an ended program still runs outside of its process group",
             "unknown_queue": "a daemon reported a queue that the file does not name",
         },
     ),
@@ -191,7 +191,7 @@ EVENTS: Final[dict[str, Event]] = {
         "An operator changed something; names who it was, and the state before and after.",
         {
             "enable": "delivery of a broker was switched on",
-            "disable": "delivery of a broker was switched off",
+            "disable": "delivery of a broker was switched off, perhaps by the daemon at opening its store",
             "error_conversations": "every dialog of a broker was ended with an error",
             "new_broker": "a broker took a new identifier",
             "clean_up": "endpoints were removed without telling their peers",
@@ -245,13 +245,13 @@ EVENTS: Final[dict[str, Event]] = {
         {
             "opened": "a store that could not be opened was opened",
             "refused": "a store cannot be opened, with the reason",
-            "replaced": "the store is another one than when it was last open",
+            "replaced": "another broker is in the place of the one that the instance remembers",
             "mirror": "the partner has the shared store open",
             "slow": "a commit waits for the disk (REL-34)",
             "quick_again": "commits are quick again",
             "full": "the disk has no room, and new messages are refused (REL-26)",
             "room_again": "the disk has room again",
-            "leftovers": "rows that are left over from ended dialogs are being removed",
+            "leftovers": "messages left over from ended dialogs are being deleted",
             "loss_accepted": "an operator accepted the loss of a part of the store",
         },
     ),
@@ -291,16 +291,16 @@ EVENTS: Final[dict[str, Event]] = {
         },
     ),
     "broker.lost_messages": Event(
-        "An error arrived for a dialog from which no program here will receive it; messages that "
-        "were not acknowledged may be lost (PBT-4).",
+        "A dialog failed after the application had ended its side; the other side lacks these "
+        "messages (PBT-4).",
     ),
     "broker.lingering_dialogs": Event(
         "Dialogs that ended or failed on one side have not been ended on the other for a long "
         "time (PBT-5).",
     ),
     "broker.history_lost": Event(
-        "A peer has forgotten messages that it acknowledged: its store is older than it was "
-        "(REL-15).",
+        "One side of a dialog no longer has what it acknowledged, since its store is of an earlier "
+        "time; both sides get an error (REL-15).",
     ),
     "broker.event_notification": Event(
         "Event notifications of this instance.",
