@@ -191,7 +191,7 @@ EVENTS: Final[dict[str, Event]] = {
         "An operator changed something; names who it was, and the state before and after.",
         {
             "enable": "delivery of a broker was switched on",
-            "disable": "delivery of a broker was switched off, perhaps by the daemon at opening its store",
+            "disable": "delivery of a broker was switched off, by an operator or by the daemon",
             "error_conversations": "every dialog of a broker was ended with an error",
             "new_broker": "a broker took a new identifier",
             "clean_up": "endpoints were removed without telling their peers",
