@@ -69,6 +69,12 @@ def test_the_help_of_every_command_ends_with_the_exit_statuses(capsys: Capture) 
         assert out.endswith(" ".join(HELP.split())), words
 
 
+def test_the_help_of_a_command_shows_examples(capsys: Capture) -> None:
+    assert main(["queue", "alter", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Examples:\n    brokerd queue alter orders_q status=off\n" in out
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -195,6 +201,14 @@ def test_config_check_refuses_files_that_a_start_would_refuse(
     told = capsys.readouterr().err
     assert f"{data_dir} has mode 0775: others may write to it; chmod go-w {data_dir}" in told
     assert f"{data_dir}/main.db is a symbolic link" in told
+
+
+def test_config_show_says_what_settings_mean_if_it_is_asked_to(capsys: Capture) -> None:
+    assert main(["config", "show", "--explain", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert all(row["meaning"] for row in rows)
+    assert main(["config", "show", "--json"]) == 0
+    assert "meaning" not in capsys.readouterr().out
 
 
 def test_config_show_names_every_origin(
