@@ -198,20 +198,33 @@ class MessageValue(Struct, frozen=True, array_like=True):
     """A received message, in the order of its fields on the wire (CLP-36)."""
 
     handle: bytes
+    """Handle of the dialog, to answer on."""
     conversation_id: bytes
+    """Id of the conversation, the same on both sides; for logs."""
     group_id: bytes
+    """Conversation group: the key for state."""
     sequence: int
+    """Position in its dialog and direction, from 0; -1 for an Error, -2 for a timer."""
     message_type: str
+    """Name of the message type."""
     body: bytes | None
+    """None = there is none."""
     service: str
+    """Service at this side."""
     contract: str
+    """Name of the contract."""
     queuing_order: int
+    """Rises in a queue and is never used again."""
     priority: int
+    """Level of the dialog, 1 to 10."""
     enqueued_at: int
-    """UTC microseconds."""
+    """UTC microseconds since 1970."""
     delivery_count: int
+    """How often it was received and rolled back since the daemon started."""
     message_id: bytes
+    """Stays the same when the message is sent again on another dialog."""
     validation: str
+    """How the body was checked: E (empty), N (not), X (XML) or J (JSON)."""
     timer_name: str | None = None
     """Name of a named conversation timer that is due (PBT-23)."""
 

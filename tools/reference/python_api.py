@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 import brokerd
 from brokerd.app.app import App
 from brokerd.app.contract import Contract
@@ -92,13 +94,20 @@ def _class(kind: type) -> Iterator[str]:
         definition = _definition(constructor)
         yield fenced([_signature(definition, kind.__name__)], "python")
         yield from _docstring(ast.get_docstring(definition) or "")
-    fields = {name: text for name, text in field_docs(kind).items() if text and name[0] != "_"}
+    fields = {name: text for name, text in _fields(kind).items() if text and name[0] != "_"}
     if fields:
         rows = [(code(name), prose(text)) for name, text in fields.items()]
         yield table(("Field", "Meaning"), rows)
     for one in methods(kind):
         owner = "Session" if kind is VerbSession else kind.__name__
         yield from _function(one, f"{owner}.{one.name}", level=4)
+
+
+def _fields(kind: type) -> dict[str, str]:
+    """Those of a value also where a class below the public one declares them."""
+    declared = kind.__mro__ if issubclass(kind, msgspec.Struct) else (kind,)
+    owners = [one for one in reversed(declared) if one.__module__.startswith("brokerd.")]
+    return {name: text for one in owners for name, text in field_docs(one).items()}
 
 
 _MADE_BY_PROGRAMS: Final = frozenset({"App", "Contract", "End", "FileRecorder", "Park", "Retry"})
