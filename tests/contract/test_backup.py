@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 import sqlite3
 from contextlib import closing
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from brokerd.errors import BackupFailed, StoreDamaged
+from brokerd.storage import backup
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
 from brokerd.storage.verifying import verify
@@ -167,3 +169,31 @@ async def test_what_a_killed_backup_left_goes_with_the_next_one(store, tmp_path)
     assert elsewhere.read_text() == "precious"
     await store.backup(there / "second.db")
     assert not being_written.exists()
+
+
+@pytest.mark.rule("MAN-11")
+async def test_a_backup_that_is_being_written_is_left_to_its_writer(store, tmp_path, monkeypatch):
+    copy, seen = backup._copy, []
+
+    def beside_another(source, aside):
+        copy(source, aside)
+        if not seen:
+            seen.append(aside)
+            backup.backup(source, tmp_path / "second.db")  # it clears up before it begins
+
+    monkeypatch.setattr(backup, "_copy", beside_another)
+    target = tmp_path / "first.db"
+    await store.backup(target)
+    assert verify(target) == verify(tmp_path / "second.db") == []
+    assert seen[0].name == ".first.db.brokerd-backup"
+    assert not seen[0].exists()
+
+
+@pytest.mark.rule("MAN-11")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
+async def test_what_the_backup_of_another_user_left_stays(store, tmp_path):
+    left = tmp_path / ".old.db.brokerd-backup"
+    left.write_bytes(b"half a copy")
+    os.chown(left, 65_534, -1)
+    await store.backup(tmp_path / "copy.db")
+    assert left.exists()

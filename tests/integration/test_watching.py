@@ -147,6 +147,7 @@ async def test_error_events_come_in_the_order_of_their_numbers(
     rows = await session.view("error_events")
     numbers = [row["number"] for row in rows]
     assert numbers == list(range(1, len(rows) + 1))
+    assert {(row["code"], row["reason"]) for row in rows} == {(42, "sold out")}
     assert 10 < len(rows) <= KEPT  # so that numbers are not sorted as texts
     page = await session.view_page("error_events", limit=9)
     (first, *_) = (await session.view_page("error_events", after=page.next)).rows
