@@ -5,6 +5,7 @@ import fcntl
 import os
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -173,7 +174,8 @@ async def test_what_a_killed_backup_left_goes_with_the_next_one(store, tmp_path)
 
 @pytest.mark.rule("MAN-11")
 async def test_a_backup_that_is_being_written_is_left_to_its_writer(store, tmp_path, monkeypatch):
-    copy, seen = backup._copy, []
+    seen: list[Path] = []
+    copy = backup._copy
 
     def beside_another(source, aside):
         copy(source, aside)

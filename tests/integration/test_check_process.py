@@ -89,9 +89,10 @@ def run(test: Callable[[Checks], Awaitable[None]], limits: Limits = SHORT) -> No
 @pytest.mark.rule("OBJ-61")
 def test_a_body_fits_or_the_verdict_says_where_it_does_not() -> None:
     async def test(checks: Checks) -> None:
-        assert checks.pid is None  # it is started when it is needed
+        started = [checks.pid is not None]
         assert await checks.verdict(*FITS) == Verdict(Outcome.FIT)
-        assert checks.pid is not None
+        started.append(checks.pid is not None)
+        assert started == [False, True]  # it is started when it is needed
         refused = await checks.verdict(*UNFIT)
         assert refused.outcome is Outcome.UNFIT
         assert "required property" in refused.text

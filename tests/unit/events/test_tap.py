@@ -129,7 +129,10 @@ def test_what_went_wrong_with_a_dialog_is_kept(event: str, level: str, kept: boo
 @pytest.mark.rule("VIEW-16", "MON-20")
 def test_a_description_is_a_reason_where_no_other_is_given() -> None:
     events = ErrorEvents(SystemClock())
-    lost = {"conversation_id": bytes(16).hex(), "description": "sold out"}
+    lost: dict[str, object] = {
+        "conversation_id": bytes(16).hex(),
+        "description": "sold out",
+    }
     events.take(logs.LOST_MESSAGES, lost)
     events.take(logs.LOST_MESSAGES, {**lost, "reason": "ended"})
     assert [row["reason"] for row in events.rows()] == ["sold out", "ended"]
