@@ -44,24 +44,6 @@ MADE_UP = frozenset(
     }
 )
 """Files of the reader's own, in examples."""
-ELSEWHERE = frozenset(
-    {
-        *(
-            f"reference/{name}.md"
-            for name in (
-                "commands",
-                "errors",
-                "events",
-                "exit-statuses",
-                "metrics",
-                "settings",
-                "views",
-            )
-        ),
-        *(f"internals/{name}.md" for name in ("README", "layout", "style")),
-    }
-)
-"""Pages that are made by other changes, by the ends of their paths."""
 CALL = re.compile(r"(?<!install )\bbrokerd((?: [a-z][a-z-]*)+)([^`\n;]*)")
 OPTION = re.compile(r"(?<=[\s\[(])--[a-z][a-z-]*")
 
@@ -109,13 +91,8 @@ def strings(path: Path) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_names_files_that_exist(path: Path) -> None:
     named = set(NAMED.findall(path.read_text())) - MADE_UP
-    missing = {one for one in named if above(one) not in files() and not is_elsewhere(path, one)}
+    missing = {one for one in named if above(one) not in files()}
     assert missing == set()
-
-
-def is_elsewhere(path: Path, name: str) -> bool:
-    """Whether a link of that document leads to a page that another change makes."""
-    return "/".join((path.parent / name).resolve().parts[-2:]) in ELSEWHERE
 
 
 def test_docstrings_and_comments_name_files_that_exist() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brokerd.config.loading import Settings, _sections, altered_endpoint, effective, load
+from brokerd.config.loading import Settings, altered_endpoint, effective, load, sections
 from brokerd.config.settings import Authentication, Encryption, Endpoint, EndpointState
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.objects.declarations import parse
@@ -322,7 +322,7 @@ WRONG_ANYWHERE = [
 ]  # fmt: skip
 """Values that no key may have."""
 EVERY_KEY = [
-    f"{section}.{key}" for section, kind in _sections().items() for key in kind.__struct_fields__
+    f"{section}.{key}" for section, kind in sections().items() for key in kind.__struct_fields__
 ]
 MAY_BE_EMPTY = {"clients.listen", "log.file", "log.metrics_dir", "mirroring.directory"}
 """Empty text is their default."""
