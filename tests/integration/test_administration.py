@@ -977,7 +977,7 @@ async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Pl
     disabling = place.daemon.loop.create_task(other.admin.disable())
     await place.daemon.pass_time(1)
     sends = [other.submit_send(handle, b"%d" % number, "Ask") for number in range(5)]
-    cancelled = place.daemon.loop.create_task(other.transaction().receive("desk", wait=30))
+    cancelled = place.daemon.loop.create_task(other.transaction().receive("spare", wait=30))
     await place.daemon.pass_time(1)
     cancelled.cancel()
     held = other.transaction()
@@ -989,6 +989,7 @@ async def test_what_was_held_back_is_taken_in_the_order_it_was_written(place: Pl
     for one in sends:
         await one
     assert [one.body for one in await receiving] == [b"answer"]
+    assert not place.daemon.broker.queues["spare"].waiting, "it was cancelled"
     await held.commit()
     rows = await place.main.view("transmission_queue", where={"message_type_name": "Ask"})
     sequences = [row["message_sequence_number"] for row in rows]
