@@ -205,13 +205,16 @@ class QueueState:
 
     @property
     def oldest_at(self) -> Instant | None:
-        """When the oldest message of an unlocked group was enqueued; None = there is none.
+        """Enqueue time of the oldest ready message, or None if no message is ready.
 
-        Where none is in memory, as after a start, the store says it of all that wait."""
-        for entry in self._heap:
-            group = entry[2]
-            if group.entry is entry and group.ready:
-                return oldest_at(group)
+        Locked groups do not count. If no group is in memory, as after a start, the time comes from
+        what the store says of all waiting messages."""
+        # All of the heap: its first group is the one to be received next, by priority, and groups
+        # that have left stay in it until they come up.
+        groups = (entry[2] for entry in self._heap if entry[2].entry is entry and entry[2].ready)
+        first = min(map(oldest_at, groups), default=None)
+        if first is not None:
+            return first
         return self.past.since if self.ready_count else None
 
     def ready_groups(self, most: int) -> int:

@@ -138,6 +138,21 @@ FAR: dict[str, Any] = {
 }
 
 
+@pytest.mark.rule("VIEW-4")
+@scenario
+async def test_the_oldest_message_counts_whatever_its_level(
+    daemon: Daemon, session: Session
+) -> None:
+    await talk(session, b"old")
+    await daemon.pass_time(30)
+    await priority(session, "urgent", 9, local_service="urn:shop")
+    (before,) = await session.view("service_queues", where={"name": "shop"})
+    await talk(session, b"new")
+    (after,) = await session.view("service_queues", where={"name": "shop"})
+    assert bodies(await take(session, "shop")) == [b"new"]  # a higher level comes first
+    assert after["oldest_ready_at"] == before["oldest_ready_at"]
+
+
 async def arrivals(daemon: Daemon, count: int) -> list[bytes | None]:
     found: list[bytes | None] = []
     async with await daemon.session(broker="far") as far:

@@ -10,7 +10,7 @@ dialogs in one boxcar is stored first is left open, and would decide what a late
 
 import re
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +29,8 @@ from tests.model.machine import Machine
 
 PROGRAMS = 60
 STEPS = 40
+SHORT = 0.2
+"""Share of the steps after which a dialog of one message is held."""
 DRAWN = re.compile(
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b|\b[0-9a-f]{8}\b"
 )
@@ -36,8 +38,13 @@ DRAWN = re.compile(
 KEYS = frozenset({"endpoint_key", "next_endpoint_key"})
 LEFT_OUT = frozenset(
     {"body_hash", "incarnation", "instance_id"}  # drawn, or made of what is drawn
-    | {"peak_memory", "last_duration"}  # of this process
-    | {"oldest_ready_at"}  # of one of the oldest groups, whichever the heap has first
+    | {"next_queuing_order"}  # numbers that a short dialog does not draw
+    # A crash may come before a clean-up that the other path did not need.
+    | {"clean_ups_resumed_total", "done_total", "flushes", "writes_total"}
+    # What depends on which messages are in memory, which no rule says. After a start, the general
+    # path brings some in by looking up the handle of a short dialog.
+    | {"paged", "oldest_ready_at", "last_activity_at", "rows_written_total"}
+    | {"peak_memory", "last_duration", "data_dir"}  # of this process
 )
 ORDER = "queuing_order"
 
@@ -126,9 +133,23 @@ def _play(machine: Machine, dice: Random) -> dict[str, Any]:
         machine.some_dialogs(first=pairs, small=dice.random() < 0.3, seldom=seldom)
         for _ in range(STEPS):
             machine.next(dice=dice.randbytes(BYTES))
+            if dice.random() < SHORT:
+                short_dialog(machine, dice)
         return seen(machine)
     finally:
         machine.teardown()
+
+
+def short_dialog(machine: Machine, dice: Random) -> None:
+    """Begin, send on and end a dialog in one request, which the machine itself never does."""
+    idle = [one for one in machine.idle() if one not in machine.driver.txs]
+    if not idle:
+        return
+    client, pair = dice.choice(idle), dice.randrange(8)
+    begin = machine._begin_dialog(client, pair, 0, None)
+    handle = begin[0][1]["handle"]
+    send = machine._send(client, [handle], dice.choice((0, 3)), begun=pair)
+    machine._transact(client, [begin, send, machine._end([handle], 0)])
 
 
 def seen(machine: Machine) -> dict[str, Any]:
@@ -146,15 +167,16 @@ def seen(machine: Machine) -> dict[str, Any]:
 
 
 def dump(path: Path, numbered: Numbered) -> Iterator[tuple[str, list[Any]]]:
-    """Every table of a store and its rows."""
+    """Yield every table of a store with its rows; shelves belong to the table of messages."""
+    found = defaultdict[str, list[Any]](list)
     with closing(sqlite3.connect(path)) as store:
         store.row_factory = sqlite3.Row
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
         for (table,) in store.execute(tables).fetchall():
-            yield (
-                table,
-                numbered.rows([dict(row) for row in store.execute(f"SELECT * FROM {table}")]),
-            )
+            name = "queue_messages" if table.startswith("shelf_") else table
+            found[name] += [dict(row) for row in store.execute(f"SELECT * FROM {table}")]
+    for name, rows in found.items():
+        yield name, numbered.rows(rows)
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
