@@ -1,7 +1,7 @@
-"""Whether the receiving side takes a plain message, asked for many messages at a time.
+"""Whether the receiving side accepts an ordinary message, checked for many messages at a time.
 
 Reads: the broker's message types.      Calls: broker.checks.
-Never: says why not: whoever is told no takes the general way, which knows.
+Never: gives a reason: a message that is not accepted takes the general path, which finds it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class Accepting:
-    """Remembers the kind of message that was accepted last, within one turn of the loop."""
+    """The check, which remembers the kind of message accepted last, within one turn of the loop."""
 
     __slots__ = ("_accepted", "_broker", "_checked")
 
     def __init__(self, broker: Broker, *, checked: bool = False) -> None:
-        """`checked`: bodies that are checked beside the loop may have their verdict by now."""
+        """Create the check. `checked`: bodies checked by the checking process may have their
+        verdict now."""
         self._broker = broker
         self._checked = checked
         self._accepted: object = None
@@ -30,7 +31,7 @@ class Accepting:
     def accepts(
         self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
     ) -> bool:
-        """Whether a message can go on the queue without further ado (OBJ-18, OBJ-29)."""
+        """Return whether a message can be enqueued without waiting for a check (OBJ-18, OBJ-29)."""
         terms = (contract, message_type, from_initiator, body is None)
         if terms == self._accepted:
             return True
@@ -42,7 +43,7 @@ class Accepting:
         kind = known.get(message_type)
         if kind is not None and body is not None and broker.inspection.concerns(kind, len(body)):
             if not self._checked or broker.inspection.overrun(kind, body):
-                return False  # the general way waits for the verdict
+                return False  # the general path waits for the verdict
             judge = broker.inspection.judge
         if refuse_message(
             contract, message_type, body, known=known, from_initiator=from_initiator, judge=judge

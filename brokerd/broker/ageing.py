@@ -1,11 +1,11 @@
-"""Ageing: who waits long at a queue is chosen before its level would have it (PBT-16).
+"""Ageing: groups that wait long at a queue are chosen ahead of their level (PBT-16).
 
 Reads: the clock.      Calls: nothing.
-Never: changes a level that anybody sees, or the order within a group; it counts for choosing only.
+Never: changes a level that others see, or the order within a group; it only affects the choice.
 
 A group gains one level for each interval that its oldest message has waited, up to the highest
-level there is. From there on the oldest message decides (GRP-15), so a group is chosen after ten
-intervals however many others come. A queue without the option has none of this.
+level. From then on the oldest message decides (GRP-15), so a group is chosen after ten intervals
+at the latest, however many others come. A queue without the option has no ageing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""
 _LEAST: Final = 1000
-"""Groups that are watched before it is asked which of them are gone."""
+"""The least number of watched groups at which those locked or emptied are dropped."""
 
 
 class Ageing:
     """How levels rise at one queue, and which groups in memory are about to rise."""
 
     def __init__(self, interval: int, now: Callable[[], Instant]) -> None:
-        """`interval` in microseconds."""
+        """Create the ageing of a queue; `interval` in microseconds."""
         self._interval = interval
         self._now = now
         self._due: list[tuple[int, int, Group]] = []
@@ -38,11 +38,11 @@ class Ageing:
         self._most = _LEAST
 
     def level(self, level: int, since: int) -> int:
-        """What a level has become for who waits since then."""
+        """Return what a level has risen to for a message that has waited since `since`."""
         return min(HIGHEST, level + max(0, self._now() - since) // self._interval)
 
     def watch(self, group: Group) -> None:
-        """The group waits to be chosen: see to it that it rises in time."""
+        """Watch a group that waits to be chosen, so that `risen` returns it in time."""
         if group in self._watched:
             return
         waited = max(0, self._now() - oldest_at(group))
@@ -54,7 +54,7 @@ class Ageing:
             self._forget_those_gone()
 
     def risen(self) -> Iterator[Group]:
-        """Groups that have a higher level by now, unless they were locked or emptied since."""
+        """Return the groups that have risen by now, unless they were locked or emptied since."""
         now = self._now()
         while self._due and self._due[0][0] <= now:
             _, _, group = heappop(self._due)
@@ -63,7 +63,7 @@ class Ageing:
                 yield group
 
     def _forget_those_gone(self) -> None:
-        """Groups that were locked or emptied are watched anew when they wait again."""
+        """Drop groups that were locked or emptied; they are watched again when they wait again."""
         self._due = [due for due in self._due if due[2].entry is not None]
         heapify(self._due)
         self._watched = {group for _, _, group in self._due}
@@ -71,5 +71,5 @@ class Ageing:
 
 
 def oldest_at(group: Group) -> Instant:
-    """When the message was enqueued that has waited longest at the head of a conversation."""
+    """Return the enqueue instant of the oldest message at the head of a conversation."""
     return min(live.ready[0].enqueued_at for live in group.ready.values())

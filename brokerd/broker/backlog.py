@@ -1,12 +1,11 @@
-"""Messages of a queue that are in the store only, and how they come into memory (design D4).
+"""The backlog of a queue: messages that are only in the store, and how they are loaded (design D4).
 
 Reads: the store.      Calls: storage (through the functions it is given), the queue's window.
-Never: takes messages or wakes anybody; `queues.py` does, with what enters here.
+Never: dequeues messages or wakes waiters; `queues.py` does, with what is loaded here.
 
-For each level there is a cursor: what was published up to it has been in the window. Beyond it
-are the messages counted here, save those that came in out of turn because a receive needed the
-whole of their group. A message whose commit is under way is never taken from the store, however
-early it can be read there.
+Each level has a cursor: everything published up to it has been in the window. Behind the cursor
+is the backlog, except messages that were loaded out of turn because a receive needed its whole
+group. A message whose commit is under way is never loaded, even if it can be read already.
 """
 
 from __future__ import annotations
@@ -47,46 +46,46 @@ if TYPE_CHECKING:
     from brokerd.storage.store import QueuePage
 
 LEAST = 32
-"""Messages of a conversation that are brought in together at least."""
+"""The least number of messages of a conversation that are loaded together."""
 AT_ONCE = 4
-"""Conversations that are read at a time before a receive asks for them."""
+"""How many conversations are loaded ahead of their receives at a time."""
 AHEAD = 256
-"""Messages of a conversation that are brought in at most before a receive asks for them."""
+"""The greatest number of messages of a conversation that are loaded ahead of a receive."""
 
 Place = tuple[int, int]
 """Queuing order and sequence of a message of a conversation."""
 
 
 Found = Sequence[tuple["Live", Sequence["QueueRow"]]]
-"""Conversations with rows of theirs."""
+"""Conversations, each with rows of its messages."""
 Enter = Callable[[Found], Iterable["Group"]]
-"""Puts all of the rows into the window; the groups that may have more for somebody now."""
+"""Adds the rows to the window; returns the groups that may have something new for a waiter."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where one queue's messages beyond the window are read, and what they are tied to."""
+    """The functions that read one queue's backlog, and what its messages belong to."""
 
     page: Callable[[int, int, int, int], Awaitable[QueuePage]]
     """(priority, after order, limit, bytes) to rows, by queuing order."""
     page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[QueuePage]]
     """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
     tally: Callable[[EndpointKey, int, Set[int]], Awaitable[Tally]]
-    """(endpoint, after order, but) to how many rows it has; none that comes after the call."""
+    """(endpoint, after order, orders to exclude) to its row counts, as of the call."""
     tallies: Callable[[Mapping[EndpointKey, Set[int]], int], Awaitable[Mapping[EndpointKey, Tally]]]
-    """(endpoints with orders that do not count, after order) to how many rows most of them have."""
+    """(endpoints with orders to exclude, after order) to row counts; slow ones may be missing."""
     complete_groups: Callable[[Collection[Live]], Awaitable[None]]
-    """Learn of which of the groups of these every endpoint is in memory (`Group.whole`)."""
+    """Marks groups of these endpoints as whole if all are in memory (`Group.whole`)."""
     hold: Callable[[set[EndpointKey]], Awaitable[Mapping[EndpointKey, Live]]]
-    """Those of the endpoints that exist, in memory and pinned once each."""
+    """Loads and pins these endpoints, each once; returns those that exist."""
     damaged: Callable[[Live, int, MessageId], None]
-    """Told order and id of a message in the window whose body is not the one written (REL-6)."""
+    """Called with the order and id of a message in the window whose body fails its hash (REL-6)."""
     members: Callable[[Group], Awaitable[list[Live]]]
-    """All endpoints of a locked group, in memory."""
+    """Loads and returns all endpoints of a locked group."""
     spawn: Spawn
 
 
 class Beyond:
-    """What is beyond the window of one queue."""
+    """The backlog of one queue."""
 
     def __init__(
         self,
@@ -103,12 +102,12 @@ class Beyond:
         self._enter_window = enter
         self._entered = entered
         self.damaged = source.damaged
-        self._counts: dict[int, int] = {}  # of each level, never below 0
+        self._counts: dict[int, int] = {}  # by level, never below 0
         self.total = 0
-        """How many messages are here, of all levels."""
+        """Number of messages in the backlog, of all levels."""
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
-        self._since: dict[int, int] = {}  # when the first of a level was enqueued, or before
+        self._since: dict[int, int] = {}  # when its first message was enqueued, or before
         self.ageing: Ageing | None = None
         """How the levels rise with time, if they do (PBT-16)."""
         self._ahead: defaultdict[int, OutOfTurn] = defaultdict(OutOfTurn)
@@ -116,31 +115,32 @@ class Beyond:
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
         self.fired: set[EndpointKey] = set()
-        """Conversations with a DialogTimer message here, which comes before all (RCV-8)."""
+        """Conversations with a DialogTimer message in the backlog, which comes first (RCV-8)."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is here, nor on its way here."""
+        """Whether the backlog is empty and no commit under way adds to it."""
         return not self.total and not any(self._coming.values())
 
     def _count_on(self, level: int, count: int) -> int:
-        """So many messages of a level more, or fewer, are here; how many these are now."""
+        """Add to the number of messages of a level; return the new number."""
         self.total += count
         now = self._counts[level] = self._counts.get(level, 0) + count
         return now
 
     def came_in(self, live: Live, orders: Collection[int]) -> None:
-        """Messages of another queue went straight into the window: none is to be read again."""
+        """Note messages that came to the window from another queue: they are not to be read
+        again."""
         self._ahead[live.endpoint.priority].add(live.endpoint.key, orders)
 
     def holds(self, level: int) -> bool:
-        """Whether a new message of this level has to follow one that is not in memory."""
+        """Return whether a new message of this level has to follow one that is not in memory."""
         if self.total and self._counts.get(level):
             return True
         return bool(self._coming) and bool(self._coming.get(level))
 
     def outranks(self, level: int, order: int) -> bool:
-        """Whether something here may have to be received before a message of that rank."""
+        """Return whether some message of the backlog may come before a message of that rank."""
         for other, count in self._counts.items():
             if count:
                 risen = self._risen(other)
@@ -149,29 +149,31 @@ class Beyond:
         return False
 
     def _risen(self, level: int) -> int:
-        """What a level counts for choosing, by how long its first message here may have waited."""
+        """Return the rank of a level with ageing, by how long its first message may have waited."""
         ageing = self.ageing
         return level if ageing is None else ageing.level(level, self._since.get(level, 0))
 
-    # What happens to messages.
+    # Changes of the backlog.
 
     def recovered(self, level: int, count: int, since: int) -> None:
-        """After opening the store: that many messages of a level, the first enqueued then."""
+        """Count messages that the store had at the start; `since`: when the first was enqueued."""
         self._count_on(level, count)
         self._since[level] = since
 
     @property
     def since(self) -> Instant | None:
-        """When the oldest message here was enqueued, or somewhat before; None = not known."""
+        """When the oldest message of the backlog was enqueued, or before; None = unknown."""
         known = [self._since.get(level, 0) for level, count in self._counts.items() if count]
         return Instant(min(known)) if known and all(known) else None
 
     def joining(self, row: QueueRow) -> None:
-        """A message that stays beyond the window has joined the commit pipeline."""
+        """Note that a message of the backlog has joined the commit pipeline."""
         self._coming.setdefault(row.priority, set()).add(row.queuing_order)
 
     def published(self, live: Live, row: QueueRow) -> bool:
-        """It is durable. False: those behind it are in memory, so it belongs there too."""
+        """Count a message that has become durable.
+
+        Return False if messages behind it are in the window, where it then belongs."""
         level, order = row.priority, row.queuing_order
         self._coming[level].discard(order)
         if order <= self._cursor.get(level, 0):
@@ -186,16 +188,17 @@ class Beyond:
         return True
 
     def deleted(self, row: QueueRow) -> None:
-        """It was deleted unread while its commit was under way."""
+        """Note that a message was dropped unread while its commit was under way."""
         self._coming[row.priority].discard(row.queuing_order)
 
     def passed(self, level: int, order: int) -> None:
-        """A message went into the window directly: nothing of its level is missing before it."""
+        """Advance the cursor past a message that entered the window directly, if no message of its
+        level is missing before it."""
         if not (self.total and self._counts.get(level)) and order > self._cursor.get(level, 0):
             self._cursor[level] = order
 
     def drop(self, live: Live) -> int | None:
-        """Forget an endpoint's messages, which are deleted; how many, None = nobody has counted."""
+        """Forget an endpoint's messages, which are deleted. Return their number; None = unknown."""
         count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
@@ -204,9 +207,10 @@ class Beyond:
         return count
 
     def _catch_up(self, level: int) -> None:
-        """Where nothing of a level is here, all of it that was published has been in the window.
+        """Advance the cursor of a level without a backlog: all it published has been in the window.
 
-        Else each message that overtakes those which nobody receives would be known for ever."""
+        Otherwise the orders of messages loaded out of turn, past ones that nobody receives, would
+        be kept for ever."""
         ahead = self._ahead[level]
         if not ahead.orders or self._counts.get(level):
             return
@@ -217,10 +221,10 @@ class Beyond:
             self._cursor[level] = max(self._cursor.get(level, 0), last)
             ahead.forget(last)
 
-    # Into memory.
+    # Loading.
 
     def fetch(self, resume: Resume | None = None) -> None:
-        """Bring the next page in, unless that is under way; then call `resume`."""
+        """Load the next page, unless that is under way; then call `resume`."""
         if resume is not None:
             self._waiters.append(resume)
         if not self._paging:
@@ -237,15 +241,15 @@ class Beyond:
         *,
         but: Container[Live],
     ) -> None:
-        """Bring in what a receive of so many messages and bytes of a group takes (RCV-7).
+        """Load what a receive of up to `limit` messages and `size` bytes of a group takes (RCV-7).
 
-        `only`: of one conversation of it (RCV-5). `but`: not of these."""
+        `only`: load of this conversation alone (RCV-5). `but`: not of these conversations."""
         self._source.spawn(self._complete(group, limit, size, only, resume, but=but))
 
     def look_ahead(self, lives: Sequence[Live], limit: int) -> None:
-        """Bring in what receives of so many messages will take of these conversations next.
+        """Load what receives of up to `limit` messages will take of these conversations next.
 
-        Those receives then find it here, and the store is read while others are under way."""
+        Those receives then need not wait, and the store is read while others are under way."""
         limit, room = min(limit, AHEAD), AT_ONCE - len(self._filling)
         for live in lives:
             if room <= 0:
@@ -256,7 +260,7 @@ class Beyond:
                 room -= 1
 
     def count(self, live: Live, resume: Resume) -> None:
-        """Learn how many messages of an endpoint are here (`Live.beyond`)."""
+        """Count the messages of an endpoint in the backlog (`Live.beyond`)."""
         self._source.spawn(self._count(live, resume))
 
     async def _bring_in(self) -> None:
@@ -278,7 +282,7 @@ class Beyond:
         page = await self._source.page(
             level, self._cursor.get(level, 0), self._page_messages, self._page_bytes
         )
-        if page.end is None:  # what was counted cannot be read: it is gone
+        if page.end is None:  # the counted messages are gone from the store
             self._count_on(level, -min(before, self._counts[level]))
             return
         read = _whole(page, _by_order)
@@ -291,6 +295,7 @@ class Beyond:
             return
         held = await self._source.hold({row.endpoint for row in rows})
         await self._prepare(level, held.values())
+        # Only after the endpoints are loaded: meanwhile a receive may have loaded some rows.
         of_each: dict[EndpointKey, list[QueueRow]] = {}
         for row in self._not_here(level, rows):
             of_each.setdefault(row.endpoint, []).append(row)
@@ -303,10 +308,10 @@ class Beyond:
             live.pins -= 1
 
     async def _prepare(self, level: int, held: Collection[Live]) -> None:
-        """Learn for a whole page what the receives of its messages would ask for one by one.
+        """Find out for a whole page what the receives of its messages would ask for one by one.
 
-        After a start no conversation is counted and no group known to be whole. Each receive would
-        wait for two reads of its own, which cost more than all the rest of it."""
+        After a start no conversation is counted and no group is known to be whole. Each receive
+        would wait for two reads of its own, which cost more than the rest of it."""
         await self._source.complete_groups(held)
         begun: list[tuple[Live, Counting]] = []
         for live in held:
@@ -318,13 +323,13 @@ class Beyond:
         but = {live.endpoint.key: self._not_beyond(live) for live, _ in begun}
         found = await self._source.tallies(but, self._cursor.get(level, 0))
         for live, counting in begun:
-            if live.counting is counting:  # else a receive counts by itself, or all were deleted
+            if live.counting is counting:  # else a receive counts, or all were dropped
                 live.counting = None
                 if live.endpoint.key in found:
                     _settle(live, found[live.endpoint.key], counting)
 
     def _durable(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
-        """The rows before the first that is not published yet; all are of one level."""
+        """Return the rows before the first unpublished one; all are of one level."""
         coming = self._coming.get(rows[0].priority) if rows else None
         if coming:
             for at, row in enumerate(rows):
@@ -333,18 +338,18 @@ class Beyond:
         return rows
 
     def _not_here(self, level: int, rows: Sequence[QueueRow]) -> list[QueueRow]:
-        """Those of a level that have not been in the window; all are published (`_durable`)."""
+        """Return the rows that have not been in the window; all are published (`_durable`)."""
         passed, ahead = self._cursor.get(level, 0), self._ahead[level].orders
         return [
             row for row in rows if row.queuing_order > passed and row.queuing_order not in ahead
         ]
 
     def _enter(self, level: int, read: Found, damaged: Sequence[QueueRow]) -> None:
-        """Put rows of a level into the window that are not there, and that are noted as passed, so
-        that nobody brings them in again.
+        """Add rows of a level to the window. The caller has noted them as loaded, so that they are
+        not loaded again.
 
-        One that is damaged keeps its place, so that nothing behind it comes first (REL-10); its
-        body is nobody's, and its group is set aside before it is offered."""
+        A damaged message keeps its place, so that nothing behind it comes first (REL-10); nobody
+        gets its body, and its group is set aside before it is offered."""
         found: list[tuple[Live, Sequence[QueueRow]]] = []
         count = 0
         for live, rows in read:
@@ -378,16 +383,17 @@ class Beyond:
         *,
         but: Container[Live],
     ) -> None:
-        """Conversation after conversation, in the order in which the receive takes them."""
+        """Load one conversation after the other, in the order in which the receive takes them."""
         lives: list[Live] = []
         try:
             members = [only] if only is not None else await self._source.members(group)
             lives = [live for live in members if live not in but]
             for live in lives:
-                live.pins += 1  # the receive may be given up meanwhile, and its pins with it
+                live.pins += 1  # the receive may be cancelled meanwhile, and its pins with it
             for live in lives:
-                if live.beyond is None:  # else two receives that find nothing wake each other
+                if live.beyond is None:  # otherwise two receives that find nothing wake each other
                     await self._learn(live)
+                # An Error or a DialogTimer in the backlog precedes the messages in memory (RCV-9).
                 hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.fired
                 if live.beyond != 0 and (not live.ready or hidden):
                     await self._fill(live, 1, 1, anew=True)  # its first message decides its turn
@@ -405,18 +411,18 @@ class Beyond:
 
     async def _read_ahead(self, live: Live, limit: int) -> None:
         try:
-            with suppress(Busy):  # whoever asks for it will wait for it
+            with suppress(Busy):  # a receive that needs it will wait for it
                 await self._fill(live, limit, self._page_bytes)
         finally:
             live.pins -= 1
 
     async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
-        """Bring in messages of one conversation until it has so many, or all of them.
+        """Load messages of one conversation until `limit` or `size` is reached, or all are loaded.
 
-        `anew`: from its first one on, else those behind what is in memory."""
+        `anew`: from its first message, otherwise those behind the ones in memory."""
         key = live.endpoint.key
         while (other := self._filling.get(key)) is not None:
-            await asyncio.shield(other)  # who looks ahead may be bringing in the very same
+            await asyncio.shield(other)  # a read-ahead may be loading these messages
         if not anew and not (live.beyond and _lacks(live, limit, size)):
             return
         self.fired.discard(key)
@@ -426,7 +432,7 @@ class Beyond:
         through = self._filling[key] = asyncio.get_running_loop().create_future()
         try:
             while True:
-                # No more than the receive takes: the window of the other groups is not to grow.
+                # Load no more than the receive takes: the window of other groups must not grow.
                 wanted = min(self._page_messages, max(LEAST, limit - len(live.ready)))
                 page = await self._source.page_of(key, wanted, self._page_bytes, after)
                 if page.end is None:
@@ -434,11 +440,11 @@ class Beyond:
                 read = _whole(page, _by_sequence)
                 rows = self._durable(read)
                 if rows:
-                    level = rows[0].priority  # which the conversation had when it began
+                    level = rows[0].priority  # the level the conversation had when it began
                     new = self._not_here(level, rows)
                     self._ahead[level].add(key, [row.queuing_order for row in new])
                     self._enter(level, [(live, new)], page.damaged)
-                # What is behind a message that is not published yet must not overtake it.
+                # A message behind one that is not published yet must not overtake it.
                 if len(rows) < len(read) or live.beyond == 0 or not _lacks(live, limit, size):
                     return
                 after = page.end
@@ -453,16 +459,17 @@ class Beyond:
             resume()
 
     async def _learn(self, live: Live) -> None:
-        """Count what is here of an endpoint whose group is locked, so that one counts at a time."""
+        """Count the backlog of an endpoint whose group is locked, so that only one task counts."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
         found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))
-        if live.counting is counting:  # else all were deleted meanwhile
+        if live.counting is counting:  # otherwise all were dropped meanwhile
             live.counting = None
             _settle(live, found, counting)
 
     def _not_beyond(self, live: Live) -> Set[int]:
-        """Orders behind the cursor that are not here now, whatever happens while it is counted.
+        """Return the orders behind the cursor that do not belong to the backlog when a count
+        begins.
 
         They are in memory already, or their commit is under way."""
         coming = {row.queuing_order for row in live.unpublished}
@@ -474,34 +481,34 @@ _by_sequence = attrgetter("sequence", "queuing_order")
 
 
 def _whole(page: QueuePage, order: Callable[[QueueRow], Any]) -> Sequence[QueueRow]:
-    """All that was read, in its order, damaged or not."""
+    """Return everything that was read, damaged or not, in order."""
     return sorted([*page.rows, *page.damaged], key=order) if page.damaged else page.rows
 
 
 def _lacks(live: Live, limit: int, size: int) -> bool:
-    """Whether a receive of so many messages and bytes could take more of it than is in memory."""
+    """Return whether a receive could take more of the conversation than is in memory."""
     return len(live.ready) < limit and sum(len(one.body or b"") for one in live.ready) < size
 
 
 def _is_worth_reading(live: Live, limit: int) -> bool:
-    """Whether the next receive of the conversation, whose group nobody has, will need more."""
+    """Return whether the conversation is unlocked and its next receive will need the backlog."""
     free = live.group.holder is None and live.endpoint.state is not State.ERROR
     return free and bool(live.ready and live.beyond) and len(live.ready) < limit
 
 
 def _not_dropped(live: Live, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
-    """Those of a conversation's that were not deleted unread while they were read."""
+    """Return the rows of a conversation that were not dropped unread while they were read."""
     before = live.dropped_before
     return [row for row in rows if row.queuing_order >= before] if before else rows
 
 
 def _without_body(row: QueueRow, orders: Container[int]) -> QueueRow:
-    """The row without its body, if it is one of these."""
+    """Return the row, without its body if its order is one of these."""
     return row._replace(body=None) if row.queuing_order in orders else row
 
 
 def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
-    """Messages of the endpoint have come in."""
+    """Count messages of the endpoint as loaded."""
     if live.counting is not None:
         for row in rows:
             live.counting.add(row.message_type, -1)
@@ -511,7 +518,7 @@ def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
 
 
 def _settle(live: Live, found: Tally, meanwhile: Counting) -> None:
-    """The messages of an endpoint are counted: those found, and what came and went meanwhile."""
+    """Set the counts of an endpoint: the rows found, and what came and went meanwhile."""
     live.beyond = found.messages + meanwhile.messages
     live.beyond_unread = found.application + meanwhile.application
 

@@ -1,9 +1,9 @@
-"""A verb that cannot go on yet: who waits, and for what.
+"""A verb that cannot go on yet, and what it waits for.
 
-Verbs run without an await. Where one has to wait (a lock, a page from the store, a message) it
-returns `Blocked` before it has changed anything; whoever called it hands over what to do when the
-reason is gone, and calls the verb again. So a thousand waiting requests cost no task, and a
-request that need not wait costs nothing at all.
+Verbs run without an await. If one has to wait (for a lock, a page from the store, a message), it
+returns `Blocked` before it has changed anything. The caller registers a function to call when the
+reason is gone, which calls the verb again. So a thousand waiting requests need no tasks, and a
+request that need not wait costs nothing extra.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ Resume = Callable[[], None]
 
 
 class Blocked:
-    """Says what a verb waits for; `then` registers what to do next, exactly once."""
+    """The wait of a verb; `then` registers how to go on, exactly once."""
 
     __slots__ = ("_register", "what")
 
@@ -23,7 +23,7 @@ class Blocked:
         self._register = register
 
     def then(self, resume: Resume) -> None:
-        """Call `resume` once the verb should be tried again; it may be called at once."""
+        """Call `resume` once the verb should be tried again; that may be during this call."""
         self._register(resume)
 
 
@@ -33,17 +33,16 @@ T = TypeVar("T")
 async def settle(verb: Callable[[], "T | Blocked"]) -> T:
     """Run a verb to its end from a coroutine, waiting as often as it has to.
 
-    It is called again within the call that says so, not a turn of the loop later: what was looked
-    for in vain is known as absent only for that long.
-    """
+    The verb is called again within the call of `resume`, not in a later turn of the loop: an object
+    that was not found is known to be absent only for that long."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def attempt() -> None:
-        if done.done():  # whoever waited has been cancelled
+        if done.done():  # the awaiting task was cancelled
             return
         try:
             outcome = verb()
-        except Exception as error:  # noqa: BLE001  # raised where it is waited for
+        except Exception as error:  # noqa: BLE001  # raised by the await below
             done.set_exception(error)
             return
         if isinstance(outcome, Blocked):

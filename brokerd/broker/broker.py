@@ -1,7 +1,7 @@
 """One broker's live state: its objects, endpoints, groups and queues (design D1, D6).
 
 Reads: its store.      Calls: storage; the rest of this package.
-Never: routes, opens sockets or starts readers; those are told by the callbacks given at the start.
+Never: routes, opens sockets or starts readers; the callbacks given to the constructor do that.
 """
 
 from __future__ import annotations
@@ -56,46 +56,46 @@ if TYPE_CHECKING:
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"
-"""What may be due (PER-23)."""
+"""The kinds of deadline that may be due (PER-23)."""
 
 
 class BrokerOptions(msgspec.Struct, frozen=True):
     """Limits of one broker."""
 
     endpoints: int = 10_000_000
-    """Dialog endpoints kept in memory (design D4); fewer where `transmitter.max_objects` is."""
+    """Dialog endpoints kept in memory (design D4); fewer if `transmitter.max_objects` is lower."""
     fragment_size: int = 32 * 1024
     max_message: int = 16 * 1024 * 1024
     large_body: int = 256 * 1024
-    """Bytes from which on a body is stored before its message, in pieces as large as that."""
+    """Bytes from which a body is stored ahead of its message, in pieces of this size."""
     unfinished_bytes: int = 32 * 1024 * 1024
     """Bytes of stored fragments of incomplete messages that stay in memory (DSP-15)."""
     replay_guard: timedelta = REPLAY_GUARD
     """How long a closed target endpoint is remembered (DLP-55)."""
     check_aside: int = 16 * 1024
-    """Bytes from which on well-formedness is checked in the process for checks (OBJ-18)."""
+    """Bytes from which well-formedness is checked in the checking process (OBJ-18)."""
     default_lifetime: int = 2**31 - 1
     """Seconds (DLG-10)."""
     lock_timeout: float = 30.0
     """Seconds a verb waits for a group lock (GRP-11)."""
     max_bytes: int = 64 * 1024 * 1024
-    """Bodies one transaction may receive or send."""
+    """Bytes of bodies that one transaction may receive or send."""
     max_verbs: int = 10_000
     fast_paths: bool = True
-    """Whether ordinary messages skip what they do not need (`delivery.fastpath`)."""
+    """Whether ordinary messages take the fast paths (`delivery.fastpath`)."""
     window: WindowOptions = WindowOptions()
     outgoing: OutgoingOptions = OutgoingOptions()
 
 
 class Broker:
-    """A named container of services and queues, with everything of it that is in memory."""
+    """A named container of services and queues, with all of its state that is in memory."""
 
     is_full = False
     """Whether the disk has too little room for new messages (REL-26)."""
     writes_closing_lines = True
-    """Whether a metrics log takes the closing lines of dialogs (design D16); else none is made."""
+    """Whether a metrics log takes the closing lines of dialogs (D16); if not, none are made."""
 
-    def __init__(  # noqa: PLR0915  # one for each attribute
+    def __init__(  # noqa: PLR0915  # one statement per attribute
         self,
         *,
         store: Store,
@@ -119,23 +119,23 @@ class Broker:
         self.name = store.identity.broker_name
         self.broker_id: BrokerId = store.identity.broker_id
         self.enabled = store.identity.is_broker_enabled
-        """Whether messages are delivered (OBJ-4); `use_identity` follows the store."""
+        """Whether messages are delivered (OBJ-4); `use_identity` copies it from the store."""
         self.reserved_id: BrokerId | None = None
-        """The identifier under which an operation that runs will switch delivery on (OBJ-3)."""
+        """The identifier under which a running operation is about to switch delivery on (OBJ-3)."""
         self.spawn = spawn
         self._delivers_here = delivers_here
         self._on_arrival, self._on_empty = on_arrival, on_empty
         self._on_outgoing = on_outgoing
         self._times = times
         self.on_lost = partial(on_lost, self)
-        """Told of an Error that no application will see, once that is durable (PBT-4)."""
+        """Called with an Error that no application will see, once that is durable (PBT-4)."""
         self.inspection = Inspection(limit=options.check_aside, checker=checker)
-        """Checks of bodies that would hold up everybody else."""
+        """Checks of bodies that would block the event loop for too long."""
         self.message_types: dict[str, MessageType] = {}
         self.contracts: dict[str, Contract] = {}
         self.services: dict[str, Service] = {}
         self.checked_on_send: frozenset[str] = frozenset()
-        """Message types that ask for `validate_on_send` (PBT-14)."""
+        """Message types with `validate_on_send` (PBT-14)."""
         self.queues: dict[str, QueueState] = {}
         self._nowhere: QueueState | None = None
         self.priorities = PriorityIndex()
@@ -144,7 +144,7 @@ class Broker:
         self._absent_groups: set[GroupId] = set()
         self._completing: set[GroupId] = set()
         self.transactions = 0
-        """Transactions begun since the start."""
+        """Number of transactions begun since the start."""
         self.memory = OutgoingMemory(options.outgoing.memory)
         self.pairs = Pairs()
         self.endpoints = Endpoints(
@@ -156,55 +156,55 @@ class Broker:
             spawn=spawn,
         )
         self.is_watched = False
-        """Whether somebody wants to know of the ordinary life of dialogs (EVT-10)."""
+        """Whether anybody subscribed to the ordinary life-cycle events of dialogs (EVT-10)."""
         self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
-        """Told of what befell dialogs, once it is durable."""
+        """Called with the life-cycle events of dialogs, once their changeset is durable."""
         self.always_here: Callable[[str], bool] = _nobody_says
-        """Whether every new dialog with a service is delivered in here, as routes now are."""
+        """Whether the current routes deliver every new dialog with a service in this broker."""
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
         self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
-        """When the first lifetime may be over (PER-23)."""
+        """When the first lifetime may end (PER-23)."""
         self.timers = PendingTimers(
             Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
         )
         self.held = HeldGroups(self, clock)
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
         self.unfinished = Unfinished(options.unfinished_bytes)
-        """Fragments of such messages that memory keeps (DSP-15)."""
+        """Fragments of incomplete messages that are kept in memory (DSP-15)."""
         self.incomplete: dict[EndpointKey, str] = {}
-        """Endpoints with a message of which a fragment is missing, and their services (PBT-20)."""
+        """Endpoints with an incomplete message, and their services (PBT-20)."""
         self._first_due: tuple[Instant | None, Instant | None] = (None, None)
         self._left_over: list[Outgoing] = []
-        """What `resume` goes on with: the first timer and the first end of a lifetime, and who has
-        something to send."""
+        """The recovered state that `resume` goes on with: the first timer, the first end of a
+        lifetime, and the dialogs that have something to send."""
         self.left_rows = 0, 0
-        """What the start found of dialogs that are over: messages in the transmission queue, and
-        dialogs with retained messages; all of it is being deleted (REL-36)."""
+        """Leftovers of ended dialogs found at the start: messages in the transmission queue, and
+        dialogs with retained messages; all of these rows are being deleted (REL-36)."""
         self.damaged_parts: set[EndpointKey] = set()
-        """Endpoints whose fragments of such a message are not the ones that came (REL-6)."""
+        """Endpoints with an incomplete message whose stored fragments fail their hash (REL-6)."""
         self.retains = store.recovered.has_retained
         """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.keeps_states = store.recovered.has_states
-        """Whether applications keep state for groups, which goes with its group (GRP-2)."""
+        """Whether applications keep state for groups, which is deleted with its group (GRP-2)."""
         self.use_catalog(store.catalog)
 
     def use_identity(self) -> None:
-        """Take over identifier and delivery flag as the store now has them (MAN-2 to MAN-6).
+        """Read the identifier and the delivery flag from the store again (MAN-2 to MAN-6).
 
-        Where the identifier is another one, no endpoint is left and no verb runs."""
+        If the identifier has changed, no endpoint exists and no verb is running."""
         identity = self.store.identity
         self.enabled, self.broker_id = identity.is_broker_enabled, identity.broker_id
         for queue in self.queues.values():
             queue.broker_id = identity.broker_id
 
     def delivers_under(self, broker_id: BrokerId) -> bool:
-        """Return whether it delivers under this identifier, or an operation that runs is about to
-        make it do so (OBJ-3)."""
+        """Return whether the broker delivers under this identifier, or a running operation is about
+        to make it do so (OBJ-3)."""
         return broker_id == self.reserved_id or (self.enabled and broker_id == self.broker_id)
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """Take over the objects as they now are; queues keep what they hold."""
+        """Replace the objects by those of a catalog; queues keep their messages."""
         self.message_types = dict(catalog.message_types)
         self.contracts = dict(catalog.contracts)
         self.services = dict(catalog.services)
@@ -222,13 +222,13 @@ class Broker:
                 state.alter(queue)
         self.retains |= any(state.retains for state in self.queues.values())
         for live in self.endpoints.all():
-            live.kept = None  # the limits may be other ones now
+            live.kept = None  # the limits may have changed
         for name in [name for name in self.queues if name not in catalog.queues]:
-            self.queues.pop(name).line.wake_all()  # who waits sees that it is gone (RCV-19)
+            self.queues.pop(name).line.wake_all()  # waiters find that the queue is gone (RCV-19)
 
     def close_objects(self, services: Container[str] = (), contracts: Container[str] = ()) -> None:
-        """Let no dialog begin any more that needs one of these, which are about to go; with none,
-        all of the catalog serve (OBJ-37, OBJ-38)."""
+        """Refuse new dialogs that need one of these objects, which are about to be dropped; without
+        arguments, all objects of the catalog serve again (OBJ-37, OBJ-38)."""
         self.catalog_index = CatalogIndex(
             message_types=self.message_types,
             contracts={k: v for k, v in self.contracts.items() if k not in contracts},
@@ -236,10 +236,10 @@ class Broker:
         )
 
     async def recover(self) -> None:
-        """After opening the store: what waits in it is known again, nothing of it in memory.
+        """Count what waits in the store that was just opened, without loading messages.
 
-        Nothing of it goes on before `resume`: what one broker sends may be for another one here,
-        which would answer for dialogs that it has not looked for yet."""
+        Nothing is sent or timed before `resume`: a message may be for another broker of this
+        instance, which could not find its own dialogs before it has recovered too."""
         self.endpoints.complete = not await self.store.conversation_endpoints(1)
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count, since in self.store.recovered.waiting:
@@ -255,7 +255,7 @@ class Broker:
         await self._recover_outgoing()
 
     async def _recover_outgoing(self) -> None:
-        """Know again who has something to send; what nobody needs any more is deleted (REL-36)."""
+        """Recover which dialogs have something to send; delete rows that nobody needs (REL-36)."""
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         found = await insist(self.store.endpoints_by_key, list(outgoing))
         left: list[LeftOutgoing] = []
@@ -276,7 +276,7 @@ class Broker:
         self.store.sweep_left(left, retained)
 
     def resume(self) -> None:
-        """Go on with what was recovered, once each broker of the instance has been."""
+        """Go on with what was recovered, once every broker of the instance has recovered."""
         for deadline, first in zip(
             (self.timers.deadline, self.lifetimes), self._first_due, strict=True
         ):
@@ -288,19 +288,19 @@ class Broker:
                 self._on_outgoing(self, out)
 
     def close_deadlines(self) -> None:
-        """Nothing falls due any more: the store is about to close."""
+        """Stop all deadlines: the store is about to close."""
         self.lifetimes.close()
         self.timers.deadline.close()
         self.held.close()
 
     def validation_code(self, message_type: str) -> str:
-        """Validation code of a type as it is declared now (RCV-29)."""
+        """Return the validation code of a message type as it is declared now (RCV-29)."""
         kind = self.message_types.get(message_type)
         return "N" if kind is None else kind.validation.code
 
     @property
     def own_queues(self) -> list[QueueState]:
-        """The queues that are declared: what the broker has for itself is shown to nobody."""
+        """The declared queues; views do not show the broker's internal ones."""
         return [state for state in self.queues.values() if not state.is_system]
 
     # Endpoints.
@@ -319,7 +319,7 @@ class Broker:
         now: Instant,
         error_queue: str | None = None,
     ) -> Live:
-        """Make the initiator's endpoint in memory; the round that begins it creates its row."""
+        """Make the initiator's endpoint in memory; the changeset that begins it inserts its row."""
         endpoint = DialogEndpoint(
             key=self.store.next_endpoint_key(),
             handle=handle,
@@ -374,13 +374,15 @@ class Broker:
         return self._take_in(endpoint, alone=True)
 
     def forget(self, live: Live) -> None:
-        """An endpoint is gone, or was never committed."""
+        """Drop an endpoint that is gone, or was never committed."""
         live.gone = True
         self.endpoints.remove(live)
         self._drop(live)
 
     def goes_direct(self, live: Live, sequence: int) -> bool:
-        """Whether this message of a dialog can be delivered inside this broker, now (SND-14)."""
+        """Return whether this message of a dialog can be delivered inside this broker now (SND-14).
+
+        The first message decides whether the dialog is local, and notes that in `is_local`."""
         if not self.enabled:
             return False
         if not live.is_local:
@@ -389,17 +391,18 @@ class Broker:
             missing = live.endpoint.far_service not in self.services
             pinned_here = live.endpoint.far_broker == self.broker_id
             if not (missing and pinned_here) and not self._delivers_here(self, live):
-                return False  # a service that a pinned broker lacks is refused at once (DLG-6)
+                return False  # a service that a pinned broker lacks is refused immediately (DLG-6)
             live.is_local = True
         if not live.delivers_directly():
             return False
+        # No target endpoint exists yet: the message would open one in the queue of its service.
         if live.peer is None and sequence == 0:
             service = self.services.get(live.endpoint.far_service)
             return service is None or self.queues[service.queue].queue.enqueue_enabled
         return True
 
     def outgoing(self, live: Live) -> Outgoing:
-        """The transmission object of an endpoint, made when it is first needed (XMT-3)."""
+        """Return the transmission state of an endpoint; create it at its first use (XMT-3)."""
         if live.outgoing is None:
             live.outgoing = Outgoing(
                 live,
@@ -427,7 +430,7 @@ class Broker:
 
     def _adopt(self, endpoint: DialogEndpoint) -> Live:
         queue = self._queue_of(endpoint.service)
-        if endpoint.error_queue:  # that of the service, should this one have been dropped
+        if endpoint.error_queue:  # the service's queue, if the error queue was dropped
             queue = self.queues.get(endpoint.error_queue, queue)
         group = self.groups.get(endpoint.group_id)
         if group is None:
@@ -440,7 +443,7 @@ class Broker:
         local = (
             endpoint.bound
             and endpoint.far_broker == self.broker_id
-            and endpoint.state is not State.CLOSED  # it is kept since it was not so (DLG-33)
+            and endpoint.state is not State.CLOSED  # it was not local if kept (DLG-33)
         )
         contract = self.contracts.get(endpoint.contract) or Contract(endpoint.contract, {})
         live = Live(
@@ -462,8 +465,10 @@ class Broker:
         return live
 
     def _queue_of(self, service: str) -> QueueState:
-        """The queue of a service. One that is gone has none: what was being read of its closed
-        endpoints when it was dropped belongs to a queue that nobody can name."""
+        """Return the queue of a service.
+
+        A dropped service has none. Closed endpoints of it that were being read when it was dropped
+        get a placeholder queue without a name."""
         known = self.services.get(service)
         if known is not None:
             return self.queues[known.queue]
@@ -472,7 +477,7 @@ class Broker:
         return self._nowhere
 
     def _drop(self, live: Live) -> None:
-        live.outgoing = None  # which knows it: the two would stay until somebody collects cycles
+        live.outgoing = None  # breaks a reference cycle, which would live until a collection
         group = live.group
         group.members.pop(live.endpoint.key, None)
         if live.gone:
@@ -491,13 +496,13 @@ class Broker:
     # Groups.
 
     def closed(self, live: Live) -> None:
-        """An endpoint is closed and kept for the guard time, without anything that waits."""
+        """Note that an endpoint is closed and kept for the guard time, and nothing of it waits."""
         self.endpoints.closed(live)
         if live.group.group_id in self.held.by_id:
             self._release_if_over(live.group)
 
     def _release_if_over(self, group: Group) -> None:
-        """Hold a group no longer of which no dialog is open: nobody could release it."""
+        """Stop holding a group that has no open dialog left: nobody could release it."""
         if not group.whole:
             self.spawn(self._read_and_release(group))
         elif all(one.endpoint.state is State.CLOSED for one in group.members.values()):
@@ -508,7 +513,7 @@ class Broker:
             self.held.gone(group)
 
     def tidy(self, group: Group) -> None:
-        """Forget a group that nothing in memory belongs to any more (GRP-2)."""
+        """Drop a group that nothing in memory belongs to any more (GRP-2)."""
         if group.members or group.holder is not None or group.line:
             return
         if self.groups.get(group.group_id) is group:
@@ -516,10 +521,12 @@ class Broker:
             group.queue.aside.discard(group)
 
     def look_up_group(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
-        """The group; None = no endpoint of it is open; Blocked = being read (GRP-2).
+        """Return the group with this id (GRP-2). None: no endpoint of it is open. Blocked: it is
+        being read.
 
-        One that another transaction has locked is there: whatever that has ended in it, or moved
-        out of it, is not durable, and who names the group is to wait for that (GRP-4, GRP-9)."""
+        A group that another transaction has locked is returned even if no endpoint of it is open:
+        what that transaction ended, or moved out of it, is not durable yet, and a caller that names
+        the group has to wait for the outcome (GRP-4, GRP-9)."""
         group = self.groups.get(group_id)
         if group is not None and any(
             one.endpoint.state is not State.CLOSED for one in group.members.values()
@@ -540,6 +547,7 @@ class Broker:
 
     async def _read_group(self, group_id: GroupId, resume: Resume) -> None:
         found = await self._members_of(group_id)
+        # `resume` looks the group up again: the mark makes that return None, not read once more.
         if not found:
             self._absent_groups.add(group_id)
         for live in found:
@@ -550,9 +558,10 @@ class Broker:
         self._absent_groups.discard(group_id)
 
     async def _members_of(self, group_id: GroupId) -> list[Live]:
-        """The endpoints of a group that are open, from the store where they are not in memory."""
+        """Return the open endpoints of a group; load those that are not in memory."""
         found: list[Live] = []
         with self.endpoints.reading() as stale:
+            # An endpoint may be changed and evicted while its old row is read: then read again.
             while True:
                 stored = await insist(self.store.endpoints_of_group, group_id)
                 if not stale(endpoint.key for endpoint in stored):
@@ -563,7 +572,7 @@ class Broker:
                     continue
                 live = live or self.endpoints.adopt(endpoint)
                 if live.group.group_id != group_id:
-                    continue  # a transaction has moved it away, and is not durable (GRP-18)
+                    continue  # moved by a transaction that is not durable yet (GRP-18)
                 if live.endpoint.state is not State.CLOSED:
                     found.append(live)
                     live.pins += 1
@@ -572,17 +581,17 @@ class Broker:
         return found
 
     async def _members(self, group: Group) -> list[Live]:
-        """All endpoints of a locked group; the lock keeps them in memory."""
+        """Return all endpoints of a locked group; the lock keeps them in memory."""
         if not group.whole:
             await self._members_of(group.group_id)
             group.whole = True
         return list(group.members.values())
 
     async def _complete_groups(self, lives: Collection[Live]) -> None:
-        """Note for groups with these endpoints that all they have is in memory, where that is so.
+        """Mark the groups of these endpoints as whole where all their endpoints are in memory.
 
-        Nobody has to hold their locks: what joins a group meanwhile is in memory, and a group that
-        loses an endpoint from memory meanwhile is passed over."""
+        Their locks are not needed: an endpoint that joins a group meanwhile is in memory, and a
+        group that loses one from memory meanwhile is skipped."""
         groups = {live.group.group_id: live.group for live in lives if not live.group.whole}
         if not groups:
             return
@@ -598,7 +607,7 @@ class Broker:
         self._completing -= groups.keys()
 
     def read_state(self, group: Group, resume: Resume) -> None:
-        """Read a group's state from the store, then go on."""
+        """Read a group's state from the store, then call `resume`."""
 
         async def read() -> None:
             state = await insist(self.store.group_state, group.group_id)
@@ -653,7 +662,7 @@ class Broker:
         )
 
     async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
-        """Those of the endpoints that exist, in memory and pinned once each."""
+        """Load and pin these endpoints, each once; return those that exist."""
         held: dict[EndpointKey, Live] = {}
         for key in sorted(keys):
             live = self.endpoints.get(key)
@@ -664,7 +673,7 @@ class Broker:
         return held
 
     async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
-        """Read endpoints that are not in memory, and pin those that exist."""
+        """Load endpoints that are not in memory; pin those that exist and add them to `held`."""
         with self.endpoints.reading() as stale:
             while missing:
                 stored = await insist(self.store.endpoints_by_key, sorted(missing))
@@ -686,9 +695,9 @@ class Broker:
 
 
 def _nobody_says(service: str) -> bool:
-    """Each dialog is routed by itself."""
+    """Return False: each dialog is routed by itself."""
     return False
 
 
 def _tell_nobody(broker: Broker, told: list[Told]) -> None:
-    """Where nobody listens."""
+    """Ignore the events: nobody has subscribed."""

@@ -1,9 +1,9 @@
 """A changeset under construction: endpoints are stepped, effects become rows (design D2).
 
 Reads: the broker's memory.      Calls: protocol.dialog, storage.
-Never: waits. Whoever builds a round has everything in memory first; what the round did to memory
-is only seen by others when it is durable (`publish`), or belongs to endpoints, which are the truth
-from the moment a round joins (design D1).
+Never: waits. The caller has loaded everything into memory first. What a changeset does to memory
+becomes visible to others when it is durable (`publish`), except for endpoints: these are the truth
+(design D1), and change for everybody when it joins.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ if TYPE_CHECKING:
 
 
 TIMER = -2
-"""Sequence of a DialogTimer message (RCV-9)."""
+"""The sequence of a DialogTimer message (RCV-9)."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """What an application sends, or a local delivery carries."""
+    """A message that an application sends, or that a local delivery carries."""
 
     message_type: str
     body: bytes | None
     message_id: MessageId
     body_key: BodyKey | None = None
-    """What a large body is stored under already."""
+    """The key under which a large body is stored already."""
     retained_key: BodyKey | None = None
-    """The same for the copy that is retained."""
+    """The key under which the retained copy of a large body is stored already."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """An Error that came when the application had ended its side already (DLG-T20, PBT-4)."""
+    """An Error that arrived after the application had ended its side (DLG-T20, PBT-4)."""
 
     endpoint: DialogEndpoint
     code: int
     description: str
     message_types: tuple[str, ...]
-    """Of the messages that the other side does not have, as far as they were in memory."""
+    """Types of the messages that the peer does not have, as far as they were in memory."""
     count: int
-    """How many these are."""
+    """Number of the messages that the peer does not have."""
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
-    """A message handed over inside one broker, in the shape of a fragment (SND-14)."""
+    """A message handed over inside one broker, in the form of a fragment (SND-14)."""
 
     sequence: int
     flags: int
@@ -91,7 +91,7 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Round:
-    """Builds one changeset; `join` hands it to the commit pipeline."""
+    """A changeset under construction; `join` hands it to the commit pipeline."""
 
     __slots__ = (
         "_accepting",
@@ -131,19 +131,19 @@ class Round:
         self._after: list[Callable[[], object]] | None = None
 
     def create(self, live: Live) -> None:
-        """A new endpoint, in memory already."""
+        """Insert the row of a new endpoint, which is in memory already."""
         if self._broker.is_watched:
             self._tell(began(live))
         self.changes.create(live.endpoint)
         self._touched.append(live)
-        if live.endpoint.state is State.CLOSED:  # a tombstone from its first moment (DLG-T30)
+        if live.endpoint.state is State.CLOSED:  # a tombstone from the beginning (DLG-T30)
             self._closed.append(live)
 
     def step(
         self, live: Live, event: dialog.Event, message: NewMessage | None = None
     ) -> dialog.Step:
-        """Step an endpoint and record what follows; returns the step for what only the caller
-        can do (refusals, anomalies)."""
+        """Step an endpoint and record the effects. Return the step, for the effects that are left
+        to the caller (refusals, anomalies)."""
         outcome = dialog.step(live.endpoint, event, now=self.now)
         self.apply(live, outcome, message, event)
         return outcome
@@ -155,8 +155,10 @@ class Round:
         message: NewMessage | None = None,
         event: dialog.Event | None = None,
     ) -> None:
-        """Record a step that was computed on the endpoint as it stands, for that event."""
+        """Record a step that was computed on the endpoint as it stands, for this event."""
         before, after = live.endpoint, outcome.endpoint
+        # What the peer has in the transmission queue may arrive again after this side has closed:
+        # then the endpoint is kept, like one with a peer elsewhere (DLG-33).
         live.is_local = live.is_local and not self._may_be_repeated(live, after)
         if event is not None and (after is None or after.state is not before.state):
             self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
@@ -183,8 +185,8 @@ class Round:
                 self._keep_closed(live, after)
 
     def _keep_closed(self, live: Live, closed: DialogEndpoint) -> None:
-        """Keep it for the guard time at least from now on: its last acknowledgement may get lost,
-        and whoever repeats what that was about is to hear it again (DLP-56)."""
+        """Keep a closed endpoint for at least the guard time from now on: its last acknowledgement
+        may get lost, and a peer that retransmits has to get it again (DLP-56)."""
         least = later(self.now, self._broker.options.replay_guard)
         if closed.purge_at is not None and closed.purge_at < least:
             live.endpoint = msgspec.structs.replace(closed, purge_at=least)
@@ -192,11 +194,13 @@ class Round:
         self._closed.append(live)
 
     def close_plainly(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
-        """Record the end of an endpoint that goes at once and leaves nothing but its closing line,
-        which is the end of nearly every dialog inside a broker; False = nothing was done.
+        """Record the end of an endpoint that is removed immediately and leaves only its closing
+        line, as nearly every dialog inside a broker does. Return False if it is not such an end:
+        nothing was done.
 
-        What `apply` does of it then, without what there is nothing of."""
+        Does what `apply` does in this case, without the steps that have nothing to do."""
         broker, before, after = self._broker, live.endpoint, outcome.endpoint
+        # Each condition excludes something that `apply` would have to delete, report or keep.
         if (
             not broker.options.fast_paths
             or before.state is not State.DISCONNECTED_INBOUND
@@ -222,11 +226,12 @@ class Round:
         return True
 
     def hand_over_plainly(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
-        """Record a send that goes straight onto the queue of the other side, in this broker, as
-        nearly every one there does; `sent`: the endpoint after it. False = nothing was done.
+        """Record an ordinary send inside this broker, which goes directly onto the peer's queue;
+        `sent`: the endpoint after it. Return False if it is not ordinary: nothing was done.
 
-        What `apply` does of it then, without the words."""
+        Does what `apply` does in this case, without the effects in between."""
         before, peer, broker = live.endpoint, live.peer, self._broker
+        # Each condition excludes a case in which `_send`, `_hand_over` or `_arrive` does more.
         if (
             not broker.options.fast_paths
             or before.state is not State.CONVERSING
@@ -256,8 +261,8 @@ class Round:
         return True
 
     def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:
-        """Whether it closes while the other side, in this broker, has sent by the transmission
-        queue what it knows of no acknowledgement: that may come again (DLG-33)."""
+        """Return whether the endpoint closes while its peer, in this broker, still has messages in
+        the transmission queue. Those may arrive again, so the endpoint has to be kept (DLG-33)."""
         if after is None or after.state is not State.CLOSED:
             return False
         peer = self._broker.endpoints.find_conversation(
@@ -266,7 +271,8 @@ class Round:
         return peer is not None and not peer.gone and peer.is_sending()
 
     def _leave(self, live: Live, group_id: GroupId) -> None:
-        """It belongs to that group no longer, which may be over, and its state with it (GRP-2)."""
+        """Note that an endpoint leaves its group; the group may be over, and then its state is
+        deleted (GRP-2)."""
         self.changes.rarely().groups_left.append(group_id)
         group = self._broker.groups.get(group_id)
         if group is not None and _is_over(group, live):
@@ -291,7 +297,7 @@ class Round:
             case dialog.Lose(code, description):
                 self._lose(live, code, description)
             case dialog.Refuse() | dialog.Anomaly():
-                pass  # the caller's
+                pass  # left to the caller
 
     def _tell(self, told: list[Told]) -> None:
         if told:
@@ -336,8 +342,10 @@ class Round:
         self._outgoing.append((out, row))
 
     def _is_checked(self, message: NewMessage | None) -> bool:
-        """Whether the target's verdict on a body is there. Where the type was altered, or the way
-        was not straight, when it was sent, it takes the long way, on which it is checked."""
+        """Return whether the target has a verdict on the body.
+
+        There is none if the type was altered since the send, or the send did not expect a local
+        delivery. Then the message takes the transmission queue, and is checked on the way."""
         if message is None or not message.body:
             return True
         kind = self._broker.message_types.get(message.message_type)
@@ -361,7 +369,8 @@ class Round:
             self._end_posted(live)
 
     def _withdraw(self, live: Live, *, is_settled: bool) -> None:
-        """Delete its rows wherever they are: in memory, in the store alone, on their way there."""
+        """Delete the endpoint's rows wherever they are: in memory, in the store, or on their
+        way."""
         if live.outgoing is not None:
             if not is_settled:
                 live.undelivered += live.outgoing.undelivered
@@ -371,11 +380,12 @@ class Round:
     def _hand_over(
         self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
     ) -> None:
-        """Delivery inside one broker, in the sender's own transaction (SND-14, SND-16, DLG-16)."""
+        """Deliver inside one broker, in the sender's own transaction (SND-14, SND-16, DLG-16)."""
         endpoint, flags = live.endpoint, effect.flags
         if not flags:
             pairs, service, far = self._broker.pairs, endpoint.service, endpoint.far_service
             pairs.of(service, far, endpoint.contract).sent += 1
+        # The first message creates the target. Later the verbs have loaded the peer, if it exists.
         peer = live.peer
         if peer is None and endpoint.is_initiator and effect.sequence == 0:
             refusal = self._open(live, message)
@@ -399,6 +409,8 @@ class Round:
             if isinstance(answer, dialog.Refuse):
                 self.step(live, dialog.ErrorReceived(answer.code, answer.description))
                 return
+        # No peer sends an acknowledgement of a direct delivery: it binds the dialog, and settles an
+        # END or Error.
         if not live.endpoint.bound or flags:
             ack = Ack(effect.sequence, WHOLE, effect.sequence, 0, self._broker.broker_id)
             self.step(live, dialog.AckReceived(ack))
@@ -429,7 +441,8 @@ class Round:
         return self.step(peer, run)
 
     def _open(self, live: Live, message: NewMessage | None) -> checks.Refusal | None:
-        """Create the target endpoint of a dialog inside this broker, or say why not (DLP-40)."""
+        """Create the target endpoint of a dialog inside this broker. Return the refusal if it is
+        refused (DLP-40)."""
         broker, endpoint = self._broker, live.endpoint
         refusal = checks.refuse_dialog(
             broker.catalog_index,
@@ -464,6 +477,7 @@ class Round:
         if last.flags & END:
             self._enqueue(live, last.message_id, last.sequence, END_DIALOG, None)
             return
+        # A damaged message must not reach `_enqueue` below, which would store a sound hash of it.
         body: bytes = last.body
         key = last.body_key if isinstance(last, _Piece) else None
         if live.endpoint.key in self._broker.damaged_parts:
@@ -472,7 +486,7 @@ class Round:
         if last.fragments > 1:
             assert not live.parts_stored, "they are read before the last one is taken"
             body = b"".join((*live.parts, body))
-            if len(body) >= self._broker.options.large_body:  # it stays where its parts are
+            if len(body) >= self._broker.options.large_body:  # it stays where its parts are stored
                 key = self._keep_part(live, last)
                 self._broker.unfinished.remove(live)
                 live.body_key = None
@@ -483,8 +497,10 @@ class Round:
         self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
 
     def _deliver_damaged(self, live: Live, last: Fragment) -> None:
-        """A message is complete of which a stored fragment is not the one that came. It has no
-        body, its hash says so, and its group is parked before anybody can receive it (REL-6)."""
+        """Enqueue a message of which a stored fragment is not the one that arrived.
+
+        Its row has no body and a hash that says so, and its group is parked before anybody can
+        receive it (REL-6)."""
         self._forget_parts(live)
         endpoint = live.endpoint
         place = endpoint.conversation_id, not endpoint.is_initiator, last.sequence
@@ -493,8 +509,8 @@ class Round:
         self._damaged = [*(self._damaged or ()), self._arrivals[-1]]
 
     def park_unchecked(self, live: Live, sequence: int, why: str) -> None:
-        """The message with this sequence, just delivered, came to no verdict: its group is parked
-        in the same changeset, and in memory before anybody can receive the message (OBJ-62)."""
+        """Park the group of the message with this sequence, just delivered without a verdict of its
+        check: in this changeset, and in memory before the message can be received (OBJ-62)."""
         for at, row in reversed(self._arrivals):
             if at is live and row.sequence == sequence:
                 self._broker.held.unchecked(self, live, row, why)
@@ -507,7 +523,7 @@ class Round:
         self._incomplete.append((live, True))
 
     def _keep_part(self, live: Live, fragment: Fragment) -> BodyKey:
-        """Store a fragment by itself, behind those of its message that are stored."""
+        """Append a fragment to the stored pieces of its message."""
         key, changes = live.body_key, self.changes
         if key is None:
             key = live.body_key = self._broker.store.next_body_key()
@@ -516,7 +532,7 @@ class Round:
         return key
 
     def _own(self, key: BodyKey, owner: Owner, number: int, body: bytes | None) -> None:
-        """A body that is in pieces belongs to a message from now on."""
+        """Make a body that is stored in pieces belong to a message."""
         self.changes.bodies[key] = BodyRow(key, owner, number, len(body or b""))
 
     @staticmethod
@@ -573,6 +589,7 @@ class Round:
             self.changes.dequeue(row.paged, [row.queuing_order])
         beyond = live.queue.past.drop(live)
         if beyond != 0:
+            # None: the messages beyond the window were not counted.
             count = None if beyond is None else beyond + len(dropped)
             self.changes.dequeued_of[live.endpoint.key] = count
         live.dropped_before = self._broker.store.next_queuing_order()
@@ -580,12 +597,12 @@ class Round:
             self.changes.rarely().retained_removed_of.append(live.endpoint.key)
         if self._broker.timers.any:
             self.changes.rarely().timers_removed_of.append(live.endpoint.key)
-        is_stored = live.endpoint.key in self._broker.incomplete  # maybe unread
+        is_stored = live.endpoint.key in self._broker.incomplete  # they may not be loaded
         if live.parts or live.parts_stored or is_stored:
             self._forget_parts(live)
 
     def _forget_parts(self, live: Live) -> None:
-        """The fragments kept so far go, those that this very changeset was to keep included."""
+        """Delete the fragments kept so far, including those that this changeset was to store."""
         left = live.parts_stored or len(live.parts)
         self._broker.unfinished.remove(live)
         self._broker.damaged_parts.discard(live.endpoint.key)
@@ -601,19 +618,19 @@ class Round:
             left -= 1
         if left or key not in changes.bodies:
             changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
-        else:  # nothing of it was stored yet, or is to be
+        else:  # no piece of it is stored, or going to be
             del changes.bodies[key]
 
     # Timers (DLG-35 to DLG-42).
 
     def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
-        """Set a timer anew, or cancel it; nothing where the dialog was ended meanwhile."""
+        """Set or replace a timer, or cancel it; do nothing if the dialog has ended meanwhile."""
         if not live.gone and dialog.may_set_timer(live.endpoint):
             self._broker.timers.any = True
             self.changes.rarely().timers[live.endpoint.key, name] = due
 
     def fire_timer(self, live: Live, name: str) -> None:
-        """It is due: one message for its own side, and the timer is gone.
+        """Enqueue the message of a due timer on its own side, and delete the timer.
 
         A message of this kind has no body (DLG-42); the body of its row carries the name."""
         self.forget_timer(live.endpoint.key, name)
@@ -621,25 +638,25 @@ class Round:
         self._enqueue(live, fresh, TIMER, DIALOG_TIMER, name.encode() or None)
 
     def forget_timer(self, key: EndpointKey, name: str) -> None:
-        """It is pending no more."""
+        """Delete a pending timer."""
         self.changes.rarely().timers[key, name] = None
 
     # Ending.
 
     def _end_posted(self, live: Live) -> None:
-        """The other side of a posted dialog has ended: end this one (PBT-4).
+        """End this side of a posted dialog, because the peer has ended (PBT-4).
 
-        In ER it is ended when somebody has received the Error (`error_received`)."""
+        In state ER it is ended when somebody has received the Error (`error_received`)."""
         if live.endpoint.state is State.DISCONNECTED_INBOUND:
             self.step(live, dialog.EndRequested(unread=live.unread))
 
     def error_received(self, live: Live) -> None:
-        """Somebody receives the Error of a posted dialog: nothing of it is left (PBT-4)."""
+        """End a posted dialog whose Error has been received: nothing of it is left (PBT-4)."""
         if not live.gone and live.endpoint.state is State.ERROR:
             self.step(live, dialog.EndRequested(unread=live.unread))
 
     def _lose(self, live: Live, code: int, text: str) -> None:
-        """Note an Error that nobody will see, and what the other side does not have (PBT-4)."""
+        """Note an Error that no application will see, and what the peer does not have (PBT-4)."""
         out = live.outgoing
         rows = out.window.messages() if out is not None else []
         types = sorted({row.message_type for row in rows if not row.flags})
@@ -659,19 +676,19 @@ class Round:
         if not self._broker.writes_closing_lines:
             return
         if not last.send_sequence and not last.receive_sequence:
-            return  # begun and given up: nobody ever heard of it (DLG-T3)
+            return  # begun and abandoned: its peer never heard of it (DLG-T3)
         self.changes.closed.append(DialogLogRow(last.key, closing_line(live, last, self.now)))
 
     # Committing.
 
     @property
     def touches_endpoints(self) -> bool:
-        """Whether it changes more than rows that are done with."""
+        """Whether the changeset changes more than rows that are no longer needed."""
         return bool(self._touched)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """Whether the changeset has nothing to write."""
         changes = self.changes
         return not (
             self._touched
@@ -685,14 +702,14 @@ class Round:
         )
 
     def consume(self, messages: Sequence[QueuedMessage]) -> None:
-        """Messages received by the transaction, or deleted unread: their rows go (RCV-14)."""
+        """Delete the rows of messages that were received, or are dropped unread (RCV-14)."""
         places = {message.place for message in messages}
         for place in places:
             mine = messages if len(places) == 1 else [one for one in messages if one.place == place]
             self.changes.dequeue(place, [message.order for message in mine])
 
     def retain(self, queue: QueueState, taken: list[Taken]) -> None:
-        """Messages received from a queue that keeps them until their conversations end (RCV-31)."""
+        """Retain messages received from a queue until their conversations end (RCV-31)."""
         rare = self.changes.rarely()
         rare.retain += [message.order for _, messages, *_ in taken for message in messages]
         trim = retention.trim_of(self._broker, queue)
@@ -701,16 +718,16 @@ class Round:
         self._touched += [live for live, *_ in taken]
 
     def remove_outgoing(self, live: Live, removal: OutgoingRemoval) -> None:
-        """Rows of the transmission queue go: the peer has them (DLP-20), or needs them no more."""
+        """Delete rows of the transmission queue that the peer has (DLP-20), or no longer needs."""
         self.changes.remove_outgoing(live.endpoint.key, removal)
 
     def keep_state(self, group: Group, state: bytes | None) -> None:
-        """State that the application keeps for a group (GRP-22)."""
+        """Set the state that the application keeps for a group (GRP-22)."""
         self._broker.keeps_states = True
         self.changes.group_states[group.group_id] = state
-        if _is_over(group):  # this very transaction has ended it, or an administrator
+        if _is_over(group):  # ended by this very transaction, or by an administrator
             self.changes.rarely().groups_left.append(group.group_id)
-            group.state, group.state_known = None, group.whole  # the rest of it may have the state
+            group.state, group.state_known = None, group.whole  # members in the store may keep it
         else:
             self._states.append((group, state))
 
@@ -723,14 +740,17 @@ class Round:
         urgent: bool = True,
         ends: Callable[[list[tuple[Live, QueueRow]]], None] = publish,
     ) -> None:
-        """Hand the changeset over; `done` is called once it is durable and published.
+        """Hand the changeset to the commit pipeline; `done` is called once it is durable and
+        published.
 
-        `ends` publishes the messages, with whatever else becomes visible in the same moment."""
+        `ends` publishes the messages, with whatever else becomes visible at the same moment."""
         if client is not None and token >= 0:
             self.changes.tokens[client] = token
         self._done, self._ends = done, ends
         store = self._broker.store
         serial = store.gathering
+        # First of all: endpoints that are removed below must carry the serial of the flush that
+        # deletes their rows, so that no read before it brings them back.
         for live in self._touched:
             live.serial = serial
         for live in self._gone:
@@ -742,22 +762,22 @@ class Round:
         store.join(self.changes, self._publish, urgent=urgent)
 
     def when_published(self, call: Callable[[], object]) -> None:
-        """Call this once the changeset is durable and memory knows it."""
+        """Call this function once the changeset is durable and published in memory."""
         self._after = [*(self._after or ()), call]
 
     async def commit(self) -> None:
-        """Join, and return when it is durable."""
+        """Join the commit pipeline, and return when the changeset is durable."""
         durable = asyncio.get_running_loop().create_future()
         self.join(lambda: None if durable.done() else durable.set_result(None))
         await durable
 
     def _publish(self) -> None:
-        """The changeset is durable: memory, readers and the transmitter learn it here (REL-4)."""
+        """Publish the durable changeset to memory, readers and the transmitter (REL-4)."""
         for group, state in self._states:
             group.state, group.state_known = state, True
         for out, sent in self._outgoing:
             out.published(sent)
-        for live, row in self._damaged or ():  # before anybody may receive it
+        for live, row in self._damaged or ():  # before any receive
             if not live.gone and row.queuing_order >= live.dropped_before:
                 self._broker.held.damaged(live, row.queuing_order, row.message_id)
         self._ends(self._arrivals)
@@ -773,7 +793,7 @@ class Round:
         self._done()
 
     def _notify(self) -> None:
-        """Tell whoever wants to know of something that is durable now."""
+        """Report to subscribers what has become durable."""
         for lost in self._lost or ():
             self._broker.on_lost(lost)
         if self._told is not None:
@@ -783,14 +803,14 @@ class Round:
 
 
 def _leaves_group(before: DialogEndpoint, after: DialogEndpoint | None) -> bool:
-    """Whether it belongs to its group no longer: ended, or moved to another (GRP-2)."""
+    """Return whether the endpoint leaves its group: it ended, or moved to another group (GRP-2)."""
     if after is None or after.group_id != before.group_id:
         return True
     return after.state is State.CLOSED and before.state is not State.CLOSED
 
 
 def _is_over(group: Group, without: Live | None = None) -> bool:
-    """Whether no endpoint of it that is in memory is open."""
+    """Return whether no endpoint of the group that is in memory is open, apart from `without`."""
     return all(
         one is without or one.gone or one.endpoint.state is State.CLOSED
         for one in group.members.values()
@@ -798,7 +818,7 @@ def _is_over(group: Group, without: Live | None = None) -> bool:
 
 
 def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:
-    """Body of an Error message (DLG-29)."""
+    """Return the body of an Error message (DLG-29)."""
     return orjson.dumps(
         {
             "code": code,

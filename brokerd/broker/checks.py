@@ -1,7 +1,9 @@
-"""What a broker refuses on arrival, and with which code (DLP-40, DLP-41, OBJ-29). PURE.
+"""The checks of a broker on arriving messages, with the code of each refusal. PURE.
 
 Reads: the catalog.      Calls: nothing.
 Never: changes anything. The same checks serve direct delivery and the network (SND-16).
+
+The rules are DLP-40, DLP-41 and OBJ-29.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +15,9 @@ from brokerd.objects.validation import problem
 from brokerd.protocol import dialog
 
 Judge = Callable[[MessageType, bytes | None], str]
-"""Says why a body is not what its type asks for; nothing if it is."""
+"""Returns why a body is not what its type requires; empty if it is."""
 Refusal = tuple[int, str]
-"""Negative code (DLP-42) and description, as the sender is told."""
+"""Negative code (DLP-42) and description, as reported to the sender."""
 
 CONTRACT_UNKNOWN = -8425
 CONTRACT_REFUSED = -8408
@@ -25,7 +27,7 @@ WRONG_FROM_INITIATOR = -8457
 WRONG_FROM_TARGET = -8437
 INVALID_BODY = -8430
 REFUSED_BY_SCHEMA = -9615
-"""What the sender is told where a schema was violated; the receiver's own Error has the next."""
+"""The code for the sender after a schema violation; the receiver's own Error has the next one."""
 AGAINST_SCHEMA = -9616
 TOO_LARGE = -8459
 SERVICE_MISSING = -8490
@@ -62,9 +64,9 @@ def refuse_dialog(
     whole: bool = True,
     judge: Judge = problem,
 ) -> Refusal | None:
-    """Why message 0 cannot open a dialog here; None = it can. Order as in DLP-40.
+    """Return why message 0 cannot open a dialog here; None = it can. The order is that of DLP-40.
 
-    A body that is not `whole` is looked into when it is."""
+    A body that is not `whole` yet is checked later, when it is."""
     target = catalog.services.get(service)
     if target is None:
         return SERVICE_MISSING, f"service {service!r} is not in this broker"
@@ -88,7 +90,7 @@ def refuse_dialog(
 
 
 def looks_at_the_body(kind: MessageType) -> bool:
-    """Whether one body of this type may be refused and another not, both being there."""
+    """Return whether the content of a body decides if a message of this type is refused."""
     return kind.validation not in _BLIND
 
 
@@ -102,7 +104,7 @@ def refuse_message(
     whole: bool = True,
     judge: Judge = problem,
 ) -> Refusal | None:
-    """Why a message cannot be put on the queue (OBJ-18, OBJ-29); None = it can."""
+    """Return why a message cannot be enqueued (OBJ-18, OBJ-29); None = it can."""
     kind = known.get(message_type)
     if kind is None or message_type in SYSTEM_TYPES:
         return TYPE_UNKNOWN, f"message type {message_type!r} is not known here"
@@ -122,13 +124,13 @@ def refuse_message(
 
 
 def needs_whole(known: Mapping[str, MessageType], message_type: str) -> bool:
-    """Whether a message that was cut has to be joined before it can be judged."""
+    """Return whether the fragments of a message have to be joined before it can be checked."""
     kind = known.get(message_type)
     return kind is not None and kind.validation is not Validation.NONE
 
 
 def struck(refusal: Refusal) -> Refusal:
-    """The Error that the receiver finds on its own queue, of what the sender is told (DLG-43)."""
+    """Return the Error for the receiver's own queue that matches the sender's refusal (DLG-43)."""
     code, text = refusal
     return (AGAINST_SCHEMA if code == REFUSED_BY_SCHEMA else code), text
 
@@ -137,15 +139,15 @@ _TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORE
 
 
 def told(code: int) -> int:
-    """What the other side is told of an endpoint that was struck by this code (DLG-43, MAN-5)."""
+    """Return the code reported to the peer of an endpoint that failed with this (DLG-43, MAN-5)."""
     return _TOLD.get(code, code)
 
 
 def check_before_sending(kind: MessageType, body: bytes | None, judge: Judge = problem) -> None:
-    """Check a body by the sender's own definition, as the type asks for (PBT-14).
+    """Check a body by the sender's own definition, as the type requires (PBT-14).
 
     Raises:
-        ValidationFailed: it does not fit; `SchemaValidationFailed` where a schema says so.
+        ValidationFailed: it does not fit; `SchemaValidationFailed` if it violates a schema.
     """
     why = judge(kind, body)
     if why:

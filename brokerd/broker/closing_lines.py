@@ -1,7 +1,7 @@
-"""What the metrics log says about dialog endpoints, one line for each (design D16).
+"""The lines of the metrics log about dialog endpoints, one for each (design D16).
 
 Reads: endpoints.      Calls: nothing.
-Never: writes; `maintenance.journal` does, once what is said is durable.
+Never: writes; `maintenance.journal` does, once the content is durable.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:
-    """The line of an endpoint that closes now, as JSON."""
+    """Return the line of an endpoint that closes now, as JSON."""
     return orjson.dumps(dialog_line(live, last, now))
 
 
 def one_way_rest(service: str, far_service: str, contract: str, now: Instant) -> bytes:
-    """What `one_way_line` has behind the conversation's name: the same for all of a moment."""
+    """Return the part of `one_way_line` behind the conversation id, which many dialogs share."""
     return orjson.dumps(
         {
             "is_initiator": True,
@@ -45,15 +45,15 @@ def one_way_rest(service: str, far_service: str, contract: str, now: Instant) ->
 
 
 def one_way_line(conversation_id: ConversationId, rest: bytes) -> bytes:
-    """The line of an initiator that begins, sends one message and ends in one moment."""
+    """Return the line of an initiator that begins, sends one message and ends in one instant."""
     name = show(conversation_id).encode()
     return b'{"state":"closed","conversation_id":"%b",%b' % (name, rest)
 
 
 def dialog_line(live: Live | None, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
-    """The fields of the line of an endpoint: closed at `now`, or still open.
+    """Return the fields of an endpoint's line: closed at `now`, or still open if that is None.
 
-    `live` is None where it is not in memory, which means that nothing of it waits to be sent."""
+    `live` is None if the endpoint is not in memory; then none of its messages wait to be sent."""
     undelivered = 0 if live is None else live.undelivered
     if live is not None and live.outgoing is not None:
         undelivered += live.outgoing.undelivered

@@ -1,8 +1,8 @@
 """The next instant at which something of a broker is due: one timer, whatever waits (PER-23).
 
-Reads: the clock.      Calls: whoever looks what is due.
-Never: knows what waits, or fires early. It may be told of what is no longer due: whoever looks then
-finds nothing and tells it of the next. A hint that is lost costs one tick, which looks as well.
+Reads: the clock.      Calls: the function that checks what is due.
+Never: knows what waits, or fires early. It may be given an instant that no longer matters: the
+check then finds nothing, and sets the next one. A lost hint costs one tick, which checks as well.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import EndpointKey
 
 LONGEST: Final = 3600.0
-"""Seconds after which it looks at the clock again, which may have been set."""
+"""Seconds after which the clock, which may have been set, is read again."""
 SPACING: Final = 0.05
-"""Seconds between two looks at least, so that what is due comes in batches."""
+"""The least number of seconds between two checks, so that due items come in batches."""
 
 
 class Deadline:
-    """Calls `due` when the earliest instant it was told of has come."""
+    """A timer that calls `due` at the earliest of the instants it was given."""
 
     __slots__ = ("_clock", "_due", "_handle", "_looked_at", "at")
 
@@ -33,13 +33,13 @@ class Deadline:
         """When it calls next; None = it waits for nothing."""
 
     def at_latest(self, at: Instant) -> None:
-        """Something is due then."""
+        """Make sure that `due` is called at this instant at the latest."""
         if self.at is None or at < self.at:
             self.at = at
             self._arm()
 
     def close(self) -> None:
-        """Call no more."""
+        """Stop the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -65,7 +65,7 @@ class Deadline:
 
 
 class PendingTimers:
-    """What memory knows of a broker's conversation timers; which there are is in the store."""
+    """The facts in memory about a broker's conversation timers; the timers are in the store."""
 
     __slots__ = ("_changed", "_durable", "_reading", "any", "any_crowded", "any_held", "deadline")
 
@@ -75,29 +75,29 @@ class PendingTimers:
         self._changed: dict[tuple[EndpointKey, str], int] = {}  # the flush that carries it
         self._reading = False
         self.any = False
-        """Whether there may be a timer at all; without, ending a dialog costs nothing more."""
+        """Whether there may be any timer; if not, ending a dialog need not delete timers."""
         self.any_held = False
-        """Whether some are due and wait for their queue (DLG-41)."""
+        """Whether some timers are due and wait for their queue (DLG-41)."""
         self.any_crowded = False
-        """Whether some of them wait only until there is room in its window."""
+        """Whether some of those wait only until there is room in its window."""
 
     def joined(self, timers: Iterable[tuple[EndpointKey, str]], serial: int) -> None:
-        """These were set, cancelled or fired, and are on their way to the store."""
+        """Note timers that were set, cancelled or fired, and are being written to the store."""
         self._changed.update(dict.fromkeys(timers, serial))
         if len(self._changed) > _MANY and not self._reading:
             self._forget_durable()
 
     def published(self, timers: Mapping[tuple[EndpointKey, str], Instant | None]) -> None:
-        """They are durable."""
+        """Note timers whose changes have become durable."""
         due = min((at for at in timers.values() if at is not None), default=None)
         if due is not None:
             self.deadline.at_latest(due)
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[EndpointKey, str], bool]]:
-        """Read timers from the store and judge them in here.
+        """Bracket a read of timers from the store and the decisions about them.
 
-        Gives a function that says whether one may have changed since it was read."""
+        Yields a function that returns whether a timer may have changed since it was read."""
         self._forget_durable()
         self._reading = True
         try:
@@ -107,7 +107,7 @@ class PendingTimers:
 
     @property
     def is_reading(self) -> bool:
-        """Whether somebody reads them: one at a time."""
+        """Whether a read of timers is under way; only one may be."""
         return self._reading
 
     def _forget_durable(self) -> None:

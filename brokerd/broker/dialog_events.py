@@ -1,10 +1,10 @@
-"""What befalls dialogs and groups, for the event log and for who subscribed to it (EVT-10). PURE.
+"""Dialog and group life-cycle events, for the event log and event notifications (EVT-10). PURE.
 
 Reads:  an endpoint before and after a step.      Calls: nothing.
-Never:  tells of single messages, or of the dialogs on which events themselves are told.
+Never:  reports single messages, or the dialogs on which event notifications are sent.
 
-What is ordinary in the life of a dialog is told only where somebody watches; what ends a dialog
-before its time always.
+Ordinary life-cycle events are reported only if somebody subscribed; those of a dialog that ends
+before its time always are.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class Told(msgspec.Struct, frozen=True):
-    """One thing that happened, with the endpoint it happened to."""
+    """One event, with the endpoint it concerns."""
 
     what: str
-    """Subclass of the event (MON-16)."""
+    """The subclass of the event (MON-16)."""
     endpoint: DialogEndpoint
-    """As it then stood, or stood last."""
+    """The endpoint at that time, or its last state."""
     of_group: bool = False
-    """It happened to its group."""
+    """Whether the event concerns the endpoint's group."""
 
     @property
     def is_trouble(self) -> bool:
-        """Whether a dialog did not go as it should."""
+        """Whether a dialog went wrong."""
         return self.what in _TROUBLE
 
 
 def fields_of(told: Told) -> dict[str, object]:
-    """The fields of its line (MON-16): ids as text, so that no two logs write them differently."""
+    """Return the fields of an event's line (MON-16), with ids as text, so that all logs agree."""
     endpoint = told.endpoint
     if told.of_group:
         return {"group": show(endpoint.group_id)}
@@ -76,7 +76,7 @@ _TROUBLE: Final = frozenset(
 
 
 def began(live: Live) -> list[Told]:
-    """A new endpoint: begun here, or created because its first message came."""
+    """Report a new endpoint: begun here, or created by the arrival of its first message."""
     endpoint = live.endpoint
     if endpoint.contract == POST_EVENT_NOTIFICATION:
         return []
@@ -95,9 +95,9 @@ def moved(
     *,
     watched: bool,
 ) -> list[Told]:
-    """An endpoint came into another state, or is gone."""
+    """Report an endpoint that has changed its state, or is gone."""
     if not watched and type(event) is dialog.EndRequested and event.code is None:
-        return []  # each dialog ends, and mostly nobody listens
+        return []  # every dialog ends, and mostly nobody has subscribed
     if before.contract == POST_EVENT_NOTIFICATION:
         return []
     what = _what(before, after, event)
@@ -128,7 +128,7 @@ def _what(before: DialogEndpoint, after: DialogEndpoint | None, event: dialog.Ev
             return _ALWAYS.get(type(event))
 
 
-# Of a clean-up says who did it, and why: whoever carries it out (DLG-23).
+# A clean-up is reported by the code that carries it out, with who did it and why (DLG-23).
 _ALWAYS: Final[dict[type[dialog.Event], str]] = {
     dialog.AckReceived: "received_end_ack",
     dialog.LifetimeReached: "broker_error",

@@ -1,10 +1,10 @@
-"""Target endpoints that differ in nothing but their names, made one after the other.
+"""Target endpoints that differ only in their ids, made one after the other.
 
 Reads: the broker's memory.      Calls: broker.endpoints.
-Never: writes, or looks whether such a dialog may be: who asks has done so, once for all of them.
+Never: writes, or checks whether such a dialog is allowed: the caller has, once for all of them.
 
-What `Broker.new_target` finds out for each is found out once: dialogs of one message come by the
-hundred, in one moment, from one service to another.
+What `Broker.new_target` finds out for each endpoint is found out once: dialogs of one message come
+by the hundred, in one moment, from one service to another.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _replace = msgspec.structs.replace
 
 
 class Alike:
-    """Makes targets in memory whose initiators are in the same broker and gone already."""
+    """A maker of targets in memory whose initiators are in the same broker, and gone already."""
 
     __slots__ = ("_broker", "_contract", "_mold", "_queue", "coming")
 
     def __init__(self, broker: Broker, mold: DialogEndpoint) -> None:
-        """`mold`: one of them, but for its key and its names."""
+        """Create the maker; `mold`: such a target, except for its key and its ids."""
         self._broker = broker
         self._mold = mold
         self._queue = broker.queues[broker.services[mold.service].queue]
         self._contract = broker.contracts[mold.contract]
         self.coming = broker.pairs.of(mold.far_service, mold.service, mold.contract)
-        """Counts the messages that come to them."""
+        """Counts the messages that arrive for these targets."""
         broker.lifetimes.at_latest(mold.expires_at)
 
     def make(self, conversation_id: ConversationId, last_message: MessageId) -> Live:
-        """One of a new conversation, alone in its group; its round creates its row."""
+        """Create the target of a new conversation and group; the changeset inserts its row."""
         broker, mold, queue = self._broker, self._mold, self._queue
         key, group_id = broker.store.next_endpoint_key(), GroupId(broker.ids.fresh())
         endpoint = _replace(

@@ -1,7 +1,7 @@
-"""Dialog endpoints in use; those not used for long leave memory (design D4).
+"""Dialog endpoints in memory; those unused for long are evicted (design D4).
 
-Reads: the store, for endpoints that are not here.      Calls: storage.
-Never: writes; what an endpoint becomes is stepped and recorded by `rounds.py`.
+Reads: the store, for endpoints that are not in memory.      Calls: storage.
+Never: writes; `changeset.py` steps endpoints and records what they become.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Spawn = Callable[[Coroutine[object, object, None]], object]
 
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2
-"""Closed endpoints that are looked at whenever a new one comes: they go faster than they come."""
+"""Closed endpoints checked whenever an endpoint is added: they leave faster than they come."""
 _LOOKS = 16
-"""Endpoints that are looked at whenever one comes that is too many."""
+"""Endpoints that are checked for eviction whenever one is added beyond the capacity."""
 _LOOKS_A_TICK = 5_000
 
 
 class Counting:
-    """How many messages of an endpoint came beyond its queue's window, less those that left it."""
+    """Changes of the number of messages that an endpoint has in its queue's backlog."""
 
     __slots__ = ("application", "messages")
 
@@ -47,7 +47,7 @@ class Counting:
         self.messages = self.application = 0
 
     def add(self, message_type: str, count: int) -> None:
-        """So many more of that type."""
+        """Add to the number of messages of that type."""
         self.messages += count
         if message_type not in SYSTEM_TYPES:
             self.application += count
@@ -99,49 +99,49 @@ class Live:
         self.queue = queue
         self.contract = contract
         self.coming = coming
-        """Counts the messages that come to it."""
+        """Counts the messages that arrive for the endpoint."""
         self.is_local = is_local
-        """Whether the other side is (or will be) in this very broker."""
+        """Whether the peer is (or will be) in this same broker."""
         self.parts: list[bytes] = []
-        """Stored fragments of the message that is not complete, where memory has them."""
+        """Stored fragments of the incomplete message, if they are in memory."""
         self.parts_stored = 0
-        """How many of them there are, where only the store has them (DSP-15)."""
+        """Number of fragments of the incomplete message, if they are only in the store (DSP-15)."""
         self.parts_size = 0
-        """Bytes of them, wherever they are."""
+        """Bytes of the fragments of the incomplete message, wherever they are."""
         self.body_key: BodyKey | None = None
-        """What they are stored under; None = there are none, or they were not read yet."""
+        """The key of those fragments in the store; None = there are none, or they were not read."""
         self.undelivered = 0
-        """Own messages withdrawn before the peer had them."""
+        """Number of own messages that were withdrawn before the peer had them."""
         self.ready: deque[QueuedMessage] = deque()
-        """Its messages in the queue's window, in the order RECEIVE gives them (RCV-8)."""
+        """The messages in the queue's window, in the order of RECEIVE (RCV-8)."""
         self.unpublished: deque[QueueRow] = deque()
-        """Messages whose commit is under way."""
+        """Arrived messages whose commit is under way."""
         self.beyond: int | None = 0
-        """Its messages beyond the queue's window; None = not counted yet."""
+        """Number of messages in the queue's backlog; None = not counted yet."""
         self.beyond_unread = 0
-        """Of them, those that an application sent."""
+        """Number of messages in the queue's backlog that an application sent."""
         self.counting: Counting | None = None
-        """While they are being counted: what comes and goes."""
+        """While the backlog is being counted: the changes meanwhile."""
         self.dropped_before = 0
-        """Messages with a lower queuing order were deleted unread (DLG-T10)."""
+        """Messages with a lower queuing order were dropped unread (DLG-T10)."""
         self.outgoing: Outgoing | None = None
-        """What it has to send through the transmission queue; None = nothing, ever so far."""
+        """The messages in the transmission queue; None = there never were any."""
         self.peer: Live | None = None
-        """The other side, where it is in this broker and in memory."""
+        """The peer, if it is in this broker and in memory."""
         self.kept: Kept | None = None
-        """How much of it is retained, where that is limited and was read (PBT-24)."""
+        """How much of the dialog is retained, if that is limited and was read (PBT-24)."""
         self.gone = False
         self.pins = 0
-        """Open transactions that use it."""
+        """Number of users that need it in memory: open transactions, reads, the arrivals part."""
         self.release: Callable[[], None] | None = None
-        """Asks who sorts its arrivals to let go of it, now that it is over."""
+        """Asks `delivery.incoming` to unpin the endpoint, now that the dialog is over."""
         self.serial = 0
-        """The flush that carries its latest change."""
+        """The serial of the flush with the latest change of the endpoint."""
         self.touched = True
 
     @property
     def unread(self) -> int:
-        """Application messages received and not taken from the queue."""
+        """Number of application messages that arrived and were not received."""
         if not self.ready and not self.unpublished:
             return self.beyond_unread
         return self.beyond_unread + sum(
@@ -150,12 +150,12 @@ class Live:
         )  # fmt: skip
 
     def is_sending(self) -> bool:
-        """Whether anything of it is in the transmission queue, or joins it."""
+        """Return whether messages of the endpoint are in the transmission queue, or join it."""
         out = self.outgoing
         return out is not None and bool(len(out.window) or out.waiting or out.unpublished)
 
     def delivers_directly(self) -> bool:
-        """Whether a message can go straight onto the other side's queue now (SND-14, SND-15)."""
+        """Return whether a message can go directly onto the peer's queue now (SND-14, SND-15)."""
         if self.outgoing is not None and self.is_sending():
             return False
         return self.peer is None or self.peer.queue.queue.enqueue_enabled
@@ -189,7 +189,7 @@ class Endpoints:
         self.complete = True
         """Whether every endpoint of the store is in memory."""
         self._reads = 0
-        self._departed: dict[EndpointKey, int] = {}  # left memory while something was being read
+        self._departed: dict[EndpointKey, int] = {}  # evicted during a read; the eviction's number
         self._departures = 0
         self._removed: dict[EndpointKey, int] = {}  # gone; the flush that deletes the row
 
@@ -197,46 +197,46 @@ class Endpoints:
         return len(self._keys)
 
     def find(self, handle: Handle) -> Live | None:
-        """The endpoint with this handle, if it is in memory."""
+        """Return the endpoint with this handle, if it is in memory."""
         live = self._handles.get(handle)
         if live is not None:
             live.touched = True
         return live
 
     def find_conversation(self, conversation_id: ConversationId, initiator: bool) -> Live | None:
-        """That side of the conversation, if it is in memory."""
+        """Return that side of the conversation, if it is in memory."""
         live = self._conversations.get((conversation_id, initiator))
         if live is not None:
             live.touched = True
         return live
 
     def get(self, key: EndpointKey) -> Live | None:
-        """The endpoint with this row number, if it is in memory."""
+        """Return the endpoint with this row number, if it is in memory."""
         return self._keys.get(key)
 
     def all(self) -> list[Live]:
-        """Every endpoint in memory."""
+        """Return every endpoint in memory."""
         return list(self._keys.values())
 
     def look_up(self, handle: Handle) -> Live | Blocked | None:
-        """The endpoint with this handle; None = there is none; Blocked = being read."""
+        """Return the endpoint with this handle; None = there is none; Blocked = being read."""
         live = self.find(handle)
         if live is not None:
             return live
-        if self.complete:  # the store has none that is not here
+        if self.complete:  # the store has no others
             return None
         if self._look_ups.is_absent(handle):
             return None
         return Blocked("endpoint", lambda resume: self._look_ups.ask(handle, resume))
 
     def is_fresh(self, handle: Handle) -> bool:
-        """Whether no endpoint can have this handle, as far as memory alone tells."""
+        """Return whether memory alone shows that no endpoint has this handle."""
         return self.complete and handle not in self._handles
 
     def look_up_conversation(
         self, conversation_id: ConversationId, initiator: bool
     ) -> Live | Blocked | None:
-        """That side of the conversation; None = there is none; Blocked = being read."""
+        """Return that side of the conversation; None = there is none; Blocked = being read."""
         key = (conversation_id, initiator)
         live = self.find_conversation(conversation_id, initiator)
         if live is not None:
@@ -248,7 +248,7 @@ class Endpoints:
         return Blocked("endpoint", lambda resume: self._look_ups.ask(key, resume))
 
     def add(self, live: Live) -> None:
-        """Take in a new endpoint, and let go of one that has not been used for long."""
+        """Add an endpoint, and evict some that have not been used for long."""
         endpoint = live.endpoint
         self._handles[endpoint.handle] = live
         self._conversations[endpoint.conversation_id, endpoint.is_initiator] = live
@@ -259,18 +259,19 @@ class Endpoints:
             self._evict(live, _LOOKS)
 
     def closed(self, live: Live) -> None:
-        """It is closed, and kept for the replay guard alone: it costs disk, not memory (PBT-5)."""
+        """Note that an endpoint is closed, so that it may be evicted: its row serves the replay
+        guard (PBT-5)."""
         self._over.append(live)
 
     def remove(self, live: Live) -> None:
-        """Forget an endpoint that is gone; until its row is, no read brings it back."""
+        """Drop an endpoint that is gone; no read brings it back while its row still exists."""
         self.removing(live.endpoint.key, live.serial)
         self._forget(live)
         if live.release is not None:
             live.release()
 
     def removing(self, key: EndpointKey, serial: int) -> None:
-        """The flush with that serial deletes a row; no read before it brings it back."""
+        """Note that the flush with that serial deletes a row; no read before it restores that."""
         self._removed[key] = serial
         if len(self._removed) > _REMOVED_KEPT and not self._reads:
             self._forget_removed()
@@ -282,7 +283,7 @@ class Endpoints:
         self._keys.pop(endpoint.key, None)
 
     def adopt(self, endpoint: DialogEndpoint) -> Live:
-        """The live form of an endpoint read from the store."""
+        """Return the endpoint in memory for one that was read from the store; add it if needed."""
         live = self._keys.get(endpoint.key)
         if live is None:
             live = self._adopt(endpoint)
@@ -292,16 +293,15 @@ class Endpoints:
         return live
 
     def is_removed(self, key: EndpointKey) -> bool:
-        """Whether the endpoint is gone while its row may still be there."""
+        """Return whether the endpoint is gone while its row may still exist."""
         return key in self._removed
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[Iterable[EndpointKey]], set[EndpointKey]]]:
-        """Read rows of endpoints and adopt them in here.
+        """Bracket a read of endpoint rows that are then adopted.
 
-        Gives a function that says, once after each read, which of the endpoints that were read
-        were in memory and left it meanwhile: their rows may say more by now, and are to be read
-        again."""
+        Yields a function to call once after each read. It returns which of the endpoints read were
+        evicted meanwhile: their rows may have changed since, and have to be read again."""
         self._reads += 1
         since: dict[EndpointKey, int] = {}
         began = self._departures
@@ -324,7 +324,7 @@ class Endpoints:
         self._removed = {k: s for k, s in self._removed.items() if s > durable}
 
     async def _hold(self, keys: Sequence[Key]) -> list[Live]:
-        """Bring those into memory that exist, pinned once each."""
+        """Load the endpoints with these keys that exist, and pin each once."""
         handles = {key for key in keys if not isinstance(key, tuple)}
         sides = {key for key in keys if isinstance(key, tuple)}
         conversations = {conversation_id for conversation_id, _ in sides}
@@ -340,12 +340,12 @@ class Endpoints:
                 if endpoint.key in self._removed or not is_wanted:
                     continue
                 live = self.adopt(endpoint)
-                live.pins += 1  # the next one may need its place before anybody has looked at it
+                live.pins += 1  # adopting the next one may evict it otherwise
                 held.append(live)
         return held
 
     def _let_go_of_closed(self) -> None:
-        """The oldest that nothing needs any more go; the others have another turn."""
+        """Evict the oldest closed endpoints that nothing needs; the others get another turn."""
         durable = self._durable_serial()
         for _ in range(min(_OVER_A_TURN, len(self._over))):
             live = self._over.popleft()
@@ -359,18 +359,19 @@ class Endpoints:
                 self._leave(live)
 
     def trim(self) -> int:
-        """Let go of some that are too many, now that nothing needs them any more; how many.
+        """Evict endpoints beyond the capacity that nothing needs any more. Return their number.
 
-        For when no new one comes, which would do it."""
+        This is for times when no endpoint is added, which would do it otherwise."""
         before = len(self._keys)
         self._evict(None, _LOOKS_A_TICK)
         return before - len(self._keys)
 
     def _evict(self, newest: Live | None, looks: int) -> None:
-        """Second chance: the oldest go that nobody touched since and nothing refers to.
+        """Evict the oldest endpoints not touched since their last check and not in use (second
+        chance).
 
-        All that are too many, where so many looks find them: there are more than that while
-        something needs them, and each new one that took but one other's place would keep it so."""
+        Evicts down to the capacity as far as `looks` checks allow: there may be more endpoints
+        while all are in use, and evicting only one for each one added would keep it so."""
         durable = self._durable_serial()
         while looks and len(self._keys) > self._capacity:
             looks -= 1
@@ -391,7 +392,7 @@ class Endpoints:
 
 
 def _idle(live: Live) -> bool:
-    """Whether nothing in memory needs it: the row says all there is."""
+    """Return whether nothing in memory needs the endpoint: its row says everything."""
     out = live.outgoing
     return (
         not live.ready

@@ -1,7 +1,7 @@
 """Conversation groups and their locks (GRP).
 
-Reads: nothing.      Calls: nothing.      Never: waits; who cannot have a lock is called back.
-A lock is handed straight to the first waiter, so nobody overtakes between release and wake-up.
+Reads: nothing.      Calls: nothing.      Never: waits; a waiter for a lock gets a callback.
+A lock is handed directly to the first waiter, so nobody overtakes between release and wake-up.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """Who may hold group locks: a transaction."""
+    """The holder of group locks: a transaction."""
 
     locked: list[Group]
     ready: dict[Group, None]
-    """Of these, those that may have messages in the window."""
+    """The locked groups that may have messages in the window."""
     waits_for: Group | None
     """The group whose lock it waits for, or without which a receive that selects it cannot end."""
     receiving: ReceiveWait | None
-    """Its wait for a message, if it waits for one."""
+    """The wait for a message, if it waits for one."""
     idle: bool
-    """Whether it is open and its client has asked for nothing that is still to be done."""
+    """Whether it is open and no request of its client is being executed."""
     opened: int
-    """Its number; the youngest transaction has the highest (GRP-12)."""
+    """The number of the transaction; the youngest has the highest (GRP-12)."""
     moves: Moves
-    """Conversations it has moved, and nobody else sees it yet."""
+    """The conversations it has moved, which nobody else sees before it commits."""
     ended: set[Live]
-    """Conversations that it has ended, and so receives nothing of (DLG-T10)."""
+    """Conversations that it has ended, and so receives nothing from (DLG-T10)."""
 
     def took(self, group: Group) -> None:
-        """It has a lock now."""
+        """Note that the lock of a group is held from now on."""
         ...
 
     def abort(self) -> None:
-        """End its wait: it is to break a deadlock."""
+        """End its wait, to break a deadlock."""
         ...
 
     def taken_of(self, group: Group) -> int:
-        """How many messages of a group it would give back."""
+        """Return the number of messages of a group that a rollback would give back."""
         ...
 
     def describe(self) -> str:
-        """Who it is, for `LockTimeout` (GRP-11)."""
+        """Describe the holder for `LockTimeout` (GRP-11)."""
         ...
 
 
@@ -69,13 +69,13 @@ class LockWait:
         self._over = False
 
     def tell(self) -> None:
-        """The lock is held: go on, unless whoever waited has gone on without being told."""
+        """Go on with the lock held, unless the waiter has given up in the meantime."""
         if not self._over:
             self._over = True
             self._granted()
 
     def give_up(self) -> LockTimeout | None:
-        """Leave the line; return the error to report, None if the lock was granted already."""
+        """Leave the line. Return the error to report; None if the lock was granted already."""
         self._over = True
         if self not in self.group.line:
             return None
@@ -87,11 +87,11 @@ class LockWait:
 
 
 def deadlock_of(holder: Holder) -> list[Holder]:
-    """Everybody in a circle of waits that this one has just closed; empty = there is none.
+    """Return the holders in a circle of waits that `holder` has just closed; empty = there is none.
 
-    Whoever stands in the same line waits for the same lock, so the way on is always by its holder;
-    `holder` has just joined its own line, where only receives that select the group are behind it.
-    """
+    Everybody in a line waits for the same lock, so the path always leads to the holder of that
+    lock; `holder` has just joined its own line, where only receives that select the group are
+    behind it."""
     circle: list[Holder] = []
     seen: set[int] = set()
     one = holder
@@ -108,8 +108,8 @@ def deadlock_of(holder: Holder) -> list[Holder]:
 
 
 def ends_by_itself(holder: Holder) -> bool:
-    """Whether the daemon alone can bring it to its end: it is at work, or waits for somebody who
-    is, and neither a client nor a message has to come for that."""
+    """Return whether the transaction can end without a client or a new message: its verbs are being
+    executed, or it waits for another transaction that can end so."""
     seen: set[int] = set()
     one: Holder | None = holder
     while one is not None and id(one) not in seen:
@@ -121,7 +121,7 @@ def ends_by_itself(holder: Holder) -> bool:
 
 
 def _is_before(holder: Holder, one: Holder, group: Group) -> bool:
-    """Whether it stands in that line before another; a receive stands behind them all."""
+    """Return whether `holder` is before `one` in the line of the group; receives are behind all."""
     if holder.waits_for is not group:
         return False
     ahead = takewhile(lambda place: place.holder is not one, group.line)
@@ -129,7 +129,7 @@ def _is_before(holder: Holder, one: Holder, group: Group) -> bool:
 
 
 def break_deadlock(holder: Holder) -> None:
-    """Abort the youngest in the circle of waits that this one has closed, if it has (GRP-12)."""
+    """Abort the youngest in the circle of waits that `holder` has closed, if any (GRP-12)."""
     circle = deadlock_of(holder)
     if circle:
         max(circle, key=lambda one: one.opened).abort()
@@ -161,28 +161,28 @@ class Group:
         self.holder: Holder | None = None
         self.line: list[LockWait] = []  # a deque is 600 bytes, and nearly every line is empty
         self.members: dict[EndpointKey, Live] = {}
-        """Endpoints of it in memory."""
+        """The endpoints of the group that are in memory."""
         self.whole = False
-        """Whether these are all it has."""
+        """Whether `members` has all endpoints of the group."""
         self.ready: dict[EndpointKey, Live] = {}
-        """Those with messages in the window."""
+        """The members with messages in the window."""
         self.entry: tuple[int, int, Group] | None = None
-        """Its place among the ready groups; None while locked or without messages."""
+        """The entry among the ready groups; None while locked or without messages."""
         self.state: bytes | None = None
-        """What the application keeps for the group, as committed (GRP-22)."""
+        """The state that the application keeps for the group, as committed (GRP-22)."""
         self.state_known = False
         """Whether `state` has been read."""
         self.held: Held | None = None
-        """What keeps it from being received: a wait for its next attempt, or parking (PBT-3)."""
+        """Why the group is not received: it waits for its next attempt, or is parked (PBT-3)."""
         self.thinned = False
-        """Whether an endpoint has ended or was moved away, and who selects it is to learn so."""
+        """Whether an endpoint has ended or moved away, and selecting waiters are to be woken."""
 
     def __lt__(self, other: Group) -> bool:
-        """Whichever comes first: where a message was moved, two entries name the same one."""
+        """Return False: two entries of one rank name the same group, after a message was moved."""
         return False
 
     def lock(self, holder: Holder) -> bool:
-        """Take the lock if it is free or held by the same transaction (GRP-8)."""
+        """Take the lock if it is free. Return whether this transaction holds it (GRP-8)."""
         if self.holder is None:
             self.holder = holder
             holder.took(self)
@@ -193,7 +193,7 @@ class Group:
         return self.holder is holder
 
     def take_in(self, live: Live) -> None:
-        """Move an endpoint here from its group, its messages with it (GRP-18)."""
+        """Move an endpoint, with its messages, from its group to this one (GRP-18)."""
         key, left = live.endpoint.key, live.group
         del left.members[key]
         left.ready.pop(key, None)
@@ -206,23 +206,24 @@ class Group:
             self.has_ready(live)
 
     def has_ready(self, live: Live) -> None:
-        """There are messages of a conversation of it in the window now."""
+        """Note that a conversation of the group has messages in the window."""
         self.ready[live.endpoint.key] = live
         if self.holder is not None:
             self.holder.ready[self] = None
 
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
-        """Stand in line; `granted` is called later, with the lock held (GRP-9)."""
+        """Join the line; `granted` is called later, with the lock held (GRP-9)."""
         place = LockWait(self, holder, granted)
         self.line.append(place)
         holder.waits_for = self
         return place
 
     def release(self) -> LockWait | None:
-        """Give the lock to the next in line, whom the caller is to tell; None = it is free.
+        """Hand the lock to the next in line, and return its place for the caller to notify. None:
+        the lock is free.
 
-        It is to be told in a turn of its own: it may commit at once and release the lock again,
-        and a long line would be a deep stack (REL-18)."""
+        Notify it in a turn of its own: it may commit and release the lock immediately, and a long
+        line would make a deep stack (REL-18)."""
         self.holder = None
         if not self.line:
             return None

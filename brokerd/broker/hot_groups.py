@@ -1,13 +1,13 @@
-"""Which conversation groups a queue's messages belong to: the few that have many of them (D12).
+"""The conversation groups with the most messages of a queue (D12).
 
 Reads:  how many messages of which group were received.      Calls: nothing.
-Never:  remembers more than `MOST` groups, or costs a message anything: it is told once for all
-        that a receive took of a conversation.
+Never:  remembers more than `MOST` groups, or costs a message anything: it is called once for all
+        messages of a conversation that a receive dequeued.
 
-A group is forgotten when too many others come: then as much is taken from the count of each as the
-largest of those has that do not stay. That is at most `received / (KEPT + 1)` in all, so whatever
-has more than that many messages is there, and its count is too small by so much at most. Counts of
-several windows, and what they may lack, are merged by adding.
+When there are too many groups, only the `KEPT` largest stay, and the count of the largest group
+that goes is subtracted from all counts. These amounts add up to at most `received / (KEPT + 1)`.
+So every group with more messages is known, and its count is too small by that at most. Counts of
+several windows, and these bounds, are merged by adding.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 KEPT: Final = 256
 MOST: Final = 2 * KEPT
-"""Groups remembered at once; to forget half of them at a time costs little for each."""
+"""Groups remembered at once; dropping half of them at a time costs little for each."""
 TOLD: Final = 20
 LEAST_PART: Final = 0.01
-"""Of those, a window tells the largest that have such a part of its messages."""
+"""The least share of a window's messages with which one of the `TOLD` largest groups is listed."""
 
 
 class HotWindow(msgspec.Struct, frozen=True):
-    """What was received since the last window, by group."""
+    """The messages received since the last window, by group."""
 
     groups: dict[str, int]
-    """The largest groups, and how many messages at least were theirs."""
+    """The largest groups, with a lower bound of the number of messages of each."""
     within: int
-    """So many more each of them may have had at most, and any other group in all."""
+    """Upper bound of the undercount of each listed group, and of the count of any unlisted one."""
 
 
 class HotGroups:
-    """Counted by the queue, taken by the metrics log once in a few minutes."""
+    """The counts of one queue, collected by the metrics log every few minutes."""
 
     __slots__ = ("_counts", "_received", "_within")
 
@@ -50,7 +50,7 @@ class HotGroups:
         self._received = self._within = 0
 
     def add(self, received: Iterable[tuple[GroupId, int]]) -> None:
-        """Receives of so many messages of groups are durable."""
+        """Count durable receives, each a number of messages of a group."""
         counts = self._counts
         for group, messages in received:
             counts[group] = counts.get(group, 0) + messages
@@ -59,7 +59,7 @@ class HotGroups:
                 counts = self._forget()
 
     def take(self) -> HotWindow | None:
-        """What was counted since the last call; None = nothing. Counting starts anew."""
+        """Return the counts since the last call, and start again; None = nothing was received."""
         if not self._received:
             return None
         ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))

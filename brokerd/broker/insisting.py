@@ -1,8 +1,8 @@
-"""Insisting: reads of the store that memory cannot do without.
+"""Reads of the store that memory cannot do without.
 
-Reads:  the store.      Calls: what it is given, again where the store was too slow to answer.
-Never:  gives up: a read that is cut short (`Busy`) is for whoever can ask again later, and here
-somebody waits who would never be called back, or supervised work would end and the daemon with it.
+Reads:  the store.      Calls: the function it is given, again if the store was too slow to answer.
+Never:  gives up. A read that is cut short (`Busy`) suits callers that can ask again later; here a
+waiter would never be called back, or a supervised task would end, and the daemon with it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def insist(read: Callable[P, Awaitable[T]], *args: P.args, **given: P.kwargs) -> T:
-    """The answer of a read, however long that takes."""
+    """Return the result of a read, however long that takes."""
     while True:
         try:
             return await read(*args, **given)

@@ -1,7 +1,7 @@
-"""Checks of bodies beside the loop, so that no body can hold up others (OBJ-18, OBJ-61).
+"""Checks of bodies outside the event loop, so that no body can hold up others (OBJ-18, OBJ-61).
 
 Reads:  bodies.      Calls: the checker of the instance.
-Never:  changes anything: whoever asked asks again when the verdict is there, and forgets it then.
+Never:  changes anything: the caller asks again when the verdict is known, and then forgets it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from brokerd.model import MessageType, Validation
 from brokerd.objects.validation import problem
 
 NOT_CHECKED = "it has not been checked"
-"""Why a body has no verdict that nobody has asked for."""
+"""The reason for a body whose check was not requested, or has no result yet."""
 
 
 class _Asked:
@@ -42,45 +42,47 @@ class Inspection:
     __slots__ = ("_asked", "_checker", "_limit")
 
     def __init__(self, *, limit: int, checker: Checker) -> None:
-        """`limit`: bytes from which on well-formedness is checked beside the loop."""
+        """Create it; `limit`: bytes from which well-formedness is checked outside the loop."""
         self._limit = limit
         self._checker = checker
         self._asked: dict[int, list[_Asked]] = {}
-        """By identity of the body; nearly always one, as types are rarely altered meanwhile."""
+        """By identity of the body; nearly always one each: types are rarely altered meanwhile."""
 
     def __len__(self) -> int:
         return len(self._asked)
 
     def concerns(self, kind: MessageType | None, size: int) -> bool:
-        """Whether bodies of this type and size are checked beside the loop: all with a schema,
-        whose cost nobody knows beforehand, and large ones."""
+        """Return whether bodies of this type and size are checked outside the loop: all with a
+        schema, whose cost is not known beforehand, and large ones."""
         if kind is None or not size or not kind.validation.is_structured:
             return False
         return size >= self._limit or kind.validation.has_schema
 
     def knows(self, kind: MessageType, body: bytes) -> bool:
-        """Whether the verdict on this very body is there."""
+        """Return whether the verdict on this very body is known."""
         return self.verdict(kind, body) is not None
 
     def is_asked(self, kind: MessageType, body: bytes) -> bool:
-        """Whether this very body is being checked, or was."""
+        """Return whether a check of this very body was requested."""
         return self._find(kind, body) is not None
 
     def verdict(self, kind: MessageType, body: bytes) -> Verdict | None:
-        """The verdict on this very body, if it is there."""
+        """Return the verdict on this very body; None if it is not known."""
         found = self._find(kind, body)
         return None if found is None else found.verdict
 
     def judge(self, kind: MessageType, body: bytes | None) -> str:
-        """Why a body is not what its type asks for; nothing if it is, or if the check came to no
-        verdict: then `overrun` says so, and its group is parked (OBJ-62)."""
+        """Return why a body is not what its type requires; empty if it is.
+
+        Also empty if the check came to no verdict: then `overrun` returns the reason, and the group
+        is parked (OBJ-62)."""
         if body is None or not self.concerns(kind, len(body)):
             return problem(kind, body)
         verdict = self.verdict(kind, body)
         return verdict.text if verdict is not None and verdict.outcome is Outcome.UNFIT else ""
 
     def overrun(self, kind: MessageType | None, body: bytes | None) -> str:
-        """Why a body that may not go on unchecked has no verdict; empty if it has one, or needs
+        """Return why a body that needs a check has no verdict; empty if it has one, or needs
         none."""
         if kind is None or body is None or not self.concerns(kind, len(body)):
             return ""
@@ -93,7 +95,7 @@ class Inspection:
         """Check a body, unless it is being checked already, and call `then` when the verdict is
         known.
 
-        Whoever asked calls `forget` when it is not wanted any more."""
+        The caller calls `forget` when it does not need the verdict any more."""
         asked = self._find(kind, body)
         is_new = asked is None
         if asked is None:
@@ -107,8 +109,9 @@ class Inspection:
             asked.pending = self._checker.check(kind, body, asked.answer)
 
     def forget(self, body: bytes) -> None:
-        """Nobody will ask about this very body again. If it has no verdict yet, `then` is called
-        all the same, as soon as its turn comes."""
+        """Forget this very body: nobody will ask about it again.
+
+        If it has no verdict yet, `then` is called all the same when its turn comes."""
         for asked in self._asked.pop(id(body), ()):
             if asked.pending is not None:
                 asked.pending.cancelled = True

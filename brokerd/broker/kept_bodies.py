@@ -1,7 +1,7 @@
-"""Large bodies that were stored for a transaction, before its messages are (design D2). PURE.
+"""Large bodies that were stored for a transaction, ahead of its messages (design D2). PURE.
 
 Reads: nothing.      Calls: nothing.
-Never: gives one body to two messages: each goes with its own.
+Never: gives one stored body to two messages: each message has its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from brokerd.ids import BodyKey
 
 
 class KeptBodies:
-    """Those of one transaction."""
+    """The stored bodies of one transaction."""
 
     __slots__ = ("_all", "_free")
 
@@ -21,16 +21,16 @@ class KeptBodies:
         self._free: list[tuple[bytes, BodyKey]] = []
 
     def add(self, body: bytes, key: BodyKey) -> None:
-        """It is stored under this key."""
+        """Note that a body is stored under this key."""
         self._all.append(key)
         self._free.append((body, key))
 
     def count(self, body: bytes) -> int:
-        """How often this very body is stored and no message has it."""
+        """Return how often this very body is stored and not yet used by a message."""
         return sum(one is body for one, _ in self._free)
 
     def take(self, body: bytes | None) -> BodyKey | None:
-        """The key of this very body for one message; None = it is not stored by itself."""
+        """Return the key of this very body, for one message; None = it is not stored by itself."""
         for at, (one, key) in enumerate(self._free):
             if one is body:
                 del self._free[at]
@@ -38,7 +38,7 @@ class KeptBodies:
         return None
 
     def unused(self, used: Container[BodyKey]) -> list[BodyKey]:
-        """Those that did not come to belong to a message; nothing is known here afterwards."""
+        """Return the keys that no message came to use, and forget all."""
         left = [key for key in self._all if key not in used]
         self._all.clear()
         self._free.clear()

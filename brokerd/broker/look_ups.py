@@ -1,8 +1,8 @@
-"""Looking for endpoints that are not in memory: all that are asked for meanwhile in one read.
+"""Look-ups of endpoints that are not in memory: all requested meanwhile go into one read.
 
-Reads: the store (through the function it is given).      Calls: whoever asked.
-Never: has two reads under way: what is asked for during one waits for the next, which costs
-hardly more for a hundred than for one.
+Reads: the store (through the function it is given).      Calls: the requesters.
+Never: has two reads under way: a request during one waits for the next, which costs hardly more
+for a hundred endpoints than for one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Key = Handle | tuple[ConversationId, bool]
 """A handle, or one side of a conversation."""
 Hold = Callable[[Sequence[Key]], Awaitable["list[Live]"]]
-"""Brings those into memory that exist, pinned once each."""
+"""Loads the endpoints that exist, and pins each once."""
 
 
 class LookUps:
-    """Who waits for which endpoint."""
+    """The pending look-ups, with their waiters."""
 
     __slots__ = ("_absent", "_asked", "_hold", "_is_reading", "_spawn", "_waiting")
 
@@ -36,14 +36,14 @@ class LookUps:
         self._absent: Key | None = None
 
     def is_absent(self, key: Key) -> bool:
-        """Whether it was looked for in vain just now, for whoever goes on now."""
+        """Return whether this key was looked up in vain just now, for the waiter being resumed."""
         if self._absent != key:
             return False
         self._absent = None
         return True
 
     def ask(self, key: Key, resume: Resume) -> None:
-        """Look for one; whoever asked goes on in the order of asking, before anyone else."""
+        """Look an endpoint up; waiters are resumed in the order of requests, before any other."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(resume)
@@ -68,6 +68,6 @@ class LookUps:
 
     def _tell(self, key: Key) -> None:
         for resume in self._waiting.pop(key):
-            self._absent = key  # looked at only where nothing was found
+            self._absent = key  # read only if the endpoint was not found
             resume()
         self._absent = None

@@ -1,7 +1,7 @@
-"""Moves: conversations that a transaction has put into other groups and not yet committed (GRP-18).
+"""Moves: conversations that a transaction has moved to other groups, not yet committed (GRP-18).
 
 Reads: nothing.      Calls: the groups, which take the conversations in.
-Never: commits; for everybody else a conversation stays where it was until the transaction is over.
+Never: commits; everybody else sees a conversation where it was until the transaction is over.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ class Moves:
     __slots__ = ("_made",)
 
     def __init__(self) -> None:
-        self._made: list[tuple[Live, Group]] = []  # and the group it was in before
+        self._made: list[tuple[Live, Group]] = []  # with the group it was in before
 
     def __len__(self) -> int:
         return len(self._made)
 
     def make(self, live: Live, group: Group) -> None:
-        """Put a conversation into another group, its messages with it."""
+        """Move a conversation, with its messages, to another group."""
         self._made.append((live, live.group))
         group.take_in(live)
 
     def undo(self, first: int) -> None:
-        """Take back all but the first so many."""
+        """Undo all moves but the first `first`."""
         for live, before in reversed(self._made[first:]):
             if not live.gone:
                 before.take_in(live)
         del self._made[first:]
 
     def settle(self) -> None:
-        """They are committed: everybody may see them."""
+        """Forget the moves, which are committed and visible to everybody."""
         self._made.clear()
 
     def group_before(self, live: Live) -> Group | None:
-        """The group in which everybody else sees a conversation; None = it was not moved."""
+        """Return the group in which everybody else sees a conversation; None = it was not moved."""
         return next((before for moved, before in self._made if moved is live), None)

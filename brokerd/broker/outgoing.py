@@ -1,9 +1,9 @@
-"""What one dialog endpoint has to send through the transmission queue (XMT-3).
+"""The messages of one dialog endpoint in the transmission queue (XMT-3).
 
 Reads: the store, for rows that are not in memory.      Calls: protocol.sending, storage.
 Never: classifies or transmits; the transmitter does, with what it finds here.
 
-Everything here can be lost without harm: after a restart the rows are read again.
+Everything in here can be lost without harm: after a restart the rows are read again.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from brokerd.storage.store import OutgoingPage
 
 WHOLE: Final = dialog.WHOLE
-"""Fragment number in an ack that means: all fragments of this message."""
+"""The fragment number that means in an ack: all fragments of this message."""
 
 ROW_COST: Final = 900
-"""Bytes of memory that a message in a send window costs beside its body."""
+"""Bytes of memory that a message in a send window costs in addition to its body."""
 
 
 FEW: Final = 4
 FEW_BYTES: Final = 4096
-"""What a dialog reads at a time while memory is full; a message beyond that comes alone."""
+"""The limits of a page while memory is full; a message larger than that is read alone."""
 
 
 class Told(NamedTuple):
-    """What the far side or a forwarder said about something it did not take (NBT-4)."""
+    """The reason of the peer or of a forwarder for not accepting something (NBT-4)."""
 
     key: str
-    """Status key (XMT-19)."""
+    """The status key (XMT-19)."""
     detail: str
     since: Instant
 
@@ -59,7 +59,7 @@ _HELD: Final = {
 
 
 def held_in(state: State) -> str | None:
-    """Status key under which sends are held in this state; None = they are sent (DLP-50)."""
+    """Return the status key under which this state holds sends; None = they are sent (DLP-50)."""
     return _HELD.get(state)
 
 
@@ -67,19 +67,19 @@ class OutgoingOptions(msgspec.Struct, frozen=True):
     """How much of the transmission queue is held in memory (design D4)."""
 
     memory: int = 48 * 1024 * 1024
-    """Bytes for all dialogs of a broker; what is beyond stays in the store."""
+    """Bytes for all dialogs of a broker; messages that do not fit stay in the store."""
     page_messages: int = 256
     page_bytes: int = 1024 * 1024
     limits: WindowLimits = WindowLimits()
 
     @property
     def page_cost(self) -> int:
-        """Bytes of memory that a page takes."""
+        """Bytes of memory that a page may take."""
         return self.page_messages * ROW_COST + self.page_bytes
 
 
 class OutgoingMemory:
-    """Bytes that the send windows of one broker hold."""
+    """The memory that the send windows of one broker use, in bytes."""
 
     __slots__ = ("honors_priority", "left", "limit", "made", "on_damaged", "reading", "used")
 
@@ -87,15 +87,15 @@ class OutgoingMemory:
         self.limit = limit
         self.used = 0
         self.reading = 0
-        """Bytes that what is being read may need at most."""
+        """Bytes reserved for the reads under way."""
         self.left = 0
         """Messages acknowledged or withdrawn since the start (MON-13)."""
         self.made = 0
         """Transmission objects made since the start (MON-14)."""
         self.honors_priority = False
-        """Whether what this broker sends goes by level (OBJ-55)."""
+        """Whether the broker transmits its messages by priority level (OBJ-55)."""
         self.on_damaged: Callable[[Outgoing], None] = _tell_nobody
-        """Told of a dialog that stops sending, because what it has to send next is damaged."""
+        """Called with a dialog that stops sending because its next message is damaged."""
 
     @property
     def full(self) -> bool:
@@ -103,16 +103,16 @@ class OutgoingMemory:
         return self.used >= self.limit
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more may be read."""
+        """Return whether this many more bytes may be read."""
         return self.used + self.reading + size <= self.limit
 
 
 PageOutgoing = Callable[["Live", int, int, int], Awaitable["OutgoingPage"]]
-"""(endpoint, from sequence, limit, bytes) to its rows beyond memory, by sequence."""
+"""(endpoint, from sequence, limit, bytes) to its rows that are not in memory, by sequence."""
 
 
 def _tell_nobody(out: Outgoing) -> None:
-    """Where nobody listens."""
+    """Ignore the damage: there is no listener."""
 
 
 class Outgoing:
@@ -165,7 +165,7 @@ class Outgoing:
         "withdrawn_before",
     )
 
-    def __init__(  # noqa: PLR0915  # one for each attribute
+    def __init__(  # noqa: PLR0915  # one statement per attribute
         self,
         live: Live,
         *,
@@ -182,20 +182,20 @@ class Outgoing:
         self._memory = memory
         memory.made += 1
         self.incarnation = incarnation
-        """Of the store these messages are sent from (REL-15)."""
+        """The incarnation of the store from which these messages are sent (REL-15)."""
         self.going = going
-        """Counts the messages that it sends."""
+        """Counts the messages that the endpoint sends."""
         self._page = page
         self._spawn = spawn
         self.ready = ready
-        """Tells the transmitter that there is something to send."""
+        """Notifies the transmitter that there is something to send."""
         self.window: SendWindow[OutgoingRow] = SendWindow(options.limits)
         self._beyond = 0
         self._coming = 0
         self._joined = live.endpoint.send_sequence - 1  # highest sequence that ever had a row
         self._paging = False
         self.last_sequence = -1
-        """Highest sequence that has been in memory, or was acknowledged before it was."""
+        """The highest sequence that was loaded, or acknowledged before it was loaded."""
         self.unpublished: deque[int] = deque()
         """Transmission orders of messages whose commit is under way."""
         self.withdrawn_before = 0
@@ -207,52 +207,52 @@ class Outgoing:
         )
         self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
         self.stored_message = endpoint.last_message
-        """Identity of the message with that sequence (REL-15)."""
+        """The id of the message with that sequence (REL-15)."""
         self.highest_seen = self.stored_sequence
         self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
-        """Out of order fragments that the dispatcher holds (DLP-16)."""
+        """Out-of-order fragments that the dispatcher holds (DLP-16)."""
         self.owed = 0
-        """Fragments stored or repeated since the last ack left."""
+        """Fragments stored, or received again, since the last ack was sent."""
         self.ack_at: float | None = None
-        """When a dedicated ack goes out at the latest (DLP-19); None = none is owed."""
+        """When a dedicated ack is sent at the latest (DLP-19); None = none is owed."""
         self.errors: list[tuple[int, str]] = []
         """Errors made by this broker that wait for the next connection (DLP-3)."""
         self.first_acked = endpoint.first_acked and endpoint.is_initiator
-        """Message 0 is acknowledged to this initiator, which is durable (DLP-57)."""
+        """Whether message 0 is acknowledged to this initiator, durably (DLP-57)."""
         self.settled_flag = False
-        """FIRST_ACKED has been said, or there is something to say it with (DLP-57)."""
+        """Whether an item with FIRST_ACKED was made to be sent (DLP-57)."""
         self.peer_holds: tuple[tuple[int, int, int, int], ...] = ()
-        """What the peer's latest ack said it has in memory beyond the prefix."""
-        # The transmitter's own notes.
+        """The fragments behind the stored prefix that the peer holds, by its latest ack."""
+        # Notes of the transmitter.
         self.decision: OutgoingDecision | None = None
         self.choice: Choice | None = None
         self.address: str | None = None
         self.timer: float = 0.0
-        """When its retransmission timer is looked at (monotonic); 0 = it is not armed."""
+        """When its retransmission timer is checked (monotonic); 0 = not armed."""
         self.queued = self.warned = self.choosing = False
-        """Whether it is in a line; said already that no route leads back (NBT-1); waits until its
-        choice of a route is stored (RTE-29)."""
+        """Whether it is in a line; whether a missing route back was reported already (NBT-1);
+        whether it waits until its choice of a route is stored (RTE-29)."""
         self.damaged: int | None = None
-        """Sequence of a message whose body is not the one written; nothing from there on is sent,
-        and new messages stay behind it in the store (REL-6)."""
+        """Sequence of a message whose body fails its hash. Nothing from there on is sent, and new
+        messages stay behind it in the store (REL-6)."""
         self.timed: tuple[int, float] | None = None
-        """Sequence of the message whose way is measured, and when it left (monotonic)."""
+        """Sequence of the message whose round trip is measured, and when it left (monotonic)."""
         self.held: str | None = None
-        """Status key if nothing more may be sent (DLP-50)."""
+        """The status key if nothing more may be sent (DLP-50)."""
         self.status = self.detail = ""
         self.since = 0
         self.matches = 0
-        """How often it was matched with the routes since it waits for one (XMT-9)."""
+        """How often it was matched with the routes since it began to wait for one (XMT-9)."""
         self.matched_at: Instant | None = None
         """When it was last matched in vain."""
         self.notice: Told | None = None
-        """Why the receiving side did not take what was sent last (PBT-2)."""
+        """Why the receiving side did not accept what was sent last (PBT-2)."""
         self.neighbour: InstanceId | None = None
-        """Who brought what came last; None = a broker of this instance, or nothing came (NBT-1)."""
+        """The instance that brought the last arrival; None = none, or this instance (NBT-1)."""
 
     @property
     def idle(self) -> bool:
-        """Whether the endpoint's row says all there is."""
+        """Whether nothing is to be sent, read or acknowledged: the endpoint may be evicted."""
         return (
             not len(self.window)
             and not self.waiting
@@ -265,7 +265,7 @@ class Outgoing:
 
     @property
     def level(self) -> int:
-        """Its level among what is to be sent, as of now (OBJ-55 to OBJ-57)."""
+        """The priority level among the dialogs that send, at present (OBJ-55 to OBJ-57)."""
         honored = self._memory.honors_priority
         return self.live.endpoint.priority if honored else DEFAULT_PRIORITY
 
@@ -276,53 +276,53 @@ class Outgoing:
 
     @property
     def waiting(self) -> int:
-        """Messages in the store that are not in memory."""
+        """Number of messages that are in the store and not in memory."""
         return self._beyond + self._coming
 
     @property
     def undelivered(self) -> int:
-        """Application messages of this dialog that the peer has not acknowledged."""
+        """Number of this dialog's application messages that the peer has not acknowledged."""
         held = self._held
         end = self.live.endpoint.end_sequence
         return held - 1 if held and 0 <= end <= self._joined else held
 
     @property
     def _held(self) -> int:
-        """Messages that wait for the peer's acknowledgement, wherever they are."""
+        """Number of messages that wait for the peer's acknowledgement, wherever they are."""
         before, joining = self.withdrawn_before, len(self.unpublished)
-        if before and joining:  # some of them were withdrawn before they are durable
+        if before and joining:  # some of them were withdrawn before they became durable
             joining = sum(order >= before for order in self.unpublished)
         return len(self.window) + self._beyond + joining
 
     @property
     def pending(self) -> int:
-        """Messages of this dialog that the peer has not acknowledged, as far as is durable."""
+        """Number of this dialog's durable messages that the peer has not acknowledged."""
         return len(self.window) + self._beyond
 
     def status_since(self, key: str) -> Instant | None:
-        """Since when the status has this key, where that is known (XMT-18)."""
+        """Return since when the status has this key, if that is known (XMT-18)."""
         if self.notice is not None and key == self.notice.key:
             return self.notice.since
         return Instant(self.since) if self.since and key == self.status else None
 
     def recovered(self, count: int, lowest: int) -> None:
-        """After opening the store: that many rows, none of them in memory."""
+        """Count the rows that were in the store at the start; none is in memory."""
         self._beyond = count
         self.last_sequence = lowest - 1
 
     def must_page(self) -> bool:
-        """Whether the next message has to stay in the store, behind those already there."""
+        """Return whether the next message has to stay in the store, behind those already there."""
         return self.waiting > 0 or self._memory.full
 
     def joining(self, row: OutgoingRow) -> None:
-        """A message of this dialog has joined the commit pipeline."""
+        """Note that a message of this dialog has joined the commit pipeline."""
         self.unpublished.append(row.transmission_order)
         self._joined = row.sequence
         if row.paged:
             self._coming += 1
 
     def published(self, row: OutgoingRow) -> None:
-        """It is durable and may be sent."""
+        """Make a message that has become durable available to be sent."""
         self.unpublished.popleft()
         if not row.flags:
             self.going.sent += 1
@@ -337,15 +337,15 @@ class Outgoing:
             self.ready(self)
 
     def has_work(self) -> bool:
-        """Whether it would send something in its turn, or read what it sends in the next one."""
+        """Return whether the next turn would send something, or read what a later turn sends."""
         return not self.held and (self.window.has_work() or self._may_read)
 
     @property
     def _may_read(self) -> bool:
         """Whether few unsent rows are left in memory, and there is room for more.
 
-        Where memory is full, a dialog still has some rows in it at a time, or it would never end:
-        but those of a destination that takes nothing have no turn, and so read nothing (D4)."""
+        Even if memory is full, each dialog may have a few rows in it, or it would never finish. But
+        a dialog whose destination accepts nothing gets no turn, and so reads nothing (D4)."""
         return (
             self._beyond > 0
             and not self._paging
@@ -355,12 +355,12 @@ class Outgoing:
         )
 
     def refill(self) -> None:
-        """It has had its turn: read the next rows, when few unsent ones are left in memory."""
+        """Read the next rows after a turn, if few unsent ones are left in memory."""
         if self._may_read:
             self._spawn(self._begin(few=not self._memory.has_room(self._options.page_cost)))
 
     def bring_in(self, resume: Callable[[], None]) -> None:
-        """Read the next rows although nothing is to be sent, then go on."""
+        """Read the next rows even if nothing is to be sent, then call `resume`."""
 
         async def read() -> None:
             if not self._paging:
@@ -370,7 +370,7 @@ class Outgoing:
         self._spawn(read())
 
     def _begin(self, *, few: bool) -> Coroutine[object, object, None]:
-        """Room for what is read is taken before others look whether there is some."""
+        """Reserve memory for a page before any other dialog checks for room; return the read."""
         self._paging = True
         options = self._options
         cost = FEW * ROW_COST + FEW_BYTES if few else options.page_cost
@@ -387,9 +387,9 @@ class Outgoing:
                 FEW if few else options.page_messages,
                 FEW_BYTES if few else options.page_bytes,
             )
-            has_moved = self.last_sequence != before  # acknowledged while it was read (DLP-20)
+            has_moved = self.last_sequence != before  # acknowledged during the read (DLP-20)
             rows = page.rows
-            if page.damaged:  # which row that was cannot be told once the beginning is another one
+            if page.damaged:  # which row is damaged is unknown if rows before it have gone
                 rows = [] if has_moved else self._before_damage(page)
             for row in rows:
                 if row.transmission_order < self.withdrawn_before or not self._beyond:
@@ -405,8 +405,8 @@ class Outgoing:
             self.ready(self)
 
     def _before_damage(self, page: OutgoingPage) -> list[OutgoingRow]:
-        """The messages that may still be sent: nothing behind a damaged one is (REL-10)."""
-        if not self._beyond:  # withdrawn while it was read
+        """Return the messages that may still be sent: those before the damaged one (REL-10)."""
+        if not self._beyond:  # withdrawn during the read
             return []
         first = self.base_sequence if not len(self.window) else self.last_sequence + 1
         sound: list[OutgoingRow] = []
@@ -420,10 +420,11 @@ class Outgoing:
         return sound
 
     def acknowledge(self, ack: Ack, now: float) -> OutgoingRemoval | None:
-        """Take an acknowledgement: what it covers is done with, wherever it is (DLP-20).
+        """Process an acknowledgement: what it covers is finished with, wherever it is (DLP-20).
 
         After a start the rows are in the store, and the peer may acknowledge them before they are
-        read. What is not durable yet it cannot have. Returns what the store has to delete."""
+        read. It cannot have messages that are not durable. Return the rows to delete; None if there
+        are none."""
         self.peer_holds = ack.ranges
         rows = self.window.acknowledge(
             ack.sequence, ack.fragment, ack.highest_seen, ack.ranges, now
@@ -437,7 +438,8 @@ class Outgoing:
         return OutgoingRemoval([row.transmission_order for row in rows], through, beyond)
 
     def _acknowledge_beyond(self, last: int) -> int:
-        """Count off the messages up to that sequence that are in the store alone; how many."""
+        """Count messages up to `last` that are only in the store as acknowledged. Return how
+        many."""
         if not self._beyond:
             return 0
         first = self.live.endpoint.send_sequence - len(self.unpublished) - self._beyond
@@ -457,7 +459,7 @@ class Outgoing:
             self._memory.used -= ROW_COST + len(row.body or b"")
 
     def withdraw(self, before: int) -> OutgoingRemoval:
-        """Forget every message; `before`: the transmission order that is given next."""
+        """Withdraw every message; `before`: the next transmission order to be given."""
         rows = self.window.clear()
         self._left_memory(rows)
         orders = [row.transmission_order for row in rows]
@@ -471,9 +473,9 @@ class Outgoing:
 
     @property
     def base_sequence(self) -> int:
-        """The oldest sequence that this side still holds for the other (REL-15).
+        """The oldest sequence that this side still holds for the peer (REL-15).
 
-        0, which says nothing, where messages were withdrawn before the other side had them."""
+        0, which says nothing, if messages were withdrawn before the peer had them."""
         endpoint = self.live.endpoint
         if endpoint.state is State.CLOSED or (
             endpoint.end_sequence >= 0 and endpoint.error_code is not None
@@ -482,7 +484,7 @@ class Outgoing:
         return max(0, endpoint.send_sequence - self._held)
 
     def ack(self, *, flag: bool) -> Ack:
-        """The acknowledgement block as of now: committed state only (REL-4)."""
+        """Return the acknowledgement block as of now: committed state only (REL-4)."""
         return Ack(
             sequence=self.stored_sequence,
             fragment=self.stored_fragment if self.stored_sequence >= 0 else -1,

@@ -1,7 +1,7 @@
-"""How many messages went from one service to another under one contract (design D12).
+"""Numbers of messages from one service to another under one contract (design D12).
 
 Reads:  what its broker publishes, once a message is durable.      Calls: nothing.
-Never:  costs a message more than two additions: an endpoint in memory holds what counts for it.
+Never:  costs a message more than two additions: an endpoint in memory refers to its counters.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_PAIRS: Final = 1_000
-"""A broker counts so many apart. Far services are named by peers, so there must be an end."""
+"""How many pairs a broker counts separately. Peers name far services, so there must be a limit."""
 OTHERS: Final = "(others)"
-"""Stands for the services of all further pairs."""
+"""The name for the services of all further pairs."""
 
 
 class Pair:
-    """Messages of applications in one direction, since the start.
+    """Application messages in one direction, since the start.
 
-    Where the two services are at two brokers, one counts what was sent, the other what came.
-    """
+    If the services are in two brokers, one counts what was sent, the other what was received."""
 
     __slots__ = ("contract", "from_service", "received", "sent", "to_service")
 
@@ -31,13 +30,13 @@ class Pair:
 
 
 class Pairs:
-    """Those of one broker."""
+    """The pairs of one broker."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Pair] = {}
 
     def of(self, from_service: str, to_service: str, contract: str) -> Pair:
-        """What counts for these, the same as long as the broker runs."""
+        """Return the counters of a pair; they stay the same object as long as the broker runs."""
         names = (from_service, to_service, contract)
         pair = self._known.get(names)
         if pair is None:
@@ -47,5 +46,5 @@ class Pairs:
         return pair
 
     def all(self) -> Iterable[Pair]:
-        """Every one that has been asked for."""
+        """Return every pair that was requested."""
         return self._known.values()

@@ -1,10 +1,11 @@
 """Groups that are not received for now: they wait for their next attempt, or are parked (PBT-3).
 
-Reads:  what rollbacks say, the clock.      Calls: poison, the store, the queues of the groups.
-Never:  locks a group, or holds up a rollback: memory knows at once, the store with the next flush.
+Reads:  what rollbacks report, the clock.      Calls: poison, the store, the queues of the groups.
+Never:  locks a group, or delays a rollback: memory is updated immediately, the store with the next
+        flush.
 Wakes:  when the first wait is over.
 
-A row lasts from the first rollback that counts to the commit that receives from the group again.
+A row lasts from the first rollback that counts to the next commit that receives from the group.
 A group with a damaged message is parked as well (REL-6), and no commit frees it.
 A held group is skipped by every receive; its messages count as parked, not as ready (RCV-34).
 """
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
 Received = list[tuple["QueueState", list["Taken"]]]
 CHECK_OVERRUN: Final = "check_overrun"
-"""Why a group is parked whose message came to no verdict when it was checked (OBJ-62)."""
+"""The reason of a group that is parked because a check came to no verdict (OBJ-62)."""
 BY_POISON = "poison handling"
-"""Who switches a queue off for its rollbacks (PBT-1)."""
+"""The author of the change, if a queue is switched off for its rollbacks (PBT-1)."""
 
 
 class Held:
@@ -53,22 +54,23 @@ class Held:
         self.messages = messages
         """How many of its messages count as parked."""
         self.holds = False
-        """Whether it is not received now; else only its count is kept."""
+        """Whether it is not received now; if not, only its counts are kept."""
         self.changes = 0
         """How often messages came or went while it was held."""
         self.stays = False
-        """Whether receives of it do not end that: an operator takes all that there is."""
+        """Whether committed receives leave it held, because an operator is to receive all of it."""
         self.damaged: set[int] = set()
-        """Queuing orders of its messages in memory whose bodies are not the ones written (REL-6).
+        """Queuing orders of its messages in memory whose bodies fail their hash (REL-6).
 
         Nothing of the group is received until these are gone, or given a body again."""
         self.unchecked: int | None = None
-        """Queuing order of the message whose check came to no verdict; None = the row says which,
-        if its reason is that (OBJ-62)."""
+        """Queuing order of the message whose check came to no verdict (OBJ-62).
+
+        None = there is none, or it is the one in the row, if that has this reason."""
 
 
 class HeldGroups:
-    """The groups of one broker whose transactions were rolled back, and none committed since."""
+    """The groups of one broker with rolled back transactions, and none committed since."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
@@ -77,28 +79,28 @@ class HeldGroups:
         self._waits: list[tuple[Instant, GroupId]] = []
         self.deadline = Deadline(clock, self._due)
         self.on_parking: Callable[[str, dict[str, object]], None] = _tell_nobody
-        """Told (subclass, fields) of what becomes of groups, once that is durable."""
+        """Called with subclass and fields when a group is parked or delayed, once durable."""
         self.on_poisoned: Callable[[QueueState, QueueStatus], None] = _disable_nothing
-        """Told that a queue is to be switched off, and why (PSN-7)."""
+        """Called with a queue that is to be switched off, and the reason (PSN-7)."""
 
     # After opening the store.
 
     def recovered(self, found: Iterable[RecoveredGroup]) -> None:
-        """What the store knew; a wait that is over by now is over."""
+        """Load the groups that the store knows; waits that are over by now end at once."""
         for row, messages in found:
             held = self.by_id[row.group_id] = Held(row)
             if row.parked_at is not None or row.retry_at is not None:
                 self._begin(held, messages)
 
     def holding(self, group_id: GroupId) -> Held | None:
-        """For a group that comes into memory: what holds it, if anything does."""
+        """Return what holds a group that is being loaded; None = nothing."""
         held = self.by_id.get(group_id)
         return held if held is not None and held.holds else None
 
     # Rollbacks and commits.
 
     def undone(self, received: Received, how: Undone) -> None:
-        """A transaction was rolled back; its messages are back, its locks still there."""
+        """Count a rollback for its queues and groups: messages are given back, locks still held."""
         groups: dict[Group, tuple[Live, QueuedMessage]] = {}
         queues: dict[QueueState, tuple[Live, QueuedMessage]] = {}
         for queue, taken in received:
@@ -134,7 +136,7 @@ class HeldGroups:
         live, message = culprit
         known = self.by_id.get(group.group_id)
         if known is not None and known.row.reason == CHECK_OVERRUN:
-            return  # it is parked already, and why must not be forgotten
+            return  # it is parked already, and the reason must not be replaced
         before = HeldRow(group.group_id, group.queue.queue.key) if known is None else known.row
         row = judged(before, group.queue.queue, how, now=self._clock.utc())
         if row is before or (row.attempts, row.disconnects, row.retry_at, row.parked_at) == (
@@ -160,7 +162,10 @@ class HeldGroups:
         self._write(row.group_id, row, lambda: self._told(what, fields))
 
     def handled(self, round_: Round, taken: list[Taken]) -> None:
-        """A transaction that received from the group commits: all is well with it again (PSN-4)."""
+        """Free the group of a transaction that received from it and commits (PSN-4).
+
+        It stays held while an operator receives from it, or a message without a sound body or
+        without a verdict is left."""
         group = taken[0].live.group
         held = self.by_id.get(group.group_id)
         if held is None:
@@ -172,7 +177,7 @@ class HeldGroups:
         if held.stays:
             return
         if held.damaged or held.unchecked is not None:
-            # What was received had come before, or an administrator discarded it.
+            # The messages were received before the hold, or an administrator discarded them.
             group.queue.held_changed(group, -len(orders))
             return
         del self.by_id[group.group_id]
@@ -182,8 +187,8 @@ class HeldGroups:
     # Damage.
 
     def damaged(self, live: Live, order: int, message_id: MessageId) -> None:
-        """A message came into memory whose body is not the one written: its group is parked, in
-        either mode of its queue, and nothing behind it is received either (REL-6, REL-10)."""
+        """Park the group of a loaded message whose body fails its hash, in either mode of its
+        queue; nothing behind the message is received either (REL-6, REL-10)."""
         group = live.group
         known = self.by_id.get(group.group_id)
         if known is None:
@@ -200,6 +205,7 @@ class HeldGroups:
                 conversation_id=live.endpoint.conversation_id,
                 message_id=message_id,
             )
+        # A transaction that holds the lock may give messages back; they count as parked as well.
         if not known.holds:
             taken = 0 if group.holder is None else group.holder.taken_of(group)
             self._begin_in(known, group, taken)
@@ -210,8 +216,8 @@ class HeldGroups:
     # Checks without a verdict.
 
     def unchecked(self, round_: Round, live: Live, row: QueueRow, why: str) -> None:
-        """A message is put on its queue whose check came to no verdict: its group is parked, in
-        either mode of its queue, in the changeset that stores the message (OBJ-62)."""
+        """Park the group of a message that is being enqueued though its check came to no verdict:
+        in either mode of its queue, in the changeset that stores the message (OBJ-62)."""
         group = live.group
         known = self.by_id.get(group.group_id)
         if known is None:
@@ -234,7 +240,7 @@ class HeldGroups:
         round_.when_published(partial(self.on_parking, "parked", self._about(known.row, group)))
 
     def is_unchecked(self, live: Live) -> bool:
-        """Whether its group is parked for a message of this very dialog that has no verdict."""
+        """Return whether the group is parked for a message of this dialog that has no verdict."""
         held = self.by_id.get(live.group.group_id)
         if held is None or held.row.reason != CHECK_OVERRUN:
             return False
@@ -243,7 +249,7 @@ class HeldGroups:
     # Damage.
 
     def is_damaged(self, group_id: GroupId) -> bool:
-        """Whether a message of it is in memory whose body cannot be given to anybody."""
+        """Return whether the group has a message in memory with a damaged body."""
         held, group = self.by_id.get(group_id), self._broker.groups.get(group_id)
         if held is None or group is None or not held.damaged:
             return False
@@ -253,7 +259,7 @@ class HeldGroups:
     # What an administrator does.
 
     def release(self, group_id: GroupId) -> Held | None:
-        """Let the group be received again, from its first attempt; what held it, if anything."""
+        """Let the group be received again, from its first attempt; return what held it, or None."""
         held = self.by_id.pop(group_id, None)
         if held is None:
             return None
@@ -262,7 +268,7 @@ class HeldGroups:
         return held
 
     def rebound(self, group: Group) -> None:
-        """The group's messages are on another queue now (OBJ-35)."""
+        """Note that the group's messages are on another queue now (OBJ-35)."""
         held = self.by_id.get(group.group_id)
         if held is not None:
             held.row = held.row._replace(queue=group.queue.queue.key)
@@ -271,18 +277,18 @@ class HeldGroups:
             self._write(group.group_id, held.row, lambda: None)
 
     def gone(self, group: Group) -> None:
-        """The last dialog of a group has ended: there is nothing to hold any more."""
+        """Stop holding a group whose last dialog has ended."""
         held = self.by_id.pop(group.group_id, None)
         if held is not None:
             self._end(held, group)
             self._write(group.group_id, None, lambda: None)
 
     def close(self) -> None:
-        """Nothing falls due any more: the store is about to close."""
+        """Stop the timer: the store is about to close."""
         self.deadline.close()
 
     def queue_of(self, row: HeldRow) -> QueueState | None:
-        """The queue that the group's messages are on; None = it was dropped."""
+        """Return the queue that the group's messages are on; None = it was dropped."""
         group = self._broker.groups.get(row.group_id)
         if group is not None:
             return group.queue
@@ -292,7 +298,7 @@ class HeldGroups:
     # How it works.
 
     def _begin_in(self, held: Held, group: Group, taken: int = 0) -> None:
-        """`taken`: messages of it that a transaction may still give back."""
+        """Hold a group in memory; `taken`: messages that a transaction may still give back."""
         self._begin(held, _in_memory(group) + taken, group)
         if not group.whole or any(one.beyond is None for one in group.members.values()):
             self._broker.spawn(self._recount(held))
@@ -311,7 +317,7 @@ class HeldGroups:
             self.deadline.at_latest(self._waits[0][0])
 
     def _end(self, held: Held, group: Group | None) -> None:
-        """It holds no longer; whoever locked the group offers it."""
+        """Stop holding the group. The holder of its lock offers it when it ends."""
         if not held.holds:
             return
         held.holds = False
@@ -323,7 +329,7 @@ class HeldGroups:
             group.queue.aside.discard(group)
 
     def _free(self, held: Held) -> None:
-        """It holds no longer, which counts as an arrival of what waits in the group (RCV-34)."""
+        """Stop holding the group and offer it: its messages count as arrivals (RCV-34)."""
         group, queue = self._broker.groups.get(held.row.group_id), self.queue_of(held.row)
         was_empty = queue is not None and not queue.ready_count
         is_held = held.holds
@@ -332,7 +338,7 @@ class HeldGroups:
             queue.arrived(() if group is None else (group,), was_empty=was_empty)
 
     def _due(self) -> None:
-        """Waits that are over."""
+        """Free the groups whose waits are over."""
         now = self._clock.utc()
         while self._waits and self._waits[0][0] <= now:
             at, group_id = heappop(self._waits)
@@ -350,7 +356,7 @@ class HeldGroups:
             self.deadline.at_latest(self._waits[0][0])
 
     async def _recount(self, held: Held) -> None:
-        """Count what of a group is in the store only; anew if messages come meanwhile."""
+        """Count a held group's messages, stored or in memory; again if their number changes."""
         store, endpoints = self._broker.store, self._broker.endpoints
         while held.holds:
             mark, total = held.changes, 0
@@ -396,7 +402,7 @@ class HeldGroups:
 
 
 def reset(queue: QueueState) -> None:
-    """A transaction that received from it has committed, or it was switched on (PSN-4)."""
+    """End the streak of a queue: a receive has committed, or the queue was switched on (PSN-4)."""
     queue.streak = NO_STREAK
 
 
@@ -405,8 +411,8 @@ def _in_memory(group: Group) -> int:
 
 
 def _tell_nobody(what: str, fields: dict[str, object]) -> None:
-    """Where nobody listens."""
+    """Ignore the event: there is no listener."""
 
 
 def _disable_nothing(queue: QueueState, status: QueueStatus) -> None:
-    """Where there is no administration."""
+    """Ignore the order: there is no administration."""

@@ -1,11 +1,11 @@
-"""Poison: what a rollback means for the queue, or the group, whose messages came back (PSN). PURE.
+"""Poison: what a rollback means for the queue or the group of the messages given back (PSN). PURE.
 
 Reads:  what was rolled back and how, as arguments.      Calls: nothing.
-Never:  switches a queue off or holds a group; `held.py` and the administration do.
+Never:  switches a queue off or holds a group; `parking.py` and the administration do.
 
-Service Broker's own: five rollbacks in a row of transactions that received from a queue switch it
-off. With `poison_mode = "park"` the count is the group's and is stored, the group waits longer
-after each, and only that group is set aside in the end (PBT-3).
+Service Broker's own way: five rollbacks in a row of transactions that received from a queue switch
+it off. With `poison_mode = "park"` each group has a stored count of its own, waits longer after
+each rollback, and in the end only that group is set aside (PBT-3).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DISCONNECTS: Final = "disconnects"
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """How a transaction that received was rolled back, where that may count (PSN-16, PSN-17)."""
+    """How a transaction that received was rolled back, if that may count (PSN-16, PSN-17)."""
 
     error: str = ""
-    """What the program gave as the cause."""
+    """The cause, as given by the program."""
     counts: bool = True
     disconnect: bool = False
-    """Its connection was cut in the middle; tallied apart (PBT-10)."""
+    """Whether its connection was cut in the middle; counted separately (PBT-10)."""
     retry_after: float | None = None
     """Seconds for which its groups are not received."""
     park: str | None = None
-    """Set its groups aside, for this reason."""
+    """The reason for which its groups are to be parked; None = they are not."""
 
 
 class Streak(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ NO_STREAK: Final = Streak()
 
 
 def counted(queue: Queue, streak: Streak, how: Undone) -> Streak:
-    """The streak of a queue after a rollback; the same where it does not count."""
+    """Return the streak of a queue after a rollback; the same object if it does not count."""
     if not (queue.poison_handling and how.counts) or queue.poison.mode is PoisonMode.PARK:
         return streak
     if how.disconnect:
@@ -58,18 +58,19 @@ def counted(queue: Queue, streak: Streak, how: Undone) -> Streak:
 
 
 def verdict(poison: Poison, streak: Streak) -> str:
-    """Why a queue is to be switched off now; empty = it is not (PSN-2, PBT-10)."""
+    """Return why a queue is to be switched off now; empty = it is not (PSN-2, PBT-10)."""
     if streak.rollbacks >= poison.limit:
         return POISON
     return DISCONNECTS if streak.disconnects >= poison.disconnects else ""
 
 
 def judged(row: HeldRow, queue: Queue, how: Undone, *, now: Instant) -> HeldRow:
-    """What becomes of a group after a rollback; the row as it is = nothing does."""
+    """Return a group's row after a rollback: counted, and perhaps delayed or parked."""
     parks = queue.poison_handling and queue.poison.mode is PoisonMode.PARK
     attempts = row.attempts + (parks and how.counts and not how.disconnect)
     disconnects = row.disconnects + (parks and how.counts and how.disconnect)
     row = row._replace(attempts=attempts, disconnects=disconnects, error=how.error or row.error)
+    # The program's wish to park comes first, then the limits; the rest may be delayed.
     if how.park is not None:
         return row._replace(parked_at=now, retry_at=None, reason=how.park)
     poison = queue.poison

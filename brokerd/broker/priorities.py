@@ -1,7 +1,7 @@
 """Broker priorities: the level of an endpoint, found in eight steps (OBJ-48 to OBJ-54). PURE.
 
 Reads: the priorities of the catalog.      Calls: nothing.
-Never: looks at an endpoint that is there already: its level was found when it was created.
+Never: changes an existing endpoint: its level was found when it was created.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,8 @@ class PriorityIndex:
         self._levels: dict[_Criteria, int] = {one.criteria: one.level for one in priorities}
 
     def level(self, contract: str, local: str, remote: str) -> int:
-        """The level of an endpoint: the first of the eight steps that fits, else 5 (OBJ-50).
+        """Return the level of an endpoint: of the first of the eight steps that fits, or 5
+        (OBJ-50).
 
         `local` and `remote` are services as the endpoint sees them (OBJ-52)."""
         levels = self._levels

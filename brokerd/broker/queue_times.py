@@ -1,8 +1,8 @@
 """How long the messages of one queue waited, and for what: histograms of committed receives (D12).
 
 Reads:  the times it is given, all UTC microseconds of this instance.      Calls: metrics.
-Never:  costs a message more than its own wait; what a receive is measured for besides is measured
-        for every eighth.
+Never:  costs a message more than its own wait; the other times are measured for every eighth
+        receive only.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _EVERY = 8
 
 
 class QueueTimes:
-    """Counted by the queue, taken by the metrics log once an interval."""
+    """The histograms of one queue, collected by the metrics log once an interval."""
 
     __slots__ = ("_turn", "handler", "hot", "queue", "retry", "wait")
 
     def __init__(self) -> None:
         self._turn = 0
         self.hot = HotGroups()
-        """Whose messages they were."""
+        """The groups with the most messages."""
         self.wait = Histogram()
-        """Of every message: from its arrival to the commit of the receive."""
+        """For every message: from its arrival to the commit of the receive."""
         self.queue = Histogram()
-        """Of a sample of receives: from the arrival of the oldest message to the receive."""
+        """For a sample of receives: from the arrival of the oldest message to the receive."""
         self.retry = Histogram()
-        """The same of every receive whose messages had been given back before (RCV-30)."""
+        """As `queue`, for every receive whose messages had been given back before (RCV-30)."""
         self.handler = Histogram()
-        """Of the same receives: from the receive to its commit."""
+        """For the receives of `queue` and `retry`: from the receive to its commit."""
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
-        """Receives of these messages are durable."""
+        """Count messages whose receives have become durable."""
         self.wait.add_all([now - one.enqueued_at for each in taken for one in each.messages])
         self.hot.add([(live.group.group_id, len(messages)) for live, messages, _, _ in taken])
         turn = self._turn
@@ -57,7 +57,7 @@ class QueueTimes:
         self._turn = turn
 
     def take(self) -> dict[str, dict[str, int]]:
-        """What was counted since the last call, by the name of the histogram."""
+        """Return what was counted since the last call, by the name of the histogram."""
         named = {
             "wait_us": self.wait,
             "queue_us": self.queue,

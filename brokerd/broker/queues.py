@@ -1,11 +1,11 @@
-"""One queue in memory: the ready groups, a window of messages, and who waits (RCV, design D4).
+"""One queue in memory: ready groups, a window of messages, and waiting receives (RCV, design D4).
 
-Reads: the store, for messages beyond the window.      Calls: storage (through `page`).
-Never: commits; transactions take messages from here and give them back.
+Reads: the store, for messages of the backlog.      Calls: storage (through `page`).
+Never: commits; transactions dequeue messages here and give them back.
 
 The window holds, level by level, the messages with the lowest queuing orders. A message that
-arrives while others of its level are beyond the window stays beyond it too (`backlog.py`), and
-nothing is received while a message that comes before it is in the store only.
+arrives while others of its level are in the backlog goes to the backlog too (`backlog.py`), and
+nothing is received while a message that comes before it is only in the store.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class QueuedMessage(msgspec.Struct, gc=False):
     message_id: MessageId
     body: bytes | None
     place: int = 0
-    """Where it is in the store (`QueueRow.paged`)."""
+    """The place in the store (`QueueRow.paged`)."""
     deliveries: int = 0
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
     @classmethod
     def of(cls, row: QueueRow) -> QueuedMessage:
-        """The message of a row."""
+        """Return the message of a row."""
         order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
         return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
 
     @classmethod
     def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
-        """The messages of rows, each in half the time of `of`."""
+        """Return the messages of rows, each in half the time of `of`."""
         return [
             cls(order, sequence, message_type, at, message_id, body, place)
             for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
@@ -66,18 +66,18 @@ class QueuedMessage(msgspec.Struct, gc=False):
 
 
 class Taken(NamedTuple):
-    """Messages of one conversation that a receive took, in their order (RCV-7)."""
+    """Messages of one conversation that a receive dequeued, in their order (RCV-7)."""
 
     live: Live
     messages: list[QueuedMessage]
     size: int
-    """Bytes of their bodies."""
+    """Bytes of the bodies."""
     at: Instant
-    """When they were taken."""
+    """When they were dequeued."""
 
 
 def size_of(messages: Iterable[QueuedMessage]) -> int:
-    """Bytes of their bodies."""
+    """Return the bytes of the bodies."""
     return sum([len(one.body) for one in messages if one.body])
 
 
@@ -87,31 +87,31 @@ class WindowOptions(msgspec.Struct, frozen=True):
     window_messages: int = 50_000
     window_bytes: int = 32 * 1024 * 1024
     page_messages: int = 2_000
-    """Messages brought in at a time."""
+    """Messages loaded at a time."""
     page_bytes: int = 4 * 1024 * 1024
     locked_factor: int = 4
-    """So many windows may be in memory before a receive stops looking past locked groups."""
+    """How many windows may be in memory before a receive stops looking past locked groups."""
 
 
 class Depth(NamedTuple):
-    """How many messages a queue holds, as committed: counted as they come and go (PBT-20)."""
+    """The number of messages a queue holds, as committed: counted as they come and go (PBT-20)."""
 
     ready: int
-    """Received by nobody, or by a transaction that is still open."""
+    """Messages not received, or received by a transaction that is still open."""
     parked: int
-    """Of groups that are set aside (PBT-3)."""
+    """Messages of groups that are set aside (PBT-3)."""
 
 
 _STALE = 1000
-"""Places of groups that were locked since, which are kept however few others there are."""
+"""Heap entries of groups locked since that are tolerated, however few other entries there are."""
 NEXT_UP = 16
-"""So many groups that are to be received next are looked at for messages to bring in."""
+"""How many of the groups to be received next are checked for messages to load ahead."""
 MESSAGE_COST = 400
-"""Bytes of memory that a message in the window costs beside its body."""
+"""Bytes of memory that a message in the window costs in addition to its body."""
 
 
 class QueueState:
-    """What one queue holds in memory between two commits."""
+    """The state of one queue that is in memory between two commits."""
 
     def __init__(
         self,
@@ -140,9 +140,9 @@ class QueueState:
         self._tells = self._looks = False
         self.queue = queue
         self.retains = queue.retention
-        """Whether what is received and sent is kept until the conversation ends (RCV-31)."""
+        """Whether received and sent messages are kept until the conversation ends (RCV-31)."""
         self.is_system = is_system(queue.name)
-        """Whether it belongs to the broker itself (EVT-12)."""
+        """Whether it is an internal queue of the broker (EVT-12)."""
         self.broker_id = broker_id
         self._options = options
         self.past = Beyond(
@@ -152,7 +152,7 @@ class QueueState:
             enter=self._enter,
             entered=self.offer,
         )
-        """Its messages that are in the store only."""
+        """The backlog: messages that are only in the store."""
         self._heap: list[tuple[int, int, Group]] = []
         self._heap_limit = _STALE
         self._window = 0
@@ -163,13 +163,13 @@ class QueueState:
         self.taken = 0
         """Messages received in transactions that are still open."""
         self.aside: set[Group] = set()
-        """Groups in memory that nobody receives from for now (PBT-3)."""
+        """Groups in memory that are set aside: they are not received for now (PBT-3)."""
         self.parked = 0
-        """Messages of groups that are not received for now, in the window or beyond (PBT-20)."""
+        """Messages of groups that are not received for now, in window or backlog (PBT-20)."""
         self.streak = NO_STREAK
-        """Rollbacks in a row (PSN-2)."""
+        """The current run of rollbacks (PSN-2)."""
         self.enqueued = self.received = self.rolled_back = 0
-        """Since this daemon started: arrivals, committed receives, receives given back."""
+        """Counts since this daemon started: arrivals, committed receives, receives given back."""
         self._take_options()
 
     @property
@@ -179,36 +179,36 @@ class QueueState:
 
     @property
     def takes_system_messages(self) -> bool:
-        """Whether a message made by the broker itself can be put here now (DLG-41)."""
+        """Whether the broker can enqueue messages of its own now (DLG-41)."""
         return self.queue.enqueue_enabled and not self._is_full
 
     @property
     def waiting(self) -> list[ReceiveWait]:
-        """Receives that wait for whatever group comes, in order of arrival (ACT-10)."""
+        """Receives that wait for any group, in order of arrival (ACT-10)."""
         return self.line.unselective
 
     @property
     def ready_count(self) -> int:
-        """Messages that can be received, locked groups included, held ones not (RCV-34)."""
+        """Number of messages that can be received, locked groups included, held not (RCV-34)."""
         return self._window + self.past.total - self.parked
 
     @property
     def depth(self) -> Depth:
-        """What is committed to it, by kind."""
+        """The number of committed messages, by kind."""
         ready = self._window + self.past.total + self.taken - self.parked
         return Depth(ready, self.parked)
 
     @property
     def beyond(self) -> int:
-        """Of them, those not in memory."""
+        """Number of messages in the backlog."""
         return self.past.total
 
     @property
     def oldest_at(self) -> Instant | None:
         """Enqueue time of the oldest ready message, or None if no message is ready.
 
-        Locked groups do not count. If no group is in memory, as after a start, the time comes from
-        what the store says of all waiting messages."""
+        Locked groups do not count. If no such group is in memory, as after a start, the time is that
+        of the backlog."""
         # All of the heap: its first group is the one to be received next, by priority, and groups
         # that have left stay in it until they come up.
         groups = (entry[2] for entry in self._heap if entry[2].entry is entry and entry[2].ready)
@@ -218,17 +218,17 @@ class QueueState:
         return self.past.since if self.ready_count else None
 
     def ready_groups(self, most: int) -> int:
-        """Groups in memory that nobody has locked and that have messages, counted up to `most`."""
+        """Count the unlocked groups in memory that have messages, up to `most`."""
         free = (entry for entry in self._heap if entry[2].entry is entry and entry[2].ready)
         return sum(1 for _ in islice(free, most))
 
     def recovered(self, priority: int, count: int, since: int) -> None:
-        """After opening the store: that many messages of a level, all beyond the window, the first
-        of them enqueued then."""
+        """Add messages of a level that were in the store at the start to the backlog; `since`: when
+        the first of them was enqueued."""
         self.past.recovered(priority, count, since)
 
     def alter(self, queue: Queue) -> None:
-        """Use the queue's options as they now are; who waits sees it at once (RCV-19)."""
+        """Use changed options of the queue; waiters see them immediately (RCV-19)."""
         if queue.is_on and not self.queue.is_on:
             self.streak = NO_STREAK
         self.queue, self.retains = queue, queue.retention
@@ -237,7 +237,7 @@ class QueueState:
             self.line.wake_all()
 
     def _take_options(self) -> None:
-        """Levels rise from now on, or do so no longer (PBT-16)."""
+        """Start or stop the ageing of levels (PBT-16), and place the ready groups again."""
         interval = self.queue.receive_ageing
         if interval is None and self._ageing is None:
             return
@@ -252,7 +252,7 @@ class QueueState:
     # Messages come in.
 
     def must_page(self, priority: int, size: int) -> bool:
-        """Whether a message of this level has to stay beyond the window."""
+        """Return whether a new message of this level has to go to the backlog."""
         return (
             self.past.holds(priority)
             or self._window >= self._options.window_messages
@@ -260,9 +260,11 @@ class QueueState:
         )
 
     def published(self, live: Live, row: QueueRow) -> bool:
-        """A message is durable, unless it was deleted unread in the meantime.
+        """Add a durable message to the window or the backlog, unless it was dropped unread
+        meanwhile.
 
-        Returns whether its group may have more for somebody now: `arrived` is to hear of it."""
+        Return whether its group may have something new for a waiter: then the caller passes the
+        group to `arrived`."""
         if live.gone or row.queuing_order < live.dropped_before:
             if row.paged:
                 self.past.deleted(row)
@@ -279,7 +281,7 @@ class QueueState:
         return is_first
 
     def add(self, live: Live, message: QueuedMessage) -> None:
-        """A committed message enters the window; `offer` its group when the round is through."""
+        """Add a committed message to the window; the caller offers its group afterwards."""
         ready = live.ready
         if not ready:
             live.group.has_ready(live)
@@ -292,11 +294,11 @@ class QueueState:
         self._window_bytes += MESSAGE_COST + len(message.body or b"")
 
     def offer(self, group: Group) -> None:
-        """Put an unlocked group among the ready ones, and wake who waits (RCV-20, RCV-21)."""
+        """Put an unlocked group among the ready ones, and wake waiters for it (RCV-20, RCV-21)."""
         self._wake_for(group, is_new=self._placed(group))
 
     def _placed(self, group: Group) -> bool:
-        """Put an unlocked group with messages among the ready ones; whether it was not there."""
+        """Put an unlocked group with messages among the ready ones. Return whether it is new."""
         if group.holder is not None or not group.ready or group.held is not None:
             return False
         is_new = group.entry is None
@@ -304,6 +306,7 @@ class QueueState:
         return is_new
 
     def _wake_for(self, group: Group, *, is_new: bool) -> None:
+        # The holder of the lock may itself wait for a message of this group.
         if group.holder is not None:
             self.line.wake_own(group)
             if group.thinned:  # it stays so: what is gone for good shows when the holder has ended
@@ -315,7 +318,7 @@ class QueueState:
             self.line.wake_for(group, is_new=False)
 
     def _put(self, group: Group) -> None:
-        """Give an unlocked group its place, unless it has one as good."""
+        """Give an unlocked group its place, unless it has one that is as good."""
         known, place = group.entry, self._place(group)
         if known is not None and known[:2] <= place:
             return
@@ -327,29 +330,30 @@ class QueueState:
             self._ageing.watch(group)
 
     def _forget_stale(self) -> None:
-        """Drop the places of groups that have been locked since: nobody else may ever look."""
+        """Drop the entries of groups locked since: perhaps no receive ever pops them."""
         self._heap = [entry for entry in self._heap if entry[2].entry is entry]
         heapify(self._heap)
         self._heap_limit = 2 * len(self._heap) + _STALE
 
     def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
-        """Messages have been committed: tell who waits and the monitor (ACT-6a).
+        """Note that messages have been committed; waiters and the queue monitor are notified
+        (ACT-6a).
 
-        `groups`: those that may have more for somebody."""
+        `groups`: those that may have something new for a waiter."""
         self.youngest_at = self._now()
         if self._was_empty is None:
             self._was_empty = was_empty
         self.unlocked(groups)
 
     def unlocked(self, groups: Collection[Group]) -> None:
-        """A transaction has ended that kept these groups from who waits (RCV-20).
+        """Offer the groups that an ended transaction had locked (RCV-20).
 
-        Who waits is told when all of a flush is in its place, and chooses among it (GRP-15): what
-        becomes durable together is there together, and goes in few receives."""
+        Waiters are woken when the whole flush is published, and choose among all of it (GRP-15):
+        messages that become durable together are seen together, and need few receives."""
         expected, beyond = self.line.is_expecting, self.past.total
         for group in groups:
             if not (group.ready or beyond or group.thinned):
-                continue  # nobody gets anything of it, or waits for something that is gone
+                continue  # nothing can be received, and nothing that a waiter selects has gone
             is_new = self._placed(group)
             if expected:
                 self._offered[group] = is_new or self._offered.get(group, False)
@@ -358,7 +362,7 @@ class QueueState:
             self._behind(self.tell)
 
     def tell(self) -> None:
-        """Wake who waits for what has come, if that is still to be done, and tell the monitor."""
+        """Wake waiters for what has come, if that is still to be done; notify the monitor."""
         if not self._tells:
             return
         self._tells = False
@@ -366,7 +370,7 @@ class QueueState:
         was_empty, self._was_empty = self._was_empty, None
         for group, is_new in offered.items():
             self._wake_for(group, is_new=is_new)
-        for _ in offered:  # whoever was woken chose the best of all: others may be left
+        for _ in offered:  # a woken receive chose the best group: others may be left
             if not self._wake_next():
                 break
         self._look_for_waiting()
@@ -374,20 +378,20 @@ class QueueState:
             self.on_arrival(self, was_empty)
 
     def pass_on(self) -> None:
-        """One that was woken has gone without taking anything: the next may have it (RCV-21)."""
+        """Wake the next waiter, because a woken one left without taking anything (RCV-21)."""
         self._wake_next()
         self._look_for_waiting()
 
     def _wake_next(self) -> bool:
-        """Let the first that waits try, if nobody has locked some group; whether there was one."""
+        """Wake the first waiter if an unlocked group has messages. Return whether one was woken."""
         if not self.waiting or self._first() is None:
             return False
         self.line.wake_one()
         return True
 
     def _look_for_waiting(self) -> None:
-        """Receives wait while messages are beyond: bring them in, if memory allows it, until there
-        is one for them. A page may hold nothing but messages of locked groups."""
+        """Load messages of the backlog for waiting receives, as far as memory allows it, until one
+        of them can be received. A page may hold only messages of locked groups."""
         if self.waiting and self.beyond and not self._is_full and not self._looks:
             self._looks = True
             self.past.fetch(self._look_again)
@@ -399,14 +403,14 @@ class QueueState:
     # Messages go out.
 
     def best(self, holder: Holder, but: Container[Group] = ()) -> Group | None:
-        """The group an unselective receive takes: unlocked or the transaction's own (RCV-3).
+        """Return the group an unselective receive takes: unlocked or the transaction's own (RCV-3).
 
-        `but`: groups of its own that are not wanted (GRP-16)."""
+        `but`: groups of the transaction to skip (GRP-16)."""
         first = self._first()
         ended = holder.ended
         own: list[Group] = []
         for group in list(holder.ready):
-            if not group.ready:  # it has received all
+            if not group.ready:  # all of its messages are received
                 del holder.ready[group]
                 continue
             is_here = group.queue is self and group.held is None
@@ -418,15 +422,15 @@ class QueueState:
         return first[2] if first is not None and first[:2] < place else own[mine]
 
     def best_unlocked(self) -> Group | None:
-        """The best group that nobody has locked."""
+        """Return the best unlocked group; None if there is none."""
         first = self._first()
         return None if first is None else first[2]
 
     def _first(self) -> tuple[int, int, Group] | None:
-        """The place of the best group that nobody has locked."""
+        """Return the heap entry of the best unlocked group; None if there is none."""
         if self._ageing is not None:
             for group in self._ageing.risen():
-                if group.queue is self:  # else its service has another one by now (OBJ-35)
+                if group.queue is self:  # otherwise its service has moved to another queue (OBJ-35)
                     self._put(group)
                     self._ageing.watch(group)
         heap = self._heap
@@ -438,9 +442,9 @@ class QueueState:
         return None
 
     def _place(self, group: Group, but: Collection[Live] = ()) -> tuple[int, int]:
-        """Where a group stands among the others, lowest first (GRP-15, PBT-16).
+        """Return the rank of a group among the others, lowest first (GRP-15, PBT-16).
 
-        `but`: conversations of it that do not count."""
+        `but`: conversations of the group that do not count."""
         ready = group.ready
         if len(ready) == 1 and not but:
             (live,) = ready.values()
@@ -461,11 +465,12 @@ class QueueState:
         but: Collection[Live] = (),
         now: Instant | None = None,
     ) -> list[Taken]:
-        """Remove up to `limit` messages, 1 at least, of a locked group from the window, in order
+        """Remove up to `limit` messages, at least one, of a locked group from the window, in order
         (RCV-7).
 
-        The first comes however large it is. `only`: those of one conversation of it (RCV-5).
-        `but`: not those of these. `now`: for who takes of many groups in one moment."""
+        The first message is taken however large it is. `only`: take from this conversation alone
+        (RCV-5). `but`: skip these conversations. `now`: the instant, for a caller that takes from
+        many groups at once."""
         taken: list[Taken] = []
         now = self._utc() if now is None else now
         lives = _lives(group, but, only) if but or only else list(group.ready.values())
@@ -481,6 +486,7 @@ class QueueState:
             else:
                 messages = list(islice(ready, limit))
                 its_size = size_of(messages)
+            # A message that does not fit ends the receive (limit 0), as none may overtake it.
             if its_size > max_bytes:
                 messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
                 its_size = size_of(messages)
@@ -505,7 +511,7 @@ class QueueState:
         return taken
 
     def put_back(self, taken: Sequence[Taken]) -> None:
-        """A receive was rolled back: its messages return to their places (RCV-15)."""
+        """Return the messages of a rolled back receive to their places (RCV-15)."""
         for live, messages, *_ in reversed(taken):
             self.taken -= len(messages)
             self.rolled_back += len(messages)
@@ -527,7 +533,7 @@ class QueueState:
         self._window += len(messages)
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
-        """Receives of these messages are durable."""
+        """Count messages whose receives have become durable."""
         self.streak = NO_STREAK
         count = sum([len(one.messages) for one in taken])
         self.taken -= count
@@ -535,9 +541,9 @@ class QueueState:
         self.times.consumed(taken, now)
 
     def drop(self, live: Live) -> list[QueuedMessage]:
-        """Delete an endpoint's messages unread; return those in memory.
+        """Drop an endpoint's unread messages; return those that were in memory.
 
-        Those beyond the window are to be deleted by `Beyond.drop`."""
+        `Beyond.drop` drops those in the backlog."""
         dropped = list(live.ready)
         if live.group.held is not None:
             self.held_changed(live.group, -len(dropped) - (live.beyond or 0))
@@ -547,7 +553,8 @@ class QueueState:
         return dropped
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
-        """An endpoint went from one group to another, one of which is held."""
+        """Update the counts after an endpoint moved between two groups of which one or both are
+        held."""
         count = len(live.ready) + (live.beyond or 0)
         damaged = () if left.held is None else left.held.damaged
         self.held_changed(left, -count)
@@ -557,7 +564,7 @@ class QueueState:
                 self.past.damaged(live, message.order, message.message_id)
 
     def held_changed(self, group: Group, count: int) -> None:
-        """Messages came to a held group, or left it."""
+        """Count messages that a held group got, or lost (negative `count`)."""
         held = group.held
         if held is not None:
             held.messages += count
@@ -570,14 +577,14 @@ class QueueState:
         if self.past.total and self._has_room:
             self.past.fetch()
 
-    # Messages beyond the window.
+    # Messages of the backlog.
 
     @property
     def _has_room(self) -> bool:
         """Whether the next page fits into the window.
 
-        It is brought in as soon as it does: messages that follow each other lie together in the
-        file, and are a third of the work of as many of one group, which lie scattered."""
+        A page is loaded as soon as it fits: successive messages lie together in the file, and cost
+        a third of the work of as many messages of one group, which lie scattered."""
         options = self._options
         return (
             self._window + options.page_messages <= options.window_messages
@@ -585,9 +592,9 @@ class QueueState:
         )
 
     def must_look_further(self, group: Group | None, but: Collection[Live]) -> bool:
-        """Whether a message beyond the window may come before those of the best group here.
+        """Return whether a message of the backlog may precede those of the best group in memory.
 
-        `but`: conversations of it that do not count."""
+        `but`: conversations of the group that do not count."""
         if not self.beyond or self._is_full:
             return False
         if group is None:
@@ -596,36 +603,38 @@ class QueueState:
         return self.past.outranks(-level, order)
 
     def look_ahead(self, limit: int) -> None:
-        """Messages were taken: have those brought in that receives like this one take next."""
+        """Load what the next receives will take, if they are like the one just done."""
         if self.beyond and not self._is_full:
             next_up = [one for _, _, one in sorted(self._heap[:NEXT_UP]) if one.entry is not None]
+            # Only groups of one conversation: what a receive takes of them is known without a lock.
             alone = [group for group in next_up if group.whole and len(group.members) == 1]
             self.past.look_ahead([live for one in alone for live in one.ready.values()], limit)
 
     def page_in(self) -> Blocked:
-        """What a receive waits for when the best message may be in the store only."""
+        """Return the wait of a receive for the next page, which may have the best message."""
         return Blocked("page", self.past.fetch)
 
     def is_short(self, group: Group, limit: int, only: Live | None) -> bool:
-        """Whether a receive of so many messages of a locked group needs some that are beyond."""
+        """Return whether a receive of `limit` messages of a locked group needs the backlog."""
         if not self.beyond:
             return False
         if only is None and (not group.whole or len(group.members) > 1):
             return True
         live = only or next(iter(group.members.values()))
+        # An Error or a DialogTimer in the backlog comes before the messages in memory (RCV-9).
         hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
         return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
     def complete(
         self, group: Group, limit: int, size: int, only: Live | None, but: Collection[Live]
     ) -> Blocked:
-        """What such a receive waits for; `but`: conversations of which it takes nothing."""
+        """Return the wait of such a receive; `but`: conversations of which it takes nothing."""
         return Blocked(
             "page", lambda resume: self.past.complete(group, limit, size, only, resume, but=but)
         )
 
     def may_have(self, group: Group, only: Live | None) -> bool:
-        """Whether there is, or may be beyond the window, a message of the group."""
+        """Return whether the group has a message in the window, or may have one in the backlog."""
         lives = [only] if only is not None else list(group.members.values())
         if any(live.ready for live in lives):
             return True
@@ -633,21 +642,21 @@ class QueueState:
         return self.beyond > 0 and (unknown or any(live.beyond != 0 for live in lives))
 
     def count_beyond(self, live: Live) -> Blocked:
-        """What an end waits for that does not know how many unread messages it deletes."""
+        """Return the wait of an END CONVERSATION until its unread messages are counted."""
         return Blocked("page", lambda resume: self.past.count(live, resume))
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the window is full: what arrives has to stay beyond."""
+        """Whether the window is full, so that arrivals go to the backlog."""
         options = self._options
         return self._window >= options.window_messages or self._window_bytes >= options.window_bytes
 
     @property
     def _is_full(self) -> bool:
-        """Whether no more may be brought in, whatever waits: locked groups have filled it.
+        """Whether locked groups fill so much memory that nothing more is loaded.
 
-        What is set aside does not count: nobody may come for it, and what is behind it would
-        never be received."""
+        Groups that are set aside do not count: perhaps nobody ever releases them, and the messages
+        behind them would never be received."""
         options, most = self._options, self._options.locked_factor
         count, size = self._window, self._window_bytes
         if count < most * options.window_messages and size < most * options.window_bytes:
@@ -660,11 +669,11 @@ class QueueState:
         return count >= most * options.window_messages or size >= most * options.window_bytes
 
     def _enter(self, found: Found) -> Iterable[Group]:
-        """Messages of conversations come into the window, each one's in their order.
+        """Add messages of conversations to the window, each conversation's in their order.
 
-        Returns the groups that are to be offered, those with the oldest messages first. A group
-        that can be received and had messages here has its place already: it keeps that, as what
-        comes behind them is younger. What stands first for its kind need not be (RCV-9)."""
+        Return the groups to offer, those with the oldest messages first. A receivable group that
+        had messages here keeps its place, since those added behind them are younger. Not so if its
+        first message is a DialogTimer or an Error, which is first whatever its age (RCV-9)."""
         firsts: dict[Group, int] = {}
         is_expected = self.line.is_expecting
         count = size = 0
@@ -690,7 +699,7 @@ class QueueState:
 
 
 def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[QueuedMessage]:
-    """Those that come before the room is used up."""
+    """Return the messages up to the first that exceeds the room, but at least `least`."""
     for at, message in enumerate(messages):
         room -= len(message.body or b"")
         if room < 0 and at >= least:
@@ -699,9 +708,9 @@ def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[Qu
 
 
 def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = ()) -> None:
-    """Messages are durable: their queues learn it here, each once (REL-4).
+    """Publish durable messages to their queues, and notify each queue once (REL-4).
 
-    `freed`: groups whose locks end with the same commit. Who waits chooses among all (GRP-14)."""
+    `freed`: groups whose locks end with the same commit. Waiters choose among all (GRP-14)."""
     groups: dict[QueueState, dict[Group, None]] = {}
     empty: dict[QueueState, bool] = {}
     for live, row in arrivals:
@@ -713,6 +722,8 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             groups[queue][live.group] = None
         if row.message_type not in SYSTEM_TYPES:
             live.coming.received += 1
+    # The next holder goes on in a turn of its own: it may commit and release the lock at once, and
+    # a long line would make a deep stack (REL-18).
     for group in freed:
         if (place := group.release()) is not None:
             asyncio.get_running_loop().call_soon(place.tell)
@@ -726,7 +737,7 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
 
 
 def _lives(group: Group, but: Collection[Live], only: Live | None = None) -> list[Live]:
-    """Its conversations with messages in the window, without those, or that one alone."""
+    """Return a group's conversations with messages in the window, without `but`; or only `only`."""
     if only is not None:
         return [only] if only.ready else []
     ready = group.ready.values()
@@ -734,15 +745,15 @@ def _lives(group: Group, but: Collection[Live], only: Live | None = None) -> lis
 
 
 def _rank(lives: Sequence[Live]) -> tuple[int, int]:
-    """Level of a group, and its oldest message of that level (GRP-15).
+    """Return the level of a group, and the order of its oldest message of that level (GRP-15).
 
-    Of lower levels there may be older ones; they may be beyond the window, and do not count."""
+    Messages of lower levels may be older; they may be in the backlog, and do not count."""
     level = max(live.endpoint.priority for live in lives)
     return level, min(_oldest(live) for live in lives if live.endpoint.priority == level)
 
 
 def _oldest(live: Live) -> int:
-    """Order of its oldest message; an Error stands first whatever its order is."""
+    """Return the order of a conversation's oldest message; an Error is first whatever its order."""
     first = live.ready[0]
     if first.sequence < 0:
         return min(message.order for message in live.ready)
@@ -750,7 +761,7 @@ def _oldest(live: Live) -> int:
 
 
 def _insert(ready: deque[QueuedMessage], messages: Iterable[QueuedMessage]) -> None:
-    """Put messages at their place by sequence: DialogTimer, then Error, then the rest (RCV-9)."""
+    """Put messages at their places by sequence: DialogTimer, then Error, then the rest (RCV-9)."""
     ordered = sorted([*ready, *messages], key=lambda one: (one.sequence, one.order))
     ready.clear()
     ready.extend(ordered)

@@ -1,10 +1,10 @@
-"""Who waits for a message of one queue, and who is woken (RCV-19 to RCV-21).
+"""Receives that wait for a message of one queue, and which of them to wake (RCV-19 to RCV-21).
 
-Reads: nothing.      Calls: those who wait, one after the other.
-Never: wakes more of them than can be served: a group is for one, and only its lock says whose.
+Reads: nothing.      Calls: the waiters, one after the other.
+Never: wakes more waiters than can be served: a group goes to one of them, the one that locks it.
 
-Whoever is woken tries at once, before the next one is. So it is known then whether the group is
-still to be had. Who tried in vain stands in its old place again.
+A woken waiter tries immediately, before the next one is woken, so it is known by then whether the
+group is still unlocked. A waiter that tried in vain returns to its old place in the line.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ class ReceiveWait:
     ) -> None:
         self.holder = holder
         self.group_id = group_id
-        """The group it selects; None = whichever comes."""
+        """The group it selects; None = any group."""
         self.ticket = ticket
-        """Its number in the order of arrival (RCV-21)."""
+        """The number in the order of arrival (RCV-21)."""
         self.resume = resume
-        """Try again: there may be a message."""
+        """Tries again: there may be a message."""
         self.end = end
-        """Give up, as if the time were over."""
+        """Gives up, as if the timeout had expired."""
         self.line: WaitingLine | None = None
-        """Where it stands; None = it was woken, or has left."""
+        """The line it waits in; None = it was woken, or has left."""
 
 
 _ticket = attrgetter("ticket")
 
 
 class WaitingLine:
-    """Those who wait at one queue, in order of arrival."""
+    """The waiters of one queue, in order of arrival."""
 
     __slots__ = ("_selective", "_tickets", "unselective", "wake_ups")
 
     def __init__(self) -> None:
         self.unselective: list[ReceiveWait] = []
-        """Those that take whatever group comes."""
+        """Waiters that take any group."""
         self._selective: dict[GroupId, list[ReceiveWait]] = {}
         self._tickets = 0
         self.wake_ups = 0
-        """How often somebody was woken, since the start."""
+        """Number of times a waiter was woken since the start."""
 
     def next_ticket(self) -> int:
-        """The place of one that begins to wait."""
+        """Return the ticket for a new waiter."""
         self._tickets += 1
         return self._tickets
 
     def join(self, wait: ReceiveWait) -> None:
-        """Stand in line, in the place of the ticket."""
+        """Wait in line, in the place given by the ticket."""
         if wait.group_id is None:
             insort(self.unselective, wait, key=_ticket)
         else:
@@ -78,7 +78,7 @@ class WaitingLine:
         wait.holder.receiving = wait
 
     def leave(self, wait: ReceiveWait) -> None:
-        """Wait no longer (RCV-22)."""
+        """Leave the line (RCV-22)."""
         if wait.line is not self:
             return
         wait.line = wait.holder.receiving = None
@@ -92,17 +92,17 @@ class WaitingLine:
 
     @property
     def is_expecting(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any receive waits."""
         return bool(self.unselective or self._selective)
 
     def expects(self, group_id: GroupId) -> bool:
-        """Whether somebody selects that group."""
+        """Return whether a waiter selects that group."""
         return group_id in self._selective
 
     def wake_for(self, group: Group, *, is_new: bool) -> None:
-        """The group may have something for those that select it; `is_new`: and for one other.
+        """Wake the waiters that select the group; `is_new`: and the first of the unselective ones.
 
-        In order of arrival, and none once the group has gone to somebody else."""
+        They try in order of arrival, and none any more once another transaction has the group."""
         if not self._selective:
             if is_new:
                 self.wake_one()
@@ -115,34 +115,34 @@ class WaitingLine:
                 self._wake(wait)
 
     def wake_own(self, group: Group) -> None:
-        """Something came for a locked group: whoever has the lock may wait for just that."""
+        """Wake the holder of a group's lock, if it waits for a message of that group or of any."""
         wait = None if group.holder is None else group.holder.receiving
         if wait is not None and wait.line is self and wait.group_id in (None, group.group_id):
             self._wake(wait)
 
     def wake_selecting(self, group: Group) -> None:
-        """Let everybody try that selects the group: what they select may be gone (RCV-19)."""
+        """Wake the waiters that select the group: what they select may be gone (RCV-19)."""
         for wait in list(self._selective.get(group.group_id, ())):
             self._wake(wait)
 
     def wake_one(self) -> None:
-        """Let the first of those that take any group try."""
+        """Wake the first of the unselective waiters."""
         if self.unselective:
             self._wake(self.unselective[0])
 
     def wake_all(self) -> None:
-        """Let everybody try: the queue is not what it was."""
+        """Wake all waiters: the queue has changed."""
         for wait in self._all():
             self._wake(wait)
 
     def wake_selective(self) -> None:
-        """Let everybody try that selects a group: some are on this queue no longer (OBJ-35)."""
+        """Wake all selective waiters: some groups have moved to another queue (OBJ-35)."""
         for wait in self._all():
             if wait.group_id is not None:
                 self._wake(wait)
 
     def end_all(self) -> None:
-        """Let everybody give up: the daemon drains."""
+        """Make all waiters give up: the daemon drains."""
         for wait in self._all():
             wait.end()
 
@@ -152,7 +152,7 @@ class WaitingLine:
 
     def _wake(self, wait: ReceiveWait) -> None:
         if wait.line is not self:
-            return  # an earlier one has made it leave
+            return  # an earlier waiter has made it leave
         self.leave(wait)
         self.wake_ups += 1
         wait.resume()

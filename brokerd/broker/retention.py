@@ -1,10 +1,10 @@
-"""Retention: what a conversation of a queue receives and sends is kept until it ends (RCV-31).
+"""Retention: messages received and sent on a queue are kept until their conversation ends (RCV-31).
 
 Reads: the store, for how much of a conversation is retained already.
 Calls: storage (through the broker).      Never: concerns itself with a queue without retention.
 
-Under the policy `error` what is retained is counted in memory, once it was read, so that a verb
-knows whether there is room; under the others the store trims what is too much as it is written.
+Under the policy `error`, retained messages are counted in memory, once the count was read, so that
+a verb knows whether there is room; under the others the store trims the excess as it is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | None:
-    """What a send needs where its own queue retains it (SND-17, PBT-24)."""
+    """Check that a send may be retained by its own queue; return the wait if the count has to be
+    read first (SND-17, PBT-24)."""
     for live in lives:
         queue = live.queue
         if not queue.retains:
@@ -50,7 +51,7 @@ def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | 
 
 
 def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
-    """Learn what is retained of conversations that are about to be received from."""
+    """Read how much is retained of conversations that are about to be received from."""
     for live in lives:
         if live.queue.retains and _is_counted(live) and live.kept is None:
             return _count(tx.broker, live)
@@ -58,20 +59,20 @@ def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
 
 
 def check_received(taken: Sequence[Taken]) -> None:
-    """`QuotaExceeded` if messages just taken are more than may be retained (PBT-24)."""
+    """Raise `QuotaExceeded` if messages just dequeued are more than may be retained (PBT-24)."""
     for live, messages, size, _ in taken:
         _check(live, len(messages), size)
 
 
 def reserve(tx: Transaction, live: Live, rows: int, size: int) -> None:
-    """Count what a verb of this transaction will have retained; a rollback gives it back."""
+    """Count what a verb of this transaction is going to retain; a rollback gives it back."""
     if live.queue.retains and _is_counted(live) and live.kept is not None:
         live.kept = Kept(live.kept.rows + rows, live.kept.bytes + size)
         tx.reserved(live, rows, size)
 
 
 def give_back(live: Live, rows: int, size: int) -> None:
-    """The transaction was rolled back."""
+    """Give back what a rolled back transaction had reserved."""
     if live.kept is not None:
         live.kept = Kept(live.kept.rows - rows, live.kept.bytes - size)
 
@@ -79,7 +80,7 @@ def give_back(live: Live, rows: int, size: int) -> None:
 def sent_copy(
     broker: Broker, live: Live, sequence: int, message: NewMessage, now: Instant
 ) -> RetainedRow:
-    """The copy of a message that is being sent (RCV-35)."""
+    """Return the retained copy of a message that is being sent (RCV-35)."""
     endpoint = live.endpoint
     return RetainedRow(
         broker.store.next_queuing_order(),
@@ -101,14 +102,14 @@ def sent_copy(
 
 
 def trim_of(broker: Broker, queue: QueueState) -> Trim | None:
-    """What the store has to trim after it has retained something; None = nothing."""
+    """Return the limits to which the store trims what it has retained; None = it does not."""
     limit = queue.queue.retention_limit
     if not _is_limited(limit) or limit.policy is RetentionPolicy.ERROR:
         return None
     if not limit.archive:
         return Trim(limit.max_rows, limit.max_bytes, None)
     archive = broker.queues.get(limit.archive)
-    if archive is None:  # it was dropped: rather too much is kept than anything lost
+    if archive is None:  # it was dropped: keep too much rather than lose anything
         return None
     return Trim(limit.max_rows, limit.max_bytes, archive.queue.key)
 
@@ -148,7 +149,7 @@ def _check(live: Live, rows: int, size: int) -> None:
 def _count(broker: Broker, live: Live) -> Blocked:
     def register(resume: Resume) -> None:
         async def read() -> None:
-            await broker.store.commit(Changes())  # what is on its way counts as well
+            await broker.store.commit(Changes())  # so that changes under way count as well
             kept = await insist(broker.store.retained, live.endpoint.key)
             if live.kept is None:
                 live.kept = kept

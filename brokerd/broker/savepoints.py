@@ -1,7 +1,7 @@
 """Savepoints: how far a transaction had come, so that it can go back there (GRP-21).
 
 Reads: nothing.      Calls: nothing.
-Never: undoes anything; `transaction.py` does, to what a mark says.
+Never: undoes anything; `transaction.py` does, back to a mark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a transaction had done when a savepoint was set: lengths of its lists, and a copy."""
+    """The extent of a transaction at a savepoint: lengths of its lists, a copy of its states."""
 
     number: int
     begun: int
@@ -42,13 +42,13 @@ class Savepoints:
         return any(mark.number == number for mark in self._marks)
 
     def add(self, mark: Mark) -> None:
-        """Set one; its number is above those of all that stand."""
+        """Add a savepoint; its number must be above those of all others."""
         if self._marks and mark.number <= self._marks[-1].number:
             raise InvalidArgument(f"savepoint {mark.number} is not above {self._marks[-1].number}")
         self._marks.append(mark)
 
     def back_to(self, number: int) -> Mark:
-        """The savepoint of that number; those set after it are gone, it stays."""
+        """Return the savepoint of that number; it stays, those set after it are dropped."""
         for at, mark in enumerate(self._marks):
             if mark.number == number:
                 del self._marks[at + 1 :]

@@ -1,7 +1,7 @@
-"""Every endpoint of a broker in turn, for what administration does to many of them.
+"""Every endpoint of a broker in turn, for administration that concerns many of them.
 
 Reads: the store, by key.      Calls: broker.endpoints, broker.changeset.
-Never: holds more than one batch in memory, or removes what somebody has locked.
+Never: holds more than one batch in memory, or removes an endpoint whose group is locked.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from brokerd.protocol import dialog
 async def batch(
     broker: Broker, after: EndpointKey | None, limit: int
 ) -> tuple[list[Live], EndpointKey | None]:
-    """So many endpoints behind that key, pinned in memory; and the last key, None = no more.
+    """Return up to `limit` endpoints behind a key, pinned in memory; and the last key, None = no
+    more.
 
-    Whoever asks lets them go again (`release`)."""
+    The caller unpins them (`release`)."""
     lives: list[Live] = []
     with broker.endpoints.reading() as stale:
         while True:
@@ -42,20 +43,20 @@ async def batch(
 
 
 def release(lives: list[Live]) -> None:
-    """They may leave memory again."""
+    """Unpin endpoints, so that they may be evicted again."""
     for live in lives:
         live.pins -= 1
 
 
 async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
-    """Remove endpoints with all they hold, in one commit; the peers are not told (DLG-T27).
+    """Remove endpoints with everything they hold, in one commit; peers are not notified (DLG-T27).
 
-    Those whose group somebody has locked are left alone. Returns those that were removed."""
+    Endpoints whose group is locked are skipped. Return the removed ones."""
     tx = Transaction(broker, owner)
     try:
         mine = [one for one in lives if not one.gone and one.group.lock(tx)]
         for live in mine:
-            if live.beyond is None:  # whoever deletes messages knows how many there are
+            if live.beyond is None:  # their number is needed to delete messages
                 await _count_unread(live)
         round_ = Round(broker, broker.clock.utc())
         for live in mine:
@@ -68,7 +69,7 @@ async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
 
 def _remove(round_: Round, live: Live) -> None:
     unread = live.unread
-    if unread:  # the closing line says what became of them
+    if unread:  # for the closing line
         discarded = live.endpoint.discarded + unread
         live.endpoint = msgspec.structs.replace(live.endpoint, discarded=discarded)
     round_.step(live, dialog.CleanupRequested())

@@ -1,12 +1,12 @@
-"""A transaction: its locks, what its verbs want, its commit or rollback (design D2, REL-3).
+"""A transaction: its locks, what its verbs do, its commit or rollback (design D2, REL-3).
 
-Reads: the broker's memory.      Calls: rounds, groups, queues.
-Never: waits, but for its own commit (`committed`). Verbs (`verbs.sends`) fill it; a session or
+Reads: the broker's memory.      Calls: changeset, groups, queues.
+Never: waits, except for its own commit (`committed`). Verbs (`verbs.sends`) fill it; a session or
 a reader commits it.
 
-What the verbs did to an endpoint is kept as events with the endpoint they started from. At commit
-each is applied to the endpoint as it then stands: where nobody moved it, the step made by the
-verb holds; where an arrival did, the event is stepped again (DLG-46).
+What the verbs did to an endpoint is kept as events, each with the endpoint that it was stepped
+from. A commit applies each to the endpoint as it then stands: if the endpoint has not changed,
+the step made by the verb holds; if an arrival has changed it, the event is stepped again (DLG-46).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ENDS = dialog.EndRequested | dialog.CleanupRequested
 
 
 class TxState(StrEnum):
-    """Where a transaction is in its life."""
+    """The state of a transaction."""
 
     OPEN = "open"
     FAILED = "failed"
@@ -112,48 +112,48 @@ class Transaction:
         self.broker = broker
         self.owner = owner
         self.rights: Rights | None = None
-        """What the user of its client may do; None = everything."""
+        """The rights of the client's user; None = every right."""
         self.state = TxState.OPEN
         self.opened_at = broker.clock.monotonic()
         broker.transactions += 1
         self.opened = broker.transactions
-        """Its number in the order of beginning (GRP-12)."""
+        """The number in the order of BEGIN TRANSACTION (GRP-12)."""
         self.ready: dict[Group, None] = {}
-        """Of the groups it has locked, those that may have messages in the window."""
+        """The groups it has locked that may have messages in the window."""
         self.locked: list[Group] = []
         self.locked_at: float | None = None
-        """When it took its first lock: its age counts from there (CLP-61)."""
+        """When it took its first lock, from which its age counts (CLP-61)."""
         self.waits_for: Group | None = None
-        """The group whose lock a verb of it waits for."""
+        """The group whose lock one of its verbs waits for."""
         self.receiving: ReceiveWait | None = None
-        """Its wait for a message, if it waits for one."""
+        """The wait for a message, if it waits for one."""
         self.returned: set[Group] = set()
-        """Groups that get_group has given it (GRP-16)."""
+        """Groups that get_group has returned to it (GRP-16)."""
         self.idle = False
-        """Whether it is open and its client has asked for nothing that is still to be done."""
+        """Whether it is open and no request of its client is being executed."""
         self.verb = "begin"
-        """The latest verb, done or waiting."""
+        """The latest verb, executed or waiting."""
         self.verbs = 0
         self.size = 0
-        """Bytes of bodies sent and received."""
+        """Bytes of the bodies sent and received."""
         self.ended: set[Live] = set()
-        """Conversations that it has ended: it gets no message of them any more (DLG-T10)."""
+        """Conversations that it has ended, and so receives nothing from (DLG-T10)."""
         self.inspected: list[bytes] = []
-        """Bodies that are being checked beside the loop, or were."""
+        """Bodies that were given to the checking process."""
         self.kept_bodies = KeptBodies()
-        """Large bodies that are stored already, for what it sends."""
+        """Large bodies, for its sends, that are stored already."""
         self.absent: set[bytes] = set()
-        """Handles, groups and other sides of dialogs that a verb did not find in the store."""
+        """Handles, groups and peers of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
-        """Whether it did more than begin and send: then locks are kept until durable (GRP-4)."""
+        """Whether it did more than begin and send: it keeps its locks until durable (GRP-4)."""
         self.waiting: Callable[[], BrokerError | None] | None = None
-        """Gives up what a verb waits for."""
+        """Cancels the wait of a verb, for a lock or a message."""
         self.resume: Callable[[], None] | None = None
         """Calls a verb that waits for a lock again."""
         self.failure: BrokerError | None = None
-        """Why a wait for a lock ended without it."""
+        """Why a wait for a lock ended without the lock."""
         self.events: EventChanges | None = None
-        """What its commit says of the dialogs of event notifications."""
+        """The changes to the dialogs of event notifications, for its commit."""
         self._begun: list[Live] = []
         self._intents: list[_Intent] = []
         self._views: dict[EndpointKey, DialogEndpoint | None] = {}
@@ -161,18 +161,18 @@ class Transaction:
         self._states: dict[Group, bytes | None] = {}
         self.moves = Moves()
         self.savepoints = Savepoints()
-        """Where it can be rolled back to."""
+        """The savepoints it can be rolled back to."""
         self._pinned: set[Live] = set()
         self._timers: list[tuple[Live, str, Instant | None]] | None = None
         self._reserved: list[tuple[Live, int, int]] | None = None
 
     def describe(self) -> str:
-        """Session, latest verb and age, for who waits for its locks (GRP-11)."""
+        """Return session, latest verb and age, for those who wait for its locks (GRP-11)."""
         age = self.broker.clock.monotonic() - self.opened_at
         return f"{self.owner}, in a transaction open for {age:.1f} s, its latest verb {self.verb}"
 
     def summary(self) -> dict[str, int]:
-        """What it has done so far, by verb, as far as a rollback would undo it (PBT-18)."""
+        """Return the number of executed verbs that a rollback would undo, by verb (PBT-18)."""
         ends = sum(isinstance(one.event, dialog.EndRequested) for one in self._intents)
         counts = {
             "begin_dialog": len(self._begun),
@@ -187,21 +187,21 @@ class Transaction:
         return {verb: count for verb, count in counts.items() if count}
 
     def view(self, live: Live) -> DialogEndpoint | None:
-        """The endpoint as this transaction sees it (SND-4); None = it ended it for good."""
+        """Return the endpoint as this transaction sees it (SND-4); None = it ended it for good."""
         key = live.endpoint.key
         return self._views.get(key, live.endpoint)
 
     def begun(self, live: Live) -> None:
-        """The transaction began this dialog."""
+        """Note that the transaction began this dialog."""
         self._begun.append(live)
         self.pin(live)
 
     def reserved(self, live: Live, rows: int, size: int) -> None:
-        """Its verbs will have so much of a conversation retained (PBT-24)."""
+        """Note what its verbs have reserved to be retained of a conversation (PBT-24)."""
         self._reserved = [*(self._reserved or ()), (live, rows, size)]
 
     def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
-        """Set a timer of an endpoint anew, or cancel it, at commit (DLG-37)."""
+        """Set, replace or cancel a timer of an endpoint at commit (DLG-37)."""
         self._timers = [*(self._timers or ()), (live, name, due)]
         self.pin(live)
 
@@ -218,9 +218,9 @@ class Transaction:
         self.pin(live)
 
     def sends_plainly(self, live: Live, base: DialogEndpoint, message: NewMessage) -> bool:
-        """Record a send on a dialog in state CO, as it stands; False = it is in another one.
+        """Record a send on a dialog in state CO, as it stands. Return False in another state.
 
-        What `want` does of it then, without a step."""
+        Does what `want` does in this case, without a step."""
         sent = dialog.plain_send(base)
         if sent is None:
             return False
@@ -231,8 +231,9 @@ class Transaction:
         return True
 
     def end_each(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
-        """Record that a verb ends these: each as the transaction sees it, and its step. What
-        `want` does then."""
+        """Record that a verb ends these endpoints: each as the transaction sees it, and its step.
+
+        Does what `want` does for each."""
         for live, base, outcome in ends:
             self._intents.append(_Intent(live, END, None, base, outcome))
             self._views[base.key] = outcome.endpoint
@@ -241,36 +242,36 @@ class Transaction:
         self.keeps_locks = True
 
     def received(self, queue: QueueState, taken: list[Taken]) -> None:
-        """Messages were taken from the queue; rollback gives them back (RCV-15)."""
+        """Note messages that were dequeued; a rollback gives them back (RCV-15)."""
         self._received.append((queue, taken))
         self.keeps_locks = True
         for one in taken:
             self.pin(one.live)
 
     def returns(self, group: Group) -> None:
-        """A get_group gives it this group."""
+        """Note that get_group returns this group to the transaction."""
         self.returned.add(group)
         self.keeps_locks = True
 
     def move(self, live: Live, group: Group) -> None:
-        """Put an endpoint into another group; this transaction has locked both (GRP-18)."""
+        """Move an endpoint to another group; this transaction has locked both (GRP-18)."""
         self.moves.make(live, group)
         self.want(live, dialog.MoveRequested(group.group_id))
         self.keeps_locks = True
 
     def set_state(self, group: Group, state: bytes | None) -> None:
-        """Set the state kept for a locked group."""
+        """Set the application's state of a locked group."""
         self._states[group] = state
         self.keeps_locks = True
 
     def state_of(self, group: Group) -> tuple[bool, bytes | None]:
-        """Whether this transaction set the group's state, and to what."""
+        """Return whether this transaction has set the group's state, and to what."""
         return group in self._states, self._states.get(group)
 
     # Savepoints.
 
     def set_savepoint(self, number: int) -> None:
-        """Remember how far it has come (GRP-21); `number` rises."""
+        """Note the present extent of the transaction (GRP-21); `number` rises."""
         mark = Mark(
             number=number,
             begun=len(self._begun),
@@ -285,9 +286,9 @@ class Transaction:
         self.savepoints.add(mark)
 
     def roll_back_to(self, number: int) -> None:
-        """Undo all since the savepoint; what was locked since stays locked (GRP-21).
+        """Undo everything since the savepoint; groups locked since stay locked (GRP-21).
 
-        A transaction in which only what came later has failed goes on from there."""
+        A transaction that has failed only after the savepoint goes on from there."""
         mark = self.savepoints.back_to(number)
         self._undo(mark.begun, mark.received, mark.moved, mark.reserved)
         if self._timers is not None:
@@ -301,7 +302,7 @@ class Transaction:
         self.state = TxState.OPEN
 
     def _undo(self, begun: int, received: int, moved: int, reserved: int) -> None:
-        """Undo what is in memory already, but for the first so many of each."""
+        """Undo what is visible in memory already, except the first of each list."""
         self.moves.undo(moved)
         for live in reversed(self._begun[begun:]):
             self.broker.forget(live)
@@ -320,13 +321,14 @@ class Transaction:
         client: ClientId | None = None,
         token: int = -1,
     ) -> None:
-        """Join the commit pipeline; `done` is called when all of it is durable and visible."""
+        """Join the commit pipeline; `done` is called when everything is durable and visible."""
         self.state, self.resume = TxState.FINISHED, None
         broker = self.broker
         round_ = Round(broker, broker.clock.utc())
         for live in self._begun:
             round_.create(live)
-        if self._timers is not None:  # before the ends, which discard them (DLG-41)
+        # Timers come before the ends of dialogs, which delete them (DLG-41).
+        if self._timers is not None:
             for live, name, due in self._timers:
                 round_.set_timer(live, name, due)
         for intent in self._intents:
@@ -338,6 +340,9 @@ class Transaction:
         round_.changes.events = self.events
         self._unpin()
         self._let_go(round_.changes.bodies)
+        # A transaction that only began and sent passes its locks on now, so that pipelined sends on
+        # one dialog share a flush. Any other has effects that nobody may see before they are
+        # durable (GRP-4).
         if self.keeps_locks:
             round_.join(done, client=client, token=token, ends=self._durable)
         else:
@@ -345,15 +350,15 @@ class Transaction:
             self._release()
 
     async def committed(self) -> None:
-        """Commit, and return when all of it is durable and visible."""
+        """Commit, and return when everything is durable and visible."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.commit(lambda: None if durable.done() else durable.set_result(None))
         await durable
 
     def roll_back(self, how: Undone | None = None) -> None:
-        """Undo everything; nobody else ever saw it (SND-3).
+        """Undo everything; nothing of it was ever visible to others (SND-3).
 
-        `how`: it may count for its queues and groups (PSN-16); None = it does not."""
+        `how`: the rollback may count for its queues and groups (PSN-16); None = it does not."""
         if self.state is TxState.FINISHED:
             return
         self.state = TxState.FINISHED
@@ -382,14 +387,14 @@ class Transaction:
                 yield from messages
 
     def taken_of(self, group: Group) -> int:
-        """How many messages of a group it would give back."""
+        """Return the number of messages of a group that a rollback would give back."""
         if self.state is TxState.FINISHED:
             return 0
         all_taken = (one for _, taken in self._received for one in taken)
         return sum(len(one.messages) for one in all_taken if one.live.group is group)
 
     def keep_only(self, orders: Container[int]) -> int:
-        """Give back all that it has received but these messages; how many these are."""
+        """Give back all received messages but these; return the number of messages kept."""
         count = 0
         for at, (queue, taken) in enumerate(self._received):
             kept: list[Taken] = []
@@ -408,11 +413,12 @@ class Transaction:
 
     @property
     def took_messages(self) -> list[QueueState]:
-        """Queues it received messages from."""
+        """The queues it received messages from."""
         return [queue for queue, taken in self._received if taken]
 
     def _apply(self, round_: Round, intent: _Intent) -> None:
         live, event, message = intent.live, intent.event, intent.message
+        # If the endpoint is still the one that the verb saw, its step holds.
         if message is not None and live.endpoint is intent.base and not live.gone:
             sent = intent.outcome.endpoint
             if sent is not None and round_.hand_over_plainly(live, sent, message):
@@ -420,6 +426,7 @@ class Transaction:
         if isinstance(event, _ENDS):
             if live.endpoint is intent.base and round_.close_plainly(live, intent.outcome, event):
                 return
+            # Messages that came since the verb are unread too: the step needs their number.
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)
@@ -431,7 +438,7 @@ class Transaction:
             round_.step(live, event, intent.message)
 
     def _take_out(self, round_: Round) -> None:
-        """What was received leaves its queues for good (RCV-14)."""
+        """Remove the received messages from their queues for good (RCV-14)."""
         held = self.broker.held
         messages: list[QueuedMessage] = []
         for queue, taken in self._received:  # each of one group
@@ -455,7 +462,7 @@ class Transaction:
         self._release(arrivals)
 
     def _release(self, arrivals: Iterable[tuple[Live, QueueRow]] = ()) -> None:
-        """Free all locks, together with the messages that are there from now on."""
+        """Release all locks, and publish the arrivals in the same moment."""
         self.moves.settle()
         locked, self.locked = self.locked, []
         publish(arrivals, locked)
@@ -466,20 +473,20 @@ class Transaction:
     # Locks and memory.
 
     def took(self, group: Group) -> None:
-        """A lock is held from now on."""
+        """Note that the lock of a group is held from now on."""
         if self.locked_at is None:
             self.locked_at = self.broker.clock.monotonic()
         self.locked.append(group)
 
     def give_back(self, group: Group) -> None:
-        """A receive found nothing in a group that only it has locked (GRP-10)."""
+        """Unlock a group that a receive has just locked and found nothing in (GRP-10)."""
         self.locked.remove(group)
         self.ready.pop(group, None)
         publish((), [group])
         self.broker.tidy(group)
 
     def abort(self) -> None:
-        """End the wait of a verb: this transaction is the victim of a deadlock (GRP-12)."""
+        """Cancel the wait of a verb: this transaction is the victim of a deadlock (GRP-12)."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             self.failure = DeadlockVictim("it was the youngest in a circle of waits; try it again")
@@ -488,13 +495,13 @@ class Transaction:
                 self.resume()
 
     def stop_waiting(self) -> None:
-        """Leave every line that a verb of it stands in."""
+        """Leave every line in which one of its verbs waits."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting()
 
     def pin(self, live: Live) -> None:
-        """Keep an endpoint in memory until the end, and the other side of a dialog in here."""
+        """Keep an endpoint, and its peer if that is in this broker, in memory until the end."""
         pinned, peer = self._pinned, live.peer
         if live not in pinned:
             pinned.add(live)
@@ -517,7 +524,7 @@ class Transaction:
 
 
 def _end_posted(round_: Round, taken: list[Taken]) -> None:
-    """What was received belongs to a posted dialog, alone in its group (PBT-4)."""
+    """End posted dialogs whose Error was received; each is alone in its group (PBT-4)."""
     for live, messages, *_ in taken:
         if any(message.message_type == ERROR for message in messages):
             round_.error_received(live)

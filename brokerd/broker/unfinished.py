@@ -1,11 +1,12 @@
-"""Fragments of messages that are not complete: how many of them memory keeps (DSP-15).
+"""Fragments of incomplete messages: how many of them are kept in memory (DSP-15).
 
-Reads:  what it is told.      Calls: nothing.
-Never:  forgets anything that is not stored: its fragments are durable, or in the flush under way.
+Reads:  what its caller passes.      Calls: nothing.
+Never:  drops anything that is not stored: its fragments are durable, or in the flush under way.
 
 The fragments of a message are stored as they come, and acknowledged, so a peer may leave any
-number of messages unfinished for as long as it likes. Memory keeps them to join them when the last
-one comes. Beyond a limit those that were added to longest ago are kept in the store alone.
+number of messages incomplete for as long as it likes. Memory keeps them, to join them when the
+last one comes. Beyond a limit, the fragments of the messages that grew longest ago are kept only
+in the store.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
 
 COST: Final = 64
-"""Bytes of memory that a fragment takes beside its body."""
+"""Bytes of memory that a fragment costs in addition to its body."""
 
 
 class Unfinished:
-    """Those of one broker."""
+    """The fragments of one broker's incomplete messages."""
 
     __slots__ = ("_held", "_limit", "_sizes", "size")
 
@@ -30,10 +31,10 @@ class Unfinished:
         self._sizes: OrderedDict[Live, int] = OrderedDict()
         self._held: dict[Live, None] = {}
         self.size = 0
-        """Bytes of memory that all of them take."""
+        """Bytes of memory that all fragments use."""
 
     def add(self, live: Live, body: bytes) -> None:
-        """One more fragment of this dialog's message is stored; others may leave memory for it."""
+        """Note one more stored fragment of this dialog's message; others may be evicted for it."""
         live.parts_size += len(body)
         if live.parts_stored:
             live.parts_stored += 1
@@ -42,8 +43,9 @@ class Unfinished:
         self._grow(live, len(body) + COST)
 
     def have(self, live: Live, bodies: list[bytes]) -> None:
-        """All that is stored of it was read, because its last fragment is here. It stays in memory
-        until it is complete, or `let_go`."""
+        """Add the stored fragments of a message, read because its last one is here.
+
+        They stay in memory until the message is complete, or `let_go`."""
         self._held[live] = None
         live.parts_stored = 0
         live.parts.extend(bodies)
@@ -51,15 +53,15 @@ class Unfinished:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether what was read for messages that are about to be complete takes all the room."""
+        """Whether the fragments of messages that are about to be complete use up the limit."""
         return sum(self._sizes.get(live, 0) for live in self._held) >= self._limit
 
     def let_go(self, live: Live) -> None:
-        """Its last fragment is not here any more."""
+        """Allow the fragments of a message to be evicted: its last one is not here any more."""
         self._held.pop(live, None)
 
     def remove(self, live: Live) -> None:
-        """The message is complete, or not wanted."""
+        """Drop the fragments of a message that is complete, or not wanted."""
         self._held.pop(live, None)
         self.size -= self._sizes.pop(live, 0)
         live.parts.clear()
