@@ -1,7 +1,7 @@
-"""Sends wait for the checks of their bodies (OBJ-18, OBJ-62).
+"""The waits of sends for the checks of their bodies (OBJ-18, OBJ-62).
 
 Reads:  message types.      Calls: broker.inspection.
-Never:  refuses a body that is unfit: `broker.checks` does, and knows the verdict by then.
+Never:  refuses an unfit body: `broker.checks` does, and has the verdict by then.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from brokerd.model import MessageType
 from brokerd.verbs.locks import may_have
 
 CHECK = "check"
-"""What a send waits for while its body is checked."""
+"""The name of a send's wait for the check of its body."""
 
 
 def before_send(
     tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
 ) -> Blocked | None:
-    """Wait for the verdict on a body that this side asks for (PBT-14), or that goes straight onto
-    a queue of this broker (SND-14). The groups are locked: what comes later stays behind it.
+    """Wait for the verdict on a body that this side checks (PBT-14), or that goes directly onto
+    a queue of this broker (SND-14). The groups are locked: later messages stay behind it.
 
     Raises:
         CheckOverrun: the check came to no verdict (OBJ-62).
@@ -48,10 +48,10 @@ def before_send(
 def check_ahead(
     tx: Transaction, handles: Iterable[Handle], message_type: str, body: bytes | None
 ) -> None:
-    """Begin the check that a send will wait for when its turn comes, if it will.
+    """Begin the check for which a send will wait when its turn comes, if it will.
 
-    The checks of all that a client wrote together then share one exchange with the checker. What
-    is not in memory, or not sent straight, is left to `before_send`."""
+    Then the checks of everything that a client wrote together share one exchange with the checker.
+    Dialogs that are not in memory, or not local, are left to `before_send`."""
     broker = tx.broker
     kind = broker.message_types.get(message_type)
     if kind is None or body is None or not broker.inspection.concerns(kind, len(body)):
@@ -72,7 +72,7 @@ def check_ahead(
 def before_sends(
     tx: Transaction, live: Live, messages: Iterable[tuple[str, bytes | None]]
 ) -> Blocked | None:
-    """The same for many messages of one dialog: it waits once, until all were checked."""
+    """Wait once for the verdicts on many messages of one dialog, as `before_send` does for one."""
     if not _stays(tx, live):
         return None
     wanted: list[tuple[MessageType, bytes]] = []
@@ -103,7 +103,7 @@ def before_sends(
 
 
 def _has_verdict(broker: Broker, kind: MessageType, body: bytes) -> bool:
-    """Whether a body has one; raises where it will have none."""
+    """Return whether a body has a verdict; raise if its check came to none."""
     verdict = broker.inspection.verdict(kind, body)
     if verdict is None:
         return False

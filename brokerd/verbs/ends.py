@@ -1,14 +1,14 @@
 """END of dialogs (DLG-18 to DLG-25, DLG-47), within a transaction.
 
 Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
-Never: commits, or changes anything before all it needs is at hand: where it has to wait it returns
+Never: commits, or changes anything before it has all it needs: if it has to wait, it returns
 `Blocked` and is called again (`broker.blocked`).
-Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+Fails: with the errors of appendix A; the session then marks the transaction as failed.
 
-`end_plainly` is for dialogs that their other sides have ended, in a transaction that has their
-groups: each dialog has such an end, and mostly it follows a receive, so that the lock is there and
-nobody is told. It decides nothing that `end` would decide otherwise: where there is anything to
-decide (a lock, a wait, a refusal, another state) it does nothing, and the long way is taken.
+`end_plainly` is the fast path for dialogs that their peers have ended, in a transaction that has
+locked their groups. Every dialog has such an end; mostly it follows a receive, so that the lock is
+held and the peer is not notified. It decides nothing: if there is anything to decide (a lock, a
+wait, a refusal, another state), it does nothing, and `end` is called.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_ERROR_TEXT: Final = 3000
 def end(
     tx: Transaction, handles: Sequence[Handle], code: int | None, description: str | None
 ) -> Blocked | None:
-    """End this side of a dialog, or of several, all or none, with an error if one is given
-    (DLG-18 to DLG-25, DLG-47)."""
+    """End this side of one or several dialogs, all or none, with an error if one is given (DLG-18
+    to DLG-25, DLG-47)."""
     if (code is None) != (description is None) or (code is not None and code <= 0):
         raise ErrorNeedsCodeAndText(
             f"conversation {show(handles[0])} cannot end with error {code} and "
@@ -53,6 +53,8 @@ def end(
     if isinstance(lives, Blocked):
         return lives
     trigger = Trigger.END if code is None else Trigger.END_ERROR
+    # All states are checked and all counts read before the first dialog is ended: a verb that fails
+    # or waits has ended none.
     for live in lives:
         _check_state(tx, live, trigger)
     for live in lives:
@@ -72,7 +74,7 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 
 def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
-    """End this side of dialogs, all or none; False = nothing was done."""
+    """End this side of dialogs, all or none. Return False if nothing was done."""
     if not tx.broker.options.fast_paths or tx.failure is not None or tx.rights is not None:
         return False
     if len(handles) != len(set(handles)):

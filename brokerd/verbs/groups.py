@@ -2,7 +2,7 @@
 
 Reads: the broker's memory.      Calls: locks, broker.transaction.
 Never: commits, or changes anything before it has every lock it needs.
-Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_MOVABLE: Final = 8438
 
 
 def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
-    """Put a conversation into another group of its service, its messages with it (GRP-18)."""
+    """Move a conversation, with its messages, to another group of its service (GRP-18)."""
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
@@ -61,7 +61,7 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
 
 
 def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes | Blocked | None:
-    """State kept for a group that this transaction has locked, or locks now (GRP-22)."""
+    """Return the state of a group that this transaction has locked, or locks now (GRP-22)."""
     if take_lock:
         group = _named(tx, group_id)
         if isinstance(group, Blocked):
@@ -84,12 +84,12 @@ def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes |
 
 
 def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
-    """Keep state for a group locked by this transaction, in the same commit (GRP-22)."""
+    """Set the state of a group locked by this transaction, in the same commit (GRP-22)."""
     tx.set_state(locked(tx, group_id), state)
 
 
 def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
-    """The group of that id, one endpoint of it held in memory by the transaction."""
+    """Return the group with that id; the transaction pins one of its endpoints in memory."""
     found = tx.broker.look_up_group(group_id, tx)
     if found is None or (isinstance(found, Group) and not may_have(tx, found)):
         raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")

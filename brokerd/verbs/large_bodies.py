@@ -1,8 +1,8 @@
-"""Waiting until the large body of a send is stored, before the message is (SND-12, TRN-40).
+"""The wait of a send until its large body is stored, ahead of the message (SND-12, TRN-40).
 
 Reads:  the transaction.      Calls: the store.
-Never:  makes a message visible: the commit does, with whom the body belongs to.
-Fails:  never by itself; where there is no room, it waits for some, as any commit does (REL-26).
+Never:  makes a message visible: the commit does, and notes the message that owns the body.
+Fails:  never by itself; if there is no room, it waits for some, as any commit does (REL-26).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from brokerd.broker.transaction import Transaction, TxState
 from brokerd.errors import StoreFault
 
 STORED = "stored"
-"""What a send waits for while its body is stored."""
+"""The name of a send's wait until its body is stored."""
 
 
 def before_send(tx: Transaction, lives: Sequence[Live], body: bytes | None) -> Blocked | None:
-    """Wait until a large body is stored, once for each message that is to have it, copies that are
-    retained included. The groups are locked: what comes later stays behind it."""
+    """Wait until a large body is stored, once for each message that gets it, and for each retained
+    copy. The groups are locked, so that later messages stay behind it."""
     if body is None or len(body) < tx.broker.options.large_body:
         return None
     wanted = len(lives) + sum(live.queue.retains for live in lives)
@@ -37,12 +37,14 @@ def _keep(tx: Transaction, body: bytes, copies: int, resume: Resume) -> None:
         try:
             for _ in range(copies):
                 key = await store.keep(body, size)
+                # If the transaction has ended meanwhile, it has released its bodies without this
+                # one.
                 if tx.state is not TxState.OPEN:
                     store.let_go([key])
                     return
                 tx.kept_bodies.add(body, key)
         except StoreFault:
-            return  # the daemon stops, and nobody is told anything any more
+            return  # the daemon stops, and no request is answered any more
         resume()
 
     tx.broker.spawn(keep())

@@ -1,8 +1,8 @@
-"""What verbs do first: find the conversation they name, and lock its group (GRP-5, GRP-9).
+"""The first steps of verbs: find the conversation they name, and lock its group (GRP-5, GRP-9).
 
 Reads: the broker's memory.      Calls: broker.endpoints, broker.groups.
 Never: waits: a verb that cannot have the lock yet returns `Blocked` and is called again.
-Fails: with `ConversationNotFound`, `GroupNotFound`, and what a wait ended with (GRP-11, GRP-12).
+Fails: with `ConversationNotFound`, `GroupNotFound`, and the error of a wait (GRP-11, GRP-12).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brokerd.ids import GroupId, Handle, show
 
 
 def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Blocked:
-    """The conversation with this handle, pinned for the transaction (SND-2).
+    """Return the conversation with this handle, pinned for the transaction (SND-2).
 
     `at`: its position in a list, for the error."""
     live = tx.broker.endpoints.look_up(handle)
@@ -36,17 +36,17 @@ def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Block
 
 
 def may_have(tx: Transaction, what: Live | Group) -> bool:
-    """Whether the client may receive from the queue of a conversation or group, and so may name
-    it: one that is somebody else's is as if it were not there (SND-25, BI-R2)."""
+    """Return whether the client may receive from the queue of a conversation or group, and so may
+    name it. Any other is treated as if it did not exist (SND-25, BI-R2)."""
     rights = tx.rights
     return rights is None or rights.may_receive(tx.broker.name, what.queue.name)
 
 
 def lock(tx: Transaction, group: Group) -> Blocked | None:
-    """Lock a group; None = it is ours. Waits at most `lock_timeout` for others (GRP-9, GRP-11).
+    """Lock a group. Return None if the transaction has the lock, or the wait for it, of at most
+    `lock_timeout` (GRP-9, GRP-11).
 
-    What the daemon itself takes for a holder's commit, or to store its body, is not held against
-    who waits."""
+    Time that the daemon needs for the holder's commit, or to store its body, does not count."""
     if tx.failure is not None:
         raise tx.failure
     if group.lock(tx):
@@ -59,8 +59,10 @@ def lock(tx: Transaction, group: Group) -> Blocked | None:
 
 
 class _Wait:
-    """A verb waits for a lock. When it is over nothing here knows the transaction any more: circles
-    wait for the collector, and this one would keep bodies."""
+    """The wait of a verb for a lock.
+
+    When it is over, it no longer refers to the transaction: reference cycles live until they are
+    collected, and this one would keep bodies."""
 
     __slots__ = ("_place", "_resume", "_timer", "_tx")
 
@@ -81,6 +83,7 @@ class _Wait:
         self._resume()
 
     def _expired(self) -> None:
+        # The waiter does not time out while the holder needs only the daemon to end.
         holder = self._place.group.holder
         if holder is not None and ends_by_itself(holder):
             self._begin()
@@ -100,7 +103,7 @@ class _Wait:
 
 
 def group_of(tx: Transaction, live: Live) -> Group:
-    """The group of a conversation, which is where it was if another transaction is moving it."""
+    """Return the group of a conversation: the old one while another transaction is moving it."""
     group = live.group
     if group.holder is None or group.holder is tx:
         return group
@@ -113,14 +116,14 @@ def lock_group_of(tx: Transaction, live: Live) -> Blocked | None:
 
 
 def pin_one_of(tx: Transaction, group: Group) -> None:
-    """Keep a group in memory by one of its conversations; if all are being moved its lock does."""
+    """Keep a group in memory by one of its conversations, or by its lock if all are being moved."""
     for live in group.members.values():
         tx.pin(live)
         break
 
 
 def locked(tx: Transaction, group_id: GroupId) -> Group:
-    """A group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
+    """Return a group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
     group = tx.broker.groups.get(group_id)
     if group is None or group.holder is not tx:
         raise GroupNotFound(

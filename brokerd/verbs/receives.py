@@ -1,9 +1,9 @@
-"""RECEIVE and GET CONVERSATION GROUP: choosing a group, taking, waiting (RCV, GRP-14 to 17).
+"""RECEIVE and GET CONVERSATION GROUP: choose a group, dequeue, wait (RCV, GRP-14 to GRP-17).
 
 Reads: the broker's memory.      Calls: locks, broker.queues, broker.transaction.
-Never: commits, or takes anything before all it takes is at hand: where it has to wait it returns
+Never: commits, or dequeues anything before all of it is in memory: if it has to wait, it returns
 `Blocked` and is called again (`broker.blocked`).
-Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from brokerd.protocol.transitions import State
 from brokerd.verbs.locks import find, group_of, pin_one_of
 
 FOREVER: Final = -1.0
-"""`wait` of a receive without a limit (RCV-18)."""
+"""The `wait` of a receive without a limit (RCV-18)."""
 MAX_MESSAGES: Final = 2**31 - 1
 
 
 class ReceiveRequest:
-    """One RECEIVE or GET CONVERSATION GROUP, from its first try to its answer."""
+    """One RECEIVE or GET CONVERSATION GROUP, from its first attempt to its answer."""
 
     __slots__ = (
         "_end_wait",
@@ -80,9 +80,9 @@ class ReceiveRequest:
         self.conversation = conversation
         self.group = group
         self.even_held = False
-        """Whether it takes from a group that nobody receives from for now (PBT-3)."""
+        """Whether it receives even from a group that is held (PBT-3)."""
         self.wait = wait
-        """Seconds; None = answer at once, FOREVER = without limit."""
+        """Seconds; None = answer immediately, FOREVER = wait without limit."""
         self.expired = False
         self.timer: asyncio.TimerHandle | None = None
         self.chosen: Group | None = None
@@ -90,35 +90,35 @@ class ReceiveRequest:
         self.awaited: Group | None = None
         """The group it selects."""
         self.fresh = False
-        """Whether it took that lock, so that it may give it back."""
+        """Whether it took that lock itself, so that it may give the lock back."""
         self.completed = False
-        """Whether what it takes of that group is in memory."""
+        """Whether the messages it takes of that group are in memory."""
         self.ticket = 0
-        """Its place among those that wait (RCV-21)."""
+        """The number in the line of waiters (RCV-21); 0 = it has not waited."""
         self.groups = groups
         """How many receives it still stands for (RCV-44)."""
         self.taken: list[Taken] = []
-        """What those before have taken."""
+        """The messages that the receives before have taken."""
         self.owes: QueueState | None = None
-        """It was woken there: if it takes nothing, another one is to be (RCV-21)."""
+        """The queue that woke it: if it takes nothing, the next waiter must be woken (RCV-21)."""
         self._end_wait: Resume | None = None
 
     def waits(self, end: Resume) -> None:
-        """It waits for a message now; `end` makes the wait be over."""
+        """Note that it waits for a message; `end` ends the wait."""
         self._end_wait = end
 
     def woken(self, queue: QueueState) -> None:
-        """It waits no longer: there may be something for it."""
+        """Note that it was woken, because there may be something for it."""
         self._end_wait, self.owes = None, queue
 
     def give_up(self) -> None:
-        """End the wait as if its time were over, also one that has not begun (CLP-40)."""
+        """End the wait as if its time were over, even one that has not begun (CLP-40)."""
         self.expired = True
         if self._end_wait is not None:
             self._end_wait()
 
     def over(self) -> None:
-        """It is answered, or never will be."""
+        """Stop the timer and wake the next waiter if due: it is answered, or never will be."""
         self._end_wait = None
         if self.timer is not None:
             self.timer.cancel()
@@ -134,9 +134,10 @@ class ReceiveRequest:
 
 
 def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
-    """Take the messages of one group (RCV-1 to RCV-25), or of as many as it stands for (RCV-44).
+    """Receive the messages of one group (RCV-1 to RCV-25), or of several, if it stands for several
+    receives (RCV-44).
 
-    An empty list when the wait is over."""
+    Return an empty list if the wait is over."""
     if request.groups == 1 and not request.taken:
         return _of_one_group(tx, request)
     while True:
@@ -145,7 +146,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
         except QuotaExceeded:
             if not request.taken:
                 raise
-            _leave(tx, request)  # it is told to who receives that group first (PBT-24)
+            _leave(tx, request)  # raised again for the next receive of that group (PBT-24)
             return request.taken
         if isinstance(found, Blocked):
             return found
@@ -158,11 +159,14 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
 
 
 def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
-    """Take of groups for the receives that it still stands for, while all that decides is at hand;
-    whether there is more to do. Nothing else happens meanwhile, so what is looked at once holds."""
+    """Receive from further groups for the receives it still stands for, if memory alone decides.
+
+    Return whether the general path has more to do. Nothing else runs meanwhile, so a condition that
+    was checked once still holds."""
     queue = tx.broker.queues[request.queue]
     if not tx.broker.options.fast_paths or queue.retains or queue.beyond:
         return True
+    # A group of its own may come before the unlocked ones: the general path compares them.
     if any(group.ready for group in tx.locked):
         return True
     now, most = tx.broker.clock.utc(), tx.broker.options.max_bytes
@@ -189,12 +193,12 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
 
 
 def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> bool:
-    """Whether the next of its receives may take anything; it does not wait (RCV-44)."""
+    """Return whether the next of its receives may take anything; it does not wait (RCV-44)."""
     request.wait = None
     if request.max_messages is not None:
         for one in found:
             request.max_messages -= len(one.messages)
-        if not request.max_messages:  # not a receive of none, which would count as one (RCV-12)
+        if not request.max_messages:  # a receive of none would count as one (RCV-12)
             return False
     return tx.size < tx.broker.options.max_bytes
 
@@ -214,6 +218,8 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
         found.lock(tx)
         request.chosen = group = found
     only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
+    # `completed` is set before the wait: after it the receive takes what there is, even if that is
+    # less than expected, and does not wait for the store again.
     if not request.completed and queue.is_short(group, limit, only):
         request.completed = True
         return queue.complete(group, limit, size, only, tx.ended)
@@ -224,7 +230,7 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
     if isinstance(taken, Blocked):
         return taken
     request.chosen, request.completed = None, False
-    if not taken:  # nothing fits the selector: as if the group had never been locked (GRP-10)
+    if not taken:  # as if the group had never been locked (GRP-10)
         if request.fresh:
             tx.give_back(group)
         return _wait(tx, queue, request) or []
@@ -238,7 +244,8 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
 
 
 def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
-    """The group it has locked, unless that was set aside while it waited: damage was found."""
+    """Return the group it has locked; None if there is none, or damage has been found in it
+    meanwhile, so that it is held."""
     group = request.chosen
     if group is None or group.held is None or request.even_held:
         return group
@@ -247,14 +254,14 @@ def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
 
 
 def _leave(tx: Transaction, request: ReceiveRequest) -> None:
-    """It takes nothing of the group that it has chosen."""
+    """Leave the chosen group without taking anything."""
     group, request.chosen, request.completed = request.chosen, None, False
     if group is not None and request.fresh:
         tx.give_back(group)
 
 
 def _room(tx: Transaction) -> int:
-    """Bytes that the transaction may still receive."""
+    """Return the bytes that the transaction may still receive; raise `QuotaExceeded` if none."""
     size = tx.broker.options.max_bytes - tx.size
     if size <= 0:
         raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
@@ -264,7 +271,7 @@ def _room(tx: Transaction) -> int:
 def _take_retained(
     tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
 ) -> list[Taken] | Blocked:
-    """Take messages if there is room to retain them (PBT-24)."""
+    """Dequeue messages if there is room to retain them (PBT-24)."""
     blocked = retention.before_receive(tx, group.ready.values())
     if blocked is not None:
         return blocked
@@ -280,11 +287,11 @@ def _take_retained(
 
 
 def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | None:
-    """Lock the best group without taking anything (GRP-14); None when the wait is over."""
+    """Lock the best group without dequeuing anything (GRP-14). None = the wait is over."""
     queue = _queue(tx, request)
     found = _best(tx, queue, but=tx.returned)
     if found is None:
-        found = queue.best(tx)  # one it was given before, as nothing else is there (GRP-16)
+        found = queue.best(tx)  # one returned before, as there is no other (GRP-16)
     if isinstance(found, Blocked):
         return found
     if found is None:
@@ -297,7 +304,7 @@ def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | Non
 
 
 def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
-    """The queue, if anything can be taken from it (RCV-17, GRP-17)."""
+    """Return the queue, if it may be received from now (RCV-17, GRP-17)."""
     if tx.failure is not None:
         raise tx.failure
     queue = tx.broker.queues.get(request.queue)
@@ -310,7 +317,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
         )
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
-    queue.tell()  # who waits already comes first (RCV-21)
+    queue.tell()  # earlier waiters come first (RCV-21)
     return queue
 
 
@@ -324,13 +331,14 @@ def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Gro
 def _selected(
     tx: Transaction, queue: QueueState, request: ReceiveRequest
 ) -> Group | Blocked | None:
-    """The group a selector names; None while another has it or it has no message (GRP-10)."""
+    """Return the selected group; None if it is locked elsewhere, or has no message (GRP-10)."""
     live: Live | None = None
     if request.conversation is not None:
         named = find(tx, request.conversation)
         if isinstance(named, Blocked):
             return named
         live = named
+        # A ticket means that it has waited: the conversation was on this queue when it began to.
         if live.queue is not queue and request.ticket:
             raise ServiceMoved(
                 f"conversation {show(request.conversation)} is on queue {live.queue.name!r} now"
@@ -369,7 +377,7 @@ def _selected(
 
 
 def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocked | None:
-    """Wait for a message; None = the time is over, if there was any (RCV-18)."""
+    """Wait for a message. Return None if the time is over, or it does not wait (RCV-18)."""
     if request.wait is None or request.wait == 0 or request.expired:
         _found_nothing(queue, request)
         return None
@@ -405,8 +413,10 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
         if request.wait != FOREVER and request.timer is None:
             assert request.wait is not None
             loop = asyncio.get_running_loop()
-            request.timer = loop.call_later(request.wait, request.give_up)  # of whichever wait
+            request.timer = loop.call_later(request.wait, request.give_up)  # for all waits
         request.waits(end)
+        # A circle of waits may lead through the selected group (GRP-12). A wait shorter than those
+        # for locks ends by itself, and opens the circle.
         if selected is not None and _is_long(tx, request):
             tx.waits_for = selected
             break_deadlock(tx)
@@ -415,13 +425,13 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
 
 
 def _found_nothing(queue: QueueState, request: ReceiveRequest) -> None:
-    """It is answered, and nothing was there for it, or for the last that it stood for (RCV-44)."""
+    """Report that nothing was found for it, or for the last receive it stood for (RCV-44)."""
     request.over()
     if not request.selective:
         queue.on_empty(queue)
 
 
 def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:
-    """Whether a wait would outlast those for locks, and so be no way out of a circle (GRP-12)."""
+    """Return whether the wait may outlast waits for locks, so cannot open a circle (GRP-12)."""
     assert request.wait is not None
     return request.wait == FOREVER or request.wait > tx.broker.options.lock_timeout

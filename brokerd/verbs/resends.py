@@ -1,10 +1,10 @@
-"""RESEND PENDING: what a broken dialog could not send goes out on another one (PBT-12).
+"""RESEND PENDING: send what a broken dialog could not send on another dialog (PBT-12).
 
 Reads: the frozen rows of the old dialog.      Calls: verbs.sends, broker.transaction.
-Never: takes anything from the old dialog: its rows go when the application ends it (DLP-50).
+Never: removes anything from the old dialog: its rows go when the application ends it (DLP-50).
 
 A message that was sent and not acknowledged may have arrived (DLG-27). Every copy keeps the id of
-its message, so the receiver can tell one it had already.
+its message, so that the receiver can recognize a duplicate.
 """
 
 from collections import Counter
@@ -23,14 +23,14 @@ from brokerd.storage.changes import Changes
 from brokerd.verbs import body_checks, large_bodies, sends
 
 FROZEN: Final = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
-"""States in which a dialog keeps what it may not send (DLG-26)."""
+"""States in which a dialog keeps messages that it may not send (DLG-26)."""
 
 
 class Resent(msgspec.Struct, frozen=True):
     """One message that was copied."""
 
     sequence: int
-    """Its position in the old dialog."""
+    """The position in the old dialog."""
     message_id: MessageId
     message_type: str
     may_have_arrived: bool
@@ -59,7 +59,7 @@ def resend_pending(tx: Transaction, old: Handle, new: Handle) -> list[Resent] | 
 
 
 def _bring_in(tx: Transaction, out: Outgoing) -> Blocked | None:
-    """All its rows in memory; no more of them than a transaction may have."""
+    """Load all rows of the dialog, unless they are more than the transaction may send."""
     broker = tx.broker
     if out.pending > broker.options.max_verbs - tx.verbs:
         raise QuotaExceeded(
@@ -92,8 +92,8 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     if checked is not None:
         return checked
     bodies = {id(row.body): row.body for row, _ in held}
-    times = Counter(id(row.body) for row, _ in held)  # two may have the very same
-    for key, body in bodies.items():  # stored before anything is sent, one after the other
+    times = Counter(id(row.body) for row, _ in held)  # two messages may share one
+    for key, body in bodies.items():  # all stored, one after the other, before anything is sent
         stored = large_bodies.before_send(tx, [target] * times[key], body)
         if stored is not None:
             return stored
@@ -103,7 +103,7 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
         if blocked is not None:
             return blocked
     tx.verbs += len(held)
-    # One that was written before this start, or past the window, was perhaps sent before that.
+    # A message from before this start, or from beyond the window, may have been sent before.
     return [
         Resent(row.sequence, row.message_id, row.message_type, sent or bool(row.paged))
         for row, sent in held

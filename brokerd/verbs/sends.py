@@ -1,9 +1,9 @@
-"""BEGIN DIALOG, SEND and their kin, each within a transaction (DLG, SND).
+"""BEGIN DIALOG, SEND and their relatives, each within a transaction (DLG, SND).
 
 Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
-Never: commits, talks to a client, or changes anything before all it needs is at hand: a verb that
-has to wait returns `Blocked` and is called again (`broker.blocked`).
-Fails: with the errors of appendix A; the transaction is then marked failed by its session.
+Never: commits, answers a client, or changes anything before it has all it needs: a verb that has to
+wait returns `Blocked` and is called again (`broker.blocked`).
+Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class DialogOptions(msgspec.Struct, frozen=True):
 
     contract: str | None = None
     broker_id: BrokerId | None = None
-    """Empty = CURRENT_DATABASE (DLG-5)."""
+    """The target's broker; empty = CURRENT_DATABASE (DLG-5)."""
     related_conversation: Handle | None = None
     related_group: GroupId | None = None
     lifetime: int | None = None
     encryption: bool | None = None
     error_queue: str | None = None
-    """For a posted dialog; empty = the queue of the service (PBT-4)."""
+    """The error queue of a posted dialog; empty = the queue of the service (PBT-4)."""
     by_broker: bool = False
-    """Begun by the broker itself, on a service of its own (EVT-3)."""
+    """Whether the broker itself begins the dialog, on one of its own services (EVT-3)."""
 
 
 def begin_dialog(
@@ -121,7 +121,7 @@ def begin_dialog(
 def _check_rights(
     tx: Transaction, rights: Rights, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
-    """Who begins a dialog speaks for one service, and to another (SND-25, ERR-8494)."""
+    """Check that the user may receive for one service and send to the other (SND-25, ERR-8494)."""
     broker = tx.broker
     queues = [broker.services[from_service].queue]
     queues += [options.error_queue] if options.error_queue else []
@@ -138,7 +138,7 @@ def _check_rights(
 def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
-    """What can be refused without looking at any dialog."""
+    """Refuse what can be refused from the catalog and the options alone."""
     if not options.by_broker:
         _refuse_system(broker, from_service, options.contract)
     catalog = broker.catalog_index
@@ -167,7 +167,7 @@ def _check_begin(
 
 
 def _check_post(broker: Broker, options: DialogOptions) -> None:
-    """A dialog that the broker ends by itself is nobody's to group with others (PBT-4)."""
+    """Refuse a group for a posted dialog, which the broker ends by itself (PBT-4)."""
     if options.related_conversation is not None or options.related_group is not None:
         raise InvalidArgument(
             "a posted dialog has a group of its own",
@@ -178,7 +178,7 @@ def _check_post(broker: Broker, options: DialogOptions) -> None:
 
 
 def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> None:
-    """Events are told by the broker alone: a subscriber may believe them (OBJ-27, EVT-3)."""
+    """Refuse what only the broker begins: subscribers have to trust events (OBJ-27, EVT-3)."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
     if contract in _RESERVED:
@@ -189,12 +189,12 @@ _RESERVED: Final = (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
 
 
 def is_reserved(from_service: str, contract: str) -> bool:
-    """Whether only the broker itself begins such dialogs."""
+    """Return whether only the broker itself begins such dialogs."""
     return is_system(from_service) or contract in _RESERVED
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
-    """Whether the handle is free; what has been looked for in vain is not looked for again."""
+    """Check that the handle is free; a handle that was not found is not looked up again."""
     endpoints = tx.broker.endpoints
     if endpoints.is_fresh(handle):
         return None
@@ -208,7 +208,7 @@ def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
 
 
 def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
-    """The group to join; None = a new one (DLG-7, DLG-9)."""
+    """Return the group to join; None = a new one (DLG-7, DLG-9)."""
     broker = tx.broker
     if options.related_conversation is not None:
         related = find(tx, options.related_conversation)
@@ -243,6 +243,8 @@ def send(
     lives = _find_all(tx, handles)
     if isinstance(lives, Blocked):
         return lives
+    # Locks, checks and the large body come before the first `want`: until then the verb can wait,
+    # and be called again from the beginning, without having changed anything.
     for live in lives:
         if live.group.holder is not tx:
             blocked = lock_group_of(tx, live)
@@ -266,7 +268,7 @@ def send(
 def _make_room(
     tx: Transaction, lives: Sequence[Live], body: bytes | None, size: int
 ) -> Blocked | None:
-    """Whether so much may be sent and retained; a large body is stored first."""
+    """Check that this much may be sent and retained; store a large body first."""
     blocked = retention.before_send(tx, lives, size)
     if blocked is not None:
         return blocked
@@ -288,13 +290,13 @@ def _new_message(
 
 
 def refuse_when_full(broker: Broker) -> None:
-    """`StoreFull` while the disk has too little room for what is new (REL-26)."""
+    """Raise `StoreFull` while the disk has too little room for new messages (REL-26)."""
     if broker.is_full:
         raise StoreFull
 
 
 def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
-    """The endpoints as named, their groups locked in the one order (SND-10)."""
+    """Return the endpoints in the order of `handles`, their groups locked in order (SND-10)."""
     found = _find_all(tx, handles)
     if isinstance(found, Blocked):
         return found
@@ -309,7 +311,7 @@ def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Bl
 def send_as(
     tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
 ) -> Blocked | None:
-    """Send a message on a dialog that is locked, under an id it had before (PBT-12)."""
+    """Send a message on a dialog that is locked, under the id it had before (PBT-12)."""
     _check_send(tx, live, message_type)
     size = len(body or b"")
     blocked = retention.before_send(tx, (live,), size)
@@ -321,7 +323,7 @@ def send_as(
 
 
 def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
-    """The endpoints in the order in which they are locked, their other sides in memory."""
+    """Return the endpoints in the order in which they are locked, their local peers in memory."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
         live = find(tx, handle, at if len(handles) > 1 else None)
@@ -337,7 +339,7 @@ def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocke
 
 
 def load_peer(tx: Transaction, live: Live) -> Blocked | None:
-    """Bring in the other side of a dialog inside this broker; None = it is here, or gone."""
+    """Load the local peer of a dialog. Return None if it is in memory, or does not exist."""
     endpoint = live.endpoint
     if not live.is_local or live.peer is not None:
         return None
@@ -351,7 +353,7 @@ def load_peer(tx: Transaction, live: Live) -> Blocked | None:
     if isinstance(found, Blocked):
         return found
     if found is None:
-        # A verb that is blocked begins again: looked up anew each time, two would never be done.
+        # A blocked verb starts over: looking up two absent peers each time, it would never end.
         tx.absent.add(endpoint.conversation_id)
     else:
         live.peer, found.peer = found, live

@@ -1,4 +1,4 @@
-"""What falls due in a dialog, and its removal: conversation timers, and the clean-up (DLG).
+"""Conversation timers, and the clean-up of a dialog (DLG).
 
 Reads: the broker's memory.      Calls: locks, broker.transaction.
 Never: commits or waits: a verb that has to wait returns `Blocked` and is called again.
@@ -20,7 +20,7 @@ from brokerd.verbs.sends import load_peer
 def set_timer(
     tx: Transaction, handle: Handle, milliseconds: int | None, name: str
 ) -> Blocked | None:
-    """Set a conversation timer anew, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
+    """Set or replace a conversation timer, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
@@ -46,7 +46,7 @@ def set_timer(
 
 
 def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
-    """Remove an endpoint in whatever state it is, without telling the peer (DLG-23, DLG-T27).
+    """Remove an endpoint in any state, without notifying the peer (DLG-23, DLG-T27).
 
     For administrators: a program that does this loses messages (DLG-24)."""
     live = find(tx, handle)
@@ -55,7 +55,7 @@ def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
     blocked = lock_group_of(tx, live) or load_peer(tx, live)
     if blocked is not None:
         return blocked
-    if live.gone:  # while it waited for the lock
+    if live.gone:  # during the wait for the lock
         raise ConversationNotFound(f"no conversation {show(handle)} is open here")
     if live.beyond is None:
         return live.queue.count_beyond(live)
