@@ -1,1 +1,1 @@
-"""The store: the only SQL. The rest sees `store.Store` and `changes.Changes` (design D11)."""
+"""The store: all SQL. Other packages use `store.Store` and `changes.Changes` (design D11)."""

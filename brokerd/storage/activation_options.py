@@ -1,4 +1,4 @@
-"""The column about where and how readers of a queue run, as one JSON object (ACT-20). PURE.
+"""Activation options: where and how a queue's readers run, as one JSON object (ACT-20). PURE.
 
 Reads:  a text.      Calls: nothing.      Never: touches the store; `catalog.py` does.
 """
@@ -20,7 +20,7 @@ class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def options_text(activation: Activation | None) -> str | None:
-    """The text; None = all is as usual."""
+    """Return the text; None = all options have their defaults."""
     if activation is None:
         return None
     made = _Options(
@@ -39,7 +39,7 @@ def options_text(activation: Activation | None) -> str | None:
 def activation_of(
     handler: str, max_readers: int, enabled: bool, run_as: str | None, options: str | None
 ) -> Activation:
-    """The clause of a row."""
+    """Return the activation of a row."""
     known = msgspec.json.decode(options or "{}", type=_Options)
     return Activation(
         handler=handler,

@@ -1,4 +1,4 @@
-"""Backups: a consistent copy of an open store, looked at before it gets its name (MAN-11).
+"""Backup: a consistent copy of an open store, verified before it gets its name (MAN-11).
 
 Reads:  the whole file, in one read transaction.      Calls: SQLite.
 Never:  waits for the writer or makes it wait, overwrites a file, or writes one among stores.
@@ -22,15 +22,19 @@ from brokerd.storage.verifying import refuse_damaged
 
 _SUFFIX: Final = ".brokerd-backup"
 """Ends the name of a copy that is not whole yet. Such a file, if it is ours and no backup is
-writing it, was cut off by a kill: the next backup into its directory removes it."""
+writing it, is of a backup that was killed: the next backup into its directory removes it."""
 
 
 def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
-    """Copy the store at `source`, which may be in use, to a new file; its size in bytes.
+    """Copy the store at `source`, which may be in use, to a new file; return its size in bytes.
 
-    `not_in`: directories that belong to stores. `InvalidArgument`: the copy would be in one of
-    them; `StoreDamaged`: it is not sound, so the store may not be; `BackupFailed`: it could not be
-    written. No file is left then."""
+    `not_in`: directories that belong to stores. No file is left after an error.
+
+    Raises:
+        InvalidArgument: the copy would be in a directory of stores.
+        StoreDamaged: the copy is not sound, so the store may not be.
+        BackupFailed: the copy could not be written.
+    """
     for directory in not_in:
         _refuse_among_stores(target, directory)
     if target.exists():
@@ -43,7 +47,7 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
             files.look_at(aside)
             refuse_damaged(aside, name=f"the copy of {source}")
             sync(aside)
-            os.link(aside, target)  # unlike a rename it replaces nothing
+            os.link(aside, target)  # unlike a rename, a link replaces nothing
             sync(target.parent)
     except OSError as error:
         raise BackupFailed(f"{target} cannot be written: {error.strerror}") from error
@@ -53,11 +57,14 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
 
 
 def _refuse_among_stores(target: Path, directory: Path) -> None:
-    """Whatever way its path takes: a start may take what is there for a broker's own store."""
+    """Raise `InvalidArgument` if a target is in a directory of stores, by whatever path.
+
+    A start may take a file there for a broker's own store.
+    """
     try:
         there, taken = file_at(target.parent), file_at(directory)
     except OSError:
-        return  # nothing can be written there either, and why is told then
+        return  # nothing can be written there either; that error gives the reason
     if there is not None and there == taken:
         raise InvalidArgument(
             f"{target} would lie in {directory}, among the stores of the instance: a start may "
@@ -67,19 +74,20 @@ def _refuse_among_stores(target: Path, directory: Path) -> None:
 
 
 def _copy(source: Path, aside: Path) -> None:
-    """In one step, so that it is one moment of the store, whatever is written meanwhile."""
+    """Copy in one step, so that the copy shows one moment of the store, whatever is written
+    meanwhile."""
     name = f"file:{quote(str(source.absolute()))}?mode=ro"
     with closing(sqlite3.connect(name, uri=True)) as there, closing(sqlite3.connect(aside)) as here:
         there.backup(here)
         here.execute("PRAGMA journal_mode = DELETE")
 
 
-# The file aside is locked while it is written, so that nobody takes it for one that was cut off.
+# The temporary file is locked while it is written, so that no other backup removes it as cut off.
 
 
 @contextmanager
 def _made(aside: Path) -> Iterator[None]:
-    """A new file, locked; it is gone afterwards."""
+    """Create a new file and lock it; remove it afterwards."""
     handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +98,7 @@ def _made(aside: Path) -> Iterator[None]:
 
 
 def _remove_cut_off(directory: Path) -> None:
-    """Remove what backups that were killed have left: named and owned as ours, and not locked."""
+    """Remove what killed backups have left: files named and owned as ours, and not locked."""
     for left in directory.glob(f".*{_SUFFIX}"):
         try:
             handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,12 +1,12 @@
-"""Where a client may have a backup written: below directories that the settings name (SX-22).
+"""Backup place: a client's backup is written only below directories the settings name (SX-22).
 
 Reads:  the directories on the way to the file.      Calls: the file system.
 Never:  follows a symbolic link below a named directory, or removes or replaces a file.
 Fails:  `InvalidArgument` names the directory or the setting; nothing was written then.
 
-The copy itself is opened by its path, by SQLite. Nobody but the daemon's user and root can put a
-link into that path between this check and the copy, since every directory below the named one,
-and that one itself, is theirs and writable to no one else.
+SQLite opens the copy itself by its path. Only the daemon's user and root can put a link into that
+path between this check and the copy, since the named directory, and every directory below it, is
+theirs and writable to no one else.
 """
 
 import errno
@@ -37,7 +37,7 @@ def check_place(target: Path, directories: Sequence[Path]) -> None:
     root = next((one for one in directories if one in target.parents), None)
     if root is None or ".." in target.parts:
         raise _refusal(f"{target} is not below a directory that {SETTING} names", directories)
-    with suppress(OSError):  # what is wrong with it shows when it is opened
+    with suppress(OSError):  # an error shows when the directory is opened
         root.mkdir(mode=0o700, exist_ok=True)
     path, at = root, _open(root, None, directories)
     try:
@@ -53,7 +53,7 @@ def check_place(target: Path, directories: Sequence[Path]) -> None:
 
 
 def _open(path: Path, parent: int | None, directories: Sequence[Path]) -> int:
-    """Open a directory, by its name in `parent` where there is one, and then no link."""
+    """Open the root by its path, or a directory by its name in `parent` if it is no link."""
     try:
         if parent is None:
             return os.open(path, _DIRECTORY)

@@ -1,13 +1,14 @@
-"""Bodies in pieces: large ones, and those of messages that are not complete: statements, reading.
+"""Bodies in pieces, large ones and those of incomplete messages: statements, reading.
 
 Reads:  bodies, body_pieces.      Calls: the connection it is given.
-Never:  hands out a piece that is not the one written (REL-6), or deletes many pieces in one go: who
-else wants the writer meanwhile would wait for all of it.
+Never:  returns a piece that is not as it was written (REL-6), or deletes many pieces in one go: all
+        other users of the writer would wait for that.
 
-A large body is written before its message, piece by piece, and belongs to nobody who could be read.
-The flush with the message says whose it is; that alone makes it visible. What is received,
-acknowledged or given up leaves its body to nobody, and that is swept, some pieces at a time. So a
-crash in between leaves nothing but bodies that belong to nobody, or to a transaction that is gone.
+A large body is written before its message, piece by piece, and until then has no owner through
+which it could be read. The flush with the message names its owner; that alone makes it visible. A
+message that is received, acknowledged or given up leaves its body without an owner, and such bodies
+are swept, some pieces at a time. So a crash in between leaves nothing but bodies without an owner,
+or owned by a transaction that is gone.
 """
 
 import json
@@ -31,8 +32,8 @@ from brokerd.storage.tables import PAGED, bodies, body_pieces
 SWEEP: Final = 64
 """Pieces that a flush, or a step of the sweep, deletes at most."""
 SWEEP_BYTES: Final = 512 * 1024
-"""Bytes of them, or one piece. Each page is read before it is free: 16 MiB took 20 to 30 ms, for
-which the small messages of the same flush waited."""
+"""Bytes of these pieces at most, or one piece. Each page is read before it is freed: 16 MiB took 20
+to 30 ms, for which the small messages of the same flush waited."""
 
 _put = Inserts(bodies, replace=True)
 _put_piece = Inserts(body_pieces)
@@ -42,7 +43,7 @@ _LEAVE: Final = f"{_TO_NOBODY} WHERE owner = ? AND number {_LISTED}"
 
 
 def leaving(owner: Owner, found: str) -> str:
-    """The statement that leaves to nobody what the owners have whose numbers a query finds."""
+    """Return the statement that disowns the bodies of owners whose numbers a query finds."""
     return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
 
 
@@ -67,7 +68,7 @@ _RETAIN: Final = (
     f"UPDATE bodies SET owner = 4 WHERE owner = 2 AND number {_LISTED}"  # noqa: S608
     " AND EXISTS (SELECT 1 FROM retained_messages WHERE queuing_order = number)"
 )
-_NOBODYS: Final = (  # pieces are all as long as the first, but for the last one
+_NOBODYS: Final = (  # all pieces are as long as the first, except the last one
     "SELECT body_key, (SELECT length(data) FROM body_pieces AS it"
     " WHERE it.body_key = bodies.body_key ORDER BY piece LIMIT 1)"
     " FROM bodies WHERE owner = 0 ORDER BY number LIMIT ?"
@@ -99,7 +100,7 @@ _MESSAGE: Final = {
 
 
 def put(script: Script, rows: Sequence[BodyRow]) -> None:
-    """Say whose these are from now on."""
+    """Write the owners of bodies."""
     _put.add(script, rows)
 
 
@@ -112,31 +113,33 @@ def put_pieces(script: Script, rows: Iterable[PieceRow]) -> None:
 
 
 def leave(script: Script, owner: Owner, numbers: Sequence[int]) -> None:
-    """The owners with these numbers are gone: their bodies belong to nobody."""
+    """Disown the bodies of these owners, which are deleted."""
     if numbers:
         script.add(_LEAVE, (int(owner), json.dumps(numbers)))
 
 
 def leave_outgoing(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
-    """The same for outgoing messages found by index, of endpoints up to a sequence each, before
-    they are removed."""
+    """Disown the bodies of outgoing messages found by index, up to a sequence of each endpoint.
+
+    Call this before the messages are deleted.
+    """
     script.add(_LEAVE_OUTGOING, *ends)
 
 
 def leave_waiting(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
-    """The same for those that wait, of what is found by index; `taken`: shelves that have some."""
+    """Disown the bodies of waiting messages found by index; `taken`: shelves that have some."""
     if keys:
         for place in (NO_SHELF, *taken):
             script.add(_LEAVE_WAITING[place], (json.dumps(keys),))
 
 
 def retain(script: Script, numbers: Sequence[int]) -> None:
-    """What these messages had belongs to their copies, which have the same numbers (RCV-31)."""
+    """Pass the bodies of messages to their retained copies, which have their numbers (RCV-31)."""
     script.add(_RETAIN, (json.dumps(numbers),))
 
 
 def sweep(connection: Connection) -> bool:
-    """Delete some pieces of what belongs to nobody; whether there is more."""
+    """Delete some pieces of bodies without an owner; return whether there are more."""
     pieces, size = SWEEP, SWEEP_BYTES
     for key, each in connection.execute(_NOBODYS, (SWEEP,)).fetchall():
         most = max(1, min(pieces, size // (each or 1)))
@@ -152,25 +155,27 @@ def sweep(connection: Connection) -> bool:
 
 
 class Swept(NamedTuple):
-    """How it stands after a step of the sweep."""
+    """The state after a step of the sweep."""
 
     more: bool
-    """Whether there is more that belongs to nobody."""
+    """Whether there are more bodies without an owner."""
     some: bool
     """Whether there is any body in pieces."""
 
 
 def sweep_on(connection: Connection) -> Swept:
-    """A step of the sweep, in a transaction of its own."""
+    """Run a step of the sweep, in a transaction of its own."""
     with transaction(connection):
         more = sweep(connection)
         return Swept(more, connection.execute(_ANY).fetchone() is not None)
 
 
 def recover(connection: Connection) -> tuple[bool, BodyKey]:
-    """At a start: give up what no transaction can come for; whether there are any, the next key.
+    """Disown the bodies that no transaction can claim after a start.
 
-    Pieces without a body would never be swept, and their keys be given out again."""
+    Return whether there are any bodies, and the next key. Pieces without a row in `bodies` get one:
+    otherwise they would never be swept, and their keys would be used again.
+    """
     connection.execute(_GIVE_UP)
     connection.execute(_ADOPT)
     highest = connection.execute(_HIGHEST).fetchone()[0]
@@ -181,10 +186,10 @@ def recover(connection: Connection) -> tuple[bool, BodyKey]:
 
 
 class Missing(Enum):
-    """Why a body cannot be had."""
+    """The reason why a body cannot be read."""
 
     GONE = "gone"
-    """Its message is not there any more either."""
+    """The message is gone, too."""
     DAMAGED = "damaged"
 
 
@@ -196,13 +201,14 @@ class Body(NamedTuple):
 
 
 class DamagedPieceError(Exception):
-    """A piece is not the one that was written, or is not there. Stays inside the package."""
+    """A piece is missing or not as it was written. Stays inside the package."""
 
 
 def sound(key: BodyKey, pieces: Iterable[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
-    """The data of all pieces from the first on, given with their numbers and hashes, in order.
+    """Yield the data of all pieces, which are given with their numbers and hashes, in order.
 
-    `DamagedPieceError`: one is not the one that was written (REL-6)."""
+    `DamagedPieceError`: one is not as it was written (REL-6).
+    """
     for expected, (piece, digest, data) in enumerate(pieces):
         if piece != expected or not is_piece_sound(key, piece, data, digest):
             raise DamagedPieceError
@@ -210,7 +216,7 @@ def sound(key: BodyKey, pieces: Iterable[tuple[int, bytes, bytes]]) -> Iterator[
 
 
 def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
-    """The body of a message, put together, each piece looked at (REL-6); in one read."""
+    """Return the body of a message, joined, each piece checked (REL-6); in one read transaction."""
     connection.execute("BEGIN")
     try:
         found = connection.execute(_FIND, (int(owner), number)).fetchone()
@@ -227,7 +233,7 @@ def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
 
 
 def size_of(table: Table, owner: Owner) -> ColumnElement[Any]:
-    """Bytes of a message's body, wherever that is; 0 without one."""
+    """Return SQL for the size of a message's body, wherever it is; 0 without one."""
     found = select(bodies.c.size).where(*_whose(table, owner)).correlate(table)
     elsewhere = found.scalar_subquery()
     own = func.length(table.c.body)
@@ -236,11 +242,11 @@ def size_of(table: Table, owner: Owner) -> ColumnElement[Any]:
 
 
 def body_of(table: Table, owner: Owner) -> ColumnElement[Any]:
-    """A message's body for views, wherever that is, as it stands there."""
+    """Return SQL for a message's body for views, wherever it is; its pieces are not checked."""
     key = select(bodies.c.body_key).where(*_whose(table, owner)).correlate(table)
     pieces = select(body_pieces.c.data).where(body_pieces.c.body_key == key.scalar_subquery())
     ordered = pieces.order_by(body_pieces.c.piece).subquery()
-    # CAST takes bytes for text and text for bytes as they are, zeros included.
+    # CAST keeps the bytes as they are, between binary and text, zeros included.
     whole = func.group_concat(cast(ordered.c.data, Characters), literal_column("''"))
     joined = select(cast(whole, Bytes)).scalar_subquery()
     return case((_is_elsewhere(table), joined), else_=table.c.body)
@@ -252,6 +258,9 @@ def _whose(table: Table, owner: Owner) -> tuple[ColumnElement[bool], ColumnEleme
 
 
 def _is_elsewhere(table: Table) -> ColumnElement[bool]:
-    """A message whose body is in pieces has its hash alone; a retained one has none of either."""
+    """Return SQL that is true if the body is in pieces.
+
+    Such a message has a hash but no body in its own row; a retained one has neither.
+    """
     absent = table.c.body.is_(None)
     return absent & table.c.body_hash.is_not(None) if "body_hash" in table.c else absent

@@ -1,8 +1,8 @@
-"""Bodies in pieces, as the loop sees them: large ones are stored aside, those left are swept.
+"""Body keeper: stores large bodies in pieces ahead of their messages, and sweeps disowned ones.
 
 Reads:  nothing.      Calls: the commit pipeline, for one piece a flush.
-Never:  says that a body is stored before all of it is synced (REL-1), or stores two at once: each
-would take longer, and every flush would have a piece of both.
+Never:  reports a body as stored before all of it is synced (REL-1), or stores two at once: each
+        would take longer, and every flush would have a piece of both.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.writers import Job, Reported
 
 _SLOW: Final = 0.1
-"""Seconds that a flush takes where syncs are slow: then what it carries hardly matters (FD-7)."""
+"""Seconds after which a flush counts as slow: what it carries hardly matters then (FD-7)."""
 _MOST_TOGETHER: Final = 16
 """Pieces that such a flush has at most."""
 
 
 class BodyKeeper:
-    """What is known of bodies in pieces between two flushes."""
+    """The bodies in pieces, between two flushes."""
 
     def __init__(
         self,
@@ -35,8 +35,9 @@ class BodyKeeper:
         some: bool,
         next_key: BodyKey,
     ) -> None:
-        """`drop`, `submit`: let changes join, give the writer a step of the sweep, unless the store
-        is over. `joined`: whether a flush that is not durable has a body."""
+        """`drop`: lets changes join. `submit`: passes a step of the sweep to the writer. Neither
+        does anything if the store is closed. `joined`: returns whether a flush that is not durable
+        has a body."""
         self._now = now
         self._commit = commit
         self._drop = drop
@@ -47,20 +48,21 @@ class BodyKeeper:
         self._keeping = 0
         self._sweeping = self._left = False
         self.some = some
-        """Whether there may be any, so that flushes have to look whose they are."""
+        """Whether there may be any body in pieces, so that flushes have to look up owners."""
         self.waiting_bytes = 0
         """Bytes of bodies that wait until those before them are stored."""
 
     def next_key(self) -> BodyKey:
-        """A key for a body that arrives."""
+        """Return a key for a body that arrives."""
         key = self._next
         self._next = BodyKey(key + 1)
         return key
 
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
-        """Store a body in pieces, for a message to come; its key once all of it is synced.
+        """Store a body in pieces, ahead of its message; return its key once all of it is synced.
 
-        It belongs to nobody: a changeset says whose it is, or `let_go` that nobody wants it."""
+        The body has no owner until a changeset names one; `let_go` gives it up.
+        """
         key, size = self.next_key(), len(body)
         self.some = True
         self._keeping += 1
@@ -80,7 +82,7 @@ class BodyKeeper:
         return key
 
     async def _keep(self, key: BodyKey, body: bytes, piece_size: int) -> None:
-        """A piece a flush, with whatever else that has; more where each flush is slow anyhow."""
+        """Store one piece a flush, with whatever else that has; more if each flush is slow."""
         size, number, together = len(body), 0, 1
         while number * piece_size < size:
             changes = Changes()
@@ -95,22 +97,23 @@ class BodyKeeper:
             together = min(2 * together, _MOST_TOGETHER) if is_slow else 1
 
     def let_go(self, keys: Sequence[BodyKey]) -> None:
-        """Nobody wants these; what is stored of them goes. At the latest the next start does it.
+        """Disown these bodies; what is stored of them is swept, by the next start at the latest.
 
-        It joins behind their pieces: one that was written later would have no body to go with."""
+        The changes join after the pieces: pieces written later would have no body to be swept with.
+        """
         changes = Changes()
         for key in keys:
             changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
         self._drop(changes)
 
     def left(self) -> None:
-        """Something belongs to nobody any more: sweep it, a few pieces at a time."""
+        """Sweep bodies without an owner, a few pieces at a time."""
         if not self._sweeping:
             self._sweeping = True
             self._submit(bodies.sweep_on, self._swept)
 
     def go_on(self) -> None:
-        """Sweep what could not be swept for want of room; learn whether there is any body still."""
+        """Repeat a sweep that found no room; find out whether there are any bodies left."""
         if self._left or self.some:
             self.left()
 

@@ -1,7 +1,7 @@
-"""The catalog: message types, contracts, queues, services and routes of one broker (design D9).
+"""Catalog: message types, contracts, queues, services and routes of one broker (design D9).
 
 Reads:  the catalog tables, at open and after each change.      Calls: nothing.
-Never:  decides whether an object may go; foreign keys only refuse what would leave a hole.
+Never:  decides whether an object may be dropped; foreign keys only refuse to leave a hole.
 """
 
 from collections.abc import Mapping
@@ -73,10 +73,10 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 class CatalogChanges(msgspec.Struct, frozen=True):
-    """What is to be made or altered, and the names of what is to go.
+    """Objects to create or alter, and the names of objects to drop.
 
-    An object that is there under the same name is replaced; a queue or service keeps its key, and
-    the key given here counts for nothing; a notification is another one, with another key.
+    An object replaces one of the same name; a queue or service keeps its key, and the key given
+    here is ignored; a notification becomes another one, with another key.
     """
 
     message_types: tuple[MessageType, ...] = ()
@@ -96,7 +96,7 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     options: dict[str, bool] = {}
     """Options of the broker itself, by their column of `store`."""
     unused: tuple[Use, ...] = ()
-    """What must have no open dialog at the commit, or nothing is changed."""
+    """Uses that must have no open dialog at the commit, or nothing is changed."""
 
 
 NO_CHANGES: Final = CatalogChanges()
@@ -124,21 +124,21 @@ BUILT_IN = CatalogChanges(
     ),
     routes=(AUTO_CREATED_LOCAL,),
 )
-"""What every broker is born with (OBJ-30, OBJ-31, RTE-68)."""
+"""The objects that every broker has from the start (OBJ-30, OBJ-31, RTE-68)."""
 
 
 def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
     """Make the changes in one transaction and return the catalog as it then is.
 
-    `ObjectsRefused`: something named is not there, or is still in use; nothing was changed.
+    `ObjectsRefused`: a named object does not exist or is still in use; nothing was changed.
     """
     with transaction(connection):
         return make(connection, changes)
 
 
 def make(connection: Connection, changes: CatalogChanges) -> Catalog:
-    """The same inside the caller's transaction."""
-    # Objects may name each other in any order; what is left over is looked at in the end.
+    """Make the changes inside the caller's transaction and return the catalog as it then is."""
+    # Objects may name each other in any order; open references are checked at the end.
     connection.execute("PRAGMA defer_foreign_keys = ON")
     refuse_if_used(connection, changes.unused)
     write(connection, changes)
@@ -147,7 +147,7 @@ def make(connection: Connection, changes: CatalogChanges) -> Catalog:
 
 
 def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
-    """The catalog as the changes would make it, or their refusal; nothing is changed."""
+    """Return the catalog as the changes would make it, or raise their refusal; change nothing."""
     with suppress(_Undo), transaction(connection):
         catalog = make(connection, changes)
         raise _Undo
@@ -183,7 +183,8 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
 
 
 def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
-    for name in changes.dropped_services:  # only endpoints that recognise repeats are left (DLG-31)
+    # Only endpoints that recognise duplicates are left (DLG-31).
+    for name in changes.dropped_services:
         forget_closed(connection, name)
     for table, names in (
         (event_notifications, changes.dropped_event_notifications),
@@ -280,7 +281,7 @@ def _put_route(connection: Connection, route: Route) -> None:
         "mirror": route.mirror,
     }
     _put(connection, routes, route.name, values)
-    if route.service_name == CONFIGURATION_SERVICE:  # somebody has to ask there (BCN-3)
+    if route.service_name == CONFIGURATION_SERVICE:  # the broker has to ask there (BCN-3)
         system_objects.put(connection, service=ROUTING_SERVICE, queue=ROUTING_QUEUE)
 
 
@@ -312,7 +313,7 @@ _WORDS: Final = {
     service_contracts.name: ("service", "service"),
     priorities.name: ("priority", "name"),
 }
-"""What a row of each table belongs to, in words, and the column that names that."""
+"""By table, what its rows belong to, in words, and the column that names it."""
 
 
 # Statements, each compiled once.
@@ -344,7 +345,7 @@ def _all_of(table: Table) -> str:
 
 
 def load(connection: Connection) -> Catalog:
-    """The catalog as it stands."""
+    """Return the catalog as it stands."""
 
     def rows(table: Table) -> list[tuple[Any, ...]]:
         return connection.execute(_all_of(table)).fetchall()
@@ -370,7 +371,7 @@ def load(connection: Connection) -> Catalog:
 
 
 _KEPT: Final = 256
-"""Rows whose objects are kept: a change of one object reads all, and a start the same again."""
+"""Rows whose objects are cached: a change of one object reads all rows, and so does each start."""
 
 
 @lru_cache(_KEPT)
@@ -416,7 +417,7 @@ def _queue(row: tuple[Any, ...]) -> Queue:
 
 
 def _policy_text(limit: RetentionLimit) -> str | None:
-    """The policy as one text: `error`, `drop_oldest` or `archive:QUEUE`."""
+    """Return the policy as one text: `error`, `drop_oldest` or `archive:QUEUE`."""
     if limit == RetentionLimit():
         return None
     return f"{limit.policy}:{limit.archive}" if limit.archive else str(limit.policy)

@@ -1,9 +1,9 @@
-"""A changeset: what one transaction wants the store to become, as data (design D2). PURE.
+"""Changeset: the changes that one transaction makes to the store, as data (design D2). PURE.
 
 Reads: nothing.      Calls: nothing.      Never: touches the store; `commits.py` writes a whole
 flush of them, each changed row once.
 
-Rows are plain tuples in the order of the columns in `tables.py`: they are made once a message.
+Rows are plain tuples in the order of the columns in `tables.py`, since one is made per message.
 """
 
 from enum import IntEnum
@@ -25,12 +25,12 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.shelves import SHELVES
 
 FEW: Final = 256
-"""Outgoing messages of one dialog that a flush always deletes itself when their numbers are known:
-more than a window has (DLP-31)."""
+"""Most outgoing messages of one dialog that a flush always deletes itself if their numbers are
+known: more than a window holds (DLP-31)."""
 
 
 HIGHEST_SEQUENCE: Final = 2**63 - 1
-"""No message has a higher one."""
+"""Upper bound of all sequence numbers."""
 
 
 class QueueRow(NamedTuple):
@@ -45,8 +45,8 @@ class QueueRow(NamedTuple):
     message_type: str
     priority: int
     paged: int
-    """0 = written within its queue's window; else beyond it, and found by index (design D4): the
-    number of the shelf that it is on, or 1 = on none (`storage.shelves`)."""
+    """0 = written within its queue's window; otherwise beyond it, and found by index (design D4):
+    the number of its shelf, or 1 = on no shelf (`storage.shelves`)."""
     enqueued_at: Instant
     message_id: MessageId
     body_hash: bytes | None
@@ -54,10 +54,10 @@ class QueueRow(NamedTuple):
 
 
 class Owner(IntEnum):
-    """Whose a body in pieces is; the number that goes with it."""
+    """The owner of a body in pieces; says what the `number` of its row means."""
 
     NOBODY = 0
-    """Its own key: it is swept."""
+    """The body's own key; it is to be swept."""
     ARRIVING = 1
     """An endpoint that waits for the rest of a message (status 2, DLP-11)."""
     WAITING = 2
@@ -67,11 +67,11 @@ class Owner(IntEnum):
     RETAINED = 4
     """The queuing order of a retained message."""
     ASIDE = 5
-    """Its own key: it was stored for a transaction that has not committed yet."""
+    """The body's own key; it was stored for a transaction that has not committed yet."""
 
 
 class BodyRow(NamedTuple):
-    """Whose a body in pieces is from now on."""
+    """The new owner of a body in pieces."""
 
     body_key: BodyKey
     owner: Owner
@@ -81,7 +81,7 @@ class BodyRow(NamedTuple):
 
 
 class PieceRow(NamedTuple):
-    """A piece of a body: a fragment as it came."""
+    """A piece of a body; a fragment, stored as it arrived."""
 
     body_key: BodyKey
     piece: int
@@ -89,7 +89,7 @@ class PieceRow(NamedTuple):
 
 
 class OutgoingRow(NamedTuple):
-    """A message in the transmission queue, waiting for the peer's ack."""
+    """A message in the transmission queue, waiting for the peer's acknowledgement."""
 
     transmission_order: int
     """Rises within the store, never reused."""
@@ -99,7 +99,7 @@ class OutgoingRow(NamedTuple):
     """`frames.END`, `frames.ERROR`, or 0 for an application message."""
     message_type: str
     fragment_size: int
-    """Where the body is cut, fixed by its send (DLP-10)."""
+    """Size of the body's fragments, fixed by its send (DLP-10)."""
     paged: int
     """1 = found by index: it was written when memory for its destination was full."""
     enqueued_at: Instant
@@ -109,30 +109,31 @@ class OutgoingRow(NamedTuple):
 
 
 class OutgoingRemoval(NamedTuple):
-    """Rows of one dialog that go from the transmission queue."""
+    """Rows of one dialog to be deleted from the transmission queue."""
 
     orders: list[int]
-    """Transmission orders of those that memory knew."""
+    """Transmission orders of the rows known in memory."""
     through: int
-    """Highest sequence of all that go."""
+    """Highest sequence to be deleted."""
     beyond: int
-    """How many of them, at most, are in the store alone: these are found by index."""
+    """Upper bound of the rows that are in the store alone: these are found by index."""
 
     @property
     def rows(self) -> int:
-        """How many rows go, at most."""
+        """Upper bound of the rows to be deleted."""
         return len(self.orders) + self.beyond
 
 
 class DialogLogRow(NamedTuple):
-    """What the metrics log is to say about an endpoint that closed (design D16).
+    """A line for the metrics log about an endpoint that closed (design D16).
 
-    Written in the commit that closes it and removed once the log has it, so a crash loses none.
-    The store keeps those of one flush together: a row read from it has the number of the first."""
+    It is written in the commit that closes the endpoint and removed once the log has it, so a crash
+    loses none. The store joins the lines of one flush: a row read from it has the key of the first.
+    """
 
     endpoint: EndpointKey
     line: bytes
-    """The line's own fields as JSON; in the store of several endpoints, one a line."""
+    """The line's own fields as JSON; in a row read from the store, one endpoint a line."""
 
 
 class RetainedRow(NamedTuple):
@@ -157,12 +158,12 @@ class RetainedRow(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """What of a conversation may stay retained (PBT-24); 0 = no limit."""
+    """Limits of what a conversation may keep retained (PBT-24); 0 = no limit."""
 
     max_rows: int
     max_bytes: int
     archive: QueueKey | None
-    """Queue that the rest moves to; None = it is deleted."""
+    """Queue to which the rest is moved; None = the rest is deleted."""
 
 
 class HeldRow(NamedTuple):
@@ -173,23 +174,24 @@ class HeldRow(NamedTuple):
     attempts: int = 0
     """Rollbacks in a row that count (PSN-16)."""
     disconnects: int = 0
-    """Connections cut in the middle, tallied apart (PBT-10)."""
+    """Connections cut in mid-transaction, counted separately (PBT-10)."""
     retry_at: Instant | None = None
-    """Until when it is not received."""
+    """Until when the group is not received."""
     parked_at: Instant | None = None
-    """Since when it is set aside for good; None = it is not."""
+    """When the group was parked; None = it is not parked."""
     reason: str = ""
     error: str = ""
-    """What the latest rollback gave as its cause."""
+    """The cause given by the latest rollback."""
     conversation_id: bytes = b""
     message_id: bytes = b""
 
 
 class Rare:
-    """What few transactions change; made when it is first needed.
+    """Changes that few transactions make; created when first needed.
 
-    Whatever has `removed_of` in its name belongs to endpoints that have ended: nothing of them is
-    set or retained any more, so it is written after all else."""
+    Attributes with `removed_of` in their names list endpoints that have ended: nothing is set or
+    retained for these any more, so they are written after everything else.
+    """
 
     __slots__ = (
         "groups_left",
@@ -204,7 +206,7 @@ class Rare:
 
     def __init__(self) -> None:
         self.timers: dict[tuple[EndpointKey, str], Instant | None] = {}
-        """Endpoint and name to when the timer is due; None = there is none any more."""
+        """When each timer is due, by endpoint and name; None = it was cancelled."""
         self.timers_removed_of: list[EndpointKey] = []
         self.retain: list[int] = []
         """Queuing orders of messages that were received and stay with status 0 (RCV-31)."""
@@ -212,13 +214,13 @@ class Rare:
         self.trim: dict[EndpointKey, Trim] = {}
         self.retained_removed_of: list[EndpointKey] = []
         self.groups_left: list[GroupId] = []
-        """Groups that an endpoint was ended in or moved from: the state of those in which no open
-        one is left goes (GRP-2)."""
+        """Groups in which an endpoint was ended, or from which one was moved: the state of a group
+        without an open endpoint is deleted (GRP-2)."""
         self.held: dict[GroupId, HeldRow | None] = {}
-        """Groups whose transactions roll back (PBT-3); None = all is well with it again."""
+        """Groups whose transactions roll back (PBT-3); None = the group has recovered."""
 
     def take(self, later: "Rare") -> None:
-        """Merge what a changeset that joined later has."""
+        """Merge the rare changes of a changeset that joined later."""
         self.timers.update(later.timers)
         self.timers_removed_of += later.timers_removed_of
         self.retain += later.retain
@@ -230,20 +232,20 @@ class Rare:
 
 
 class EventRow(NamedTuple):
-    """An event that its subscriber could not be told, kept until it can (PBT-15)."""
+    """An event that could not be delivered to its subscriber yet (PBT-15)."""
 
     key: int
     """Rises with the order of the events."""
     notification: NotificationKey
     event: str
     subject: str
-    """What it is about; of some events only the latest about each is kept."""
+    """The object concerned; of some events only the latest about each subject is kept."""
     body: bytes
     """The message."""
 
 
 class EventChanges:
-    """What changes about the dialogs of event notifications; few changesets have any."""
+    """Changes to the dialogs of event notifications; few changesets have any."""
 
     __slots__ = ("closed", "delivered", "forgotten", "kept", "opened")
 
@@ -252,13 +254,13 @@ class EventChanges:
         self.closed: list[Handle] = []
         self.kept: list[EventRow] = []
         self.delivered: list[int] = []
-        """Keys of kept events that are kept no longer."""
+        """Keys of kept events to delete."""
         self.forgotten: list[NotificationKey] = []
-        """Notifications that are gone: none of their events is kept."""
+        """Dropped notifications: none of their events is kept."""
 
 
 class Changes:
-    """Collects what one transaction (or one round of the dispatcher) changes."""
+    """The changes of one transaction, or of one round of the dispatcher."""
 
     __slots__ = (
         "acknowledged",
@@ -287,50 +289,52 @@ class Changes:
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
         self.moved: dict[EndpointKey, DialogEndpoint] = {}
-        """Endpoints of which only the progress is new; each is in one of the three at most."""
+        """Endpoints of which only the progress is new; a key is in at most one of `created`,
+        `changed` and `moved`."""
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
         self.dequeued: list[int] = []
-        """Queuing orders of messages received or deleted, save those on shelves."""
+        """Queuing orders of messages received or deleted, except those on shelves."""
         self.dequeued_from: dict[int, list[int]] = {}
-        """Those on shelves, by the number of the shelf."""
+        """Queuing orders of messages on shelves, by the number of the shelf."""
         self.dequeued_of: dict[EndpointKey, int | None] = {}
-        """Endpoints all of whose waiting messages go, save those written by this changeset, and how
-        many these are at most; None = nobody knows. Stored ones are found by index: those with
-        `paged = 0` are to be named in `dequeued` as well. Of one with many none may be written by
-        this changeset, nor later (`drops.py`)."""
+        """Endpoints all of whose waiting messages are deleted, except those written by this
+        changeset, and an upper bound of their number; None = unknown. Stored ones are found by
+        index: those with `paged = 0` have to be in `dequeued` as well. For an endpoint with many
+        messages, neither this changeset nor a later one may write any (`drops.py`)."""
         self.bodies: dict[BodyKey, BodyRow] = {}
-        """Bodies in pieces that are new, or belong to somebody else from now on. The row of their
-        message has the whole body, for memory; it is not written there."""
+        """Bodies in pieces that are new or change their owner. The row of their message has the
+        whole body, for memory; the body is not written from there."""
         self.pieces: list[PieceRow] = []
         self.bodies_removed_of: list[EndpointKey] = []
-        """Endpoints whose arriving body goes, stored by a changeset before."""
+        """Endpoints whose arriving body, stored by an earlier changeset, is deleted."""
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
-        """Transmission orders of messages that the peer has."""
+        """Transmission orders of messages that the peer has acknowledged."""
         self.outgoing_removed: dict[EndpointKey, OutgoingRemoval] = {}
-        """Outgoing messages that go and are not all known by number, or are many: with the flush
-        while they are few, else behind it (`leftovers.py`). A changeset that joins later writes
-        none of these sequences."""
+        """Outgoing messages to delete that are not all known by number, or are many: in the flush
+        while they are few, otherwise after it (`leftovers.py`). No changeset that joins later may
+        write any of these sequences."""
         self.group_states: dict[GroupId, bytes | None] = {}
-        """State kept by the application for a group; None removes it (GRP-22)."""
+        """State that the application keeps for a group; None deletes it (GRP-22)."""
         self.tokens: dict[ClientId, int] = {}
-        """Commit token: the number this client gave the transaction (REL-2)."""
+        """Commit tokens: the number each client gave the transaction (REL-2)."""
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
-        """Rows of closing lines that are in the metrics log."""
+        """Keys of the rows of closing lines that the metrics log has."""
         self.rare: Rare | None = None
         self.events: EventChanges | None = None
 
     def dequeue(self, place: int, orders: list[int]) -> None:
-        """Messages of a place go."""
+        """Delete messages of a place, by their queuing orders."""
         if place in SHELVES:
             self.dequeued_from.setdefault(place, []).extend(orders)
         else:
             self.dequeued += orders
 
     def remove_outgoing(self, key: EndpointKey, removal: OutgoingRemoval) -> None:
-        """Outgoing messages of an endpoint go."""
+        """Delete outgoing messages of an endpoint."""
+        # Few rows known by number are deleted like acknowledged ones, in the flush itself.
         if not removal.beyond and len(removal.orders) <= FEW:
             self.acknowledged += removal.orders
             return
@@ -344,13 +348,13 @@ class Changes:
         self.outgoing_removed[key] = removal
 
     def rarely(self) -> Rare:
-        """What few changesets have, to be filled in."""
+        """Return the changes that few changesets have, to be filled in."""
         if self.rare is None:
             self.rare = Rare()
         return self.rare
 
     def put(self, endpoint: DialogEndpoint) -> None:
-        """Record the endpoint as it now stands."""
+        """Record the endpoint's present state."""
         key = endpoint.key
         if key in self.created:
             self.created[key] = endpoint
@@ -359,7 +363,7 @@ class Changes:
             self.changed[key] = endpoint
 
     def move(self, endpoint: DialogEndpoint) -> None:
-        """Record the endpoint as it now stands, when only its progress is new."""
+        """Record the endpoint's present state, if only its progress is new."""
         key = endpoint.key
         if key in self.created:
             self.created[key] = endpoint
@@ -373,7 +377,7 @@ class Changes:
         self.created[endpoint.key] = endpoint
 
     def remove(self, key: EndpointKey) -> None:
-        """Record that the endpoint is gone."""
+        """Record the removal of the endpoint."""
         self.changed.pop(key, None)
         self.moved.pop(key, None)
         if self.created.pop(key, None) is None:

@@ -1,9 +1,9 @@
-"""The commit pipeline: many changesets, one flush, one sync (design D2, D3).
+"""Commit pipeline: many changesets, one flush, one sync (design D2, D3).
 
 Reads:  the changesets that join.      Calls: the writer it is given.
 Never:  confirms a changeset before the COMMIT that carries it has returned (REL-1, REL-4).
 Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5). A full disk
-        is none: what could not be written is kept and tried again until there is room (REL-26).
+        is no fault: what could not be written is kept and tried again until it fits (REL-26).
 """
 
 import asyncio
@@ -35,11 +35,11 @@ from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold, fo
 
 T = TypeVar("T")
 Observe = Callable[[str, int], None]
-"""Name of a histogram, and a value in microseconds."""
+"""Called with the name of a histogram and a value in microseconds."""
 
 _GIVEN_UP: Final = "the disk is full, and what was not confirmed is given up"
 _SLOW: Final = 0.002
-"""Seconds that a flush may be out before the loop gives the interpreter away."""
+"""Seconds that a flush may be out before the loop yields the interpreter lock (D3)."""
 _BREATH: Final = 0.0001
 _PAGE: Final = 4096
 
@@ -52,23 +52,24 @@ class StoreOptions(msgspec.Struct, frozen=True):
     flush_bytes: int = 16 * 1024 * 1024
     """Bytes of bodies in one flush, unless one changeset alone has more."""
     lazy: timedelta = timedelta(milliseconds=100)
-    """How long changesets that are not urgent wait for one that is."""
+    """How long changesets that are not urgent wait for an urgent one."""
     shelf_messages: int = 50_000
-    """Messages from which on a shelf is full, as many as a window has; 0 = none is used."""
+    """Messages after which a shelf is full, as many as a window holds; 0 = no shelf is used."""
     shelf_bytes: int = 32 * 1024 * 1024
-    """Bytes of bodies from which on it is."""
+    """Bytes of bodies after which a shelf is full."""
     noted_removals: int = 16_384
     """Received messages that may stay in the file until they are deleted together; 0 = none."""
     unread_at_once: int = 4096
-    """Unread messages of dialogs that end which a flush deletes at most, save those in windows, and
-    a step of the sweep after it."""
+    """Unread messages of ended dialogs, outside windows, that a flush deletes at most, or a
+    step of the sweep after it."""
     full_retry: timedelta = timedelta(milliseconds=250)
-    """Wait before what found no room on the disk is tried again."""
+    """Wait before a write that found no room on the disk is tried again."""
     checkpoint_pages: int = 4000
     """Pages in the log after which it is folded into the file."""
     checkpoint_pieces: int = 1024 * 1024
-    """Bytes of pieces in it after which it is. Other pages are written again and again, so that it
-    pays to wait, but each of these once: to wait makes the fold longer, and flushes wait for it."""
+    """Bytes of pieces in the log after which it is folded. Ordinary pages are rewritten again and
+    again, so waiting pays; pieces are written once, so waiting only makes the fold longer, and
+    flushes wait for it."""
 
 
 class Metrics:
@@ -86,15 +87,15 @@ class Metrics:
 
     def __init__(self) -> None:
         self.microseconds = 0
-        """Spent in writing."""
+        """Time spent writing."""
         self.flushes = 0
         self.changesets = 0
         self.rows = 0
         self.checkpoints = 0
         self.clean_ups = 0
-        """Times that a tick found received messages to delete, and resumed that (PER-19)."""
+        """Ticks that found received messages to delete and began to (PER-19)."""
         self.dropped = 0
-        """Unread messages that were deleted behind the end of their dialogs."""
+        """Unread messages that were deleted after the end of their dialogs."""
 
 
 class CommitPipeline:
@@ -118,8 +119,8 @@ class CommitPipeline:
         next_body_key: BodyKey,
         dropped: Sequence[EndpointKey],
     ) -> None:
-        """`on_full`: told that a write found no room; True = it may find some at once. `on_room`:
-        told when what had to wait is written."""
+        """`on_full`: called when a write found no room; returns True if it may find some
+        immediately. `on_room`: called when what had to wait has been written."""
         self._on_full = on_full
         self._on_room = on_room
         self._stalled: asyncio.TimerHandle | None = None
@@ -144,7 +145,7 @@ class CommitPipeline:
         self._behind: list[Callable[[], None]] | None = None
         self._told: list[Callable[[], None]] | None = None
         self.shelves = shelves
-        """Where messages beyond windows are."""
+        """The tables for messages beyond windows."""
         self._removals = Removals(most=options.noted_removals, shelves=shelves)
         self._is_looking = False
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
@@ -158,7 +159,7 @@ class CommitPipeline:
             some=some_bodies,
             next_key=next_body_key,
         )
-        """Bodies in pieces."""
+        """The bodies in pieces."""
         self._drops = Drops(
             most=options.unread_at_once,
             found=dropped,
@@ -169,25 +170,25 @@ class CommitPipeline:
             swept=self._has_dropped,
         )
         self.skip = queues.Skip(noted=self._removals.noted, ended=lambda: self._drops.keys)
-        """Messages that may still be in the file and are as good as deleted."""
+        """Messages that may still be in the file and count as deleted."""
         self._closed = self._closing = False
         self.joined = 0
-        """Changesets that have joined so far."""
+        """Number of changesets that have joined."""
         self.confirmed = 0
-        """Of them, those that are durable; they get there in the order of joining."""
+        """Number of durable changesets; they become durable in the order of joining."""
         self.written = 0
-        """Writes that have come back; while it stays, what can be read stays."""
+        """Number of writes that have come back; while it is unchanged, so is what can be read."""
         self.metrics = Metrics()
         if some_bodies:
             self.bodies.left()  # what a crash has cut off
-        if dropped:  # and what it, or a stop, has left
+        if dropped:  # left by a crash or a stop
             shelves.lost_count()
             self._drops.go_on()
 
     # Joining.
 
     def join(self, changes: Changes, done: Callable[[], None], urgent: bool) -> None:
-        """Merge a changeset into what gathers; `done` once it is durable."""
+        """Merge a changeset into the gathering flush; call `done` once it is durable."""
         gathering = self.gather()
         if changes.outgoing_removed:
             self._remove_outgoing(gathering, changes.outgoing_removed)
@@ -203,8 +204,10 @@ class CommitPipeline:
         self._see_to_flush(gathering, urgent)
 
     def _drop(self, gathering: Flush, unread: Mapping[EndpointKey, int | None]) -> None:
-        """So many messages, or an unknown number, go by index: with the flush while they are few,
-        else behind it."""
+        """Delete all unread messages of ended dialogs, counted or not (None), found by index.
+
+        Few are deleted by the flush itself, many after it (REL-35).
+        """
         for key, count in unread.items():
             if count is None or gathering.by_index + count > self._options.unread_at_once:
                 gathering.dropped.append(key)
@@ -215,7 +218,10 @@ class CommitPipeline:
     def _remove_outgoing(
         self, gathering: Flush, removed: Mapping[EndpointKey, OutgoingRemoval]
     ) -> None:
-        """The same for outgoing messages; those of the changeset itself are written behind it."""
+        """Delete outgoing messages by index: few in the flush itself, many after it.
+
+        Call this before the changeset is merged: the flush keeps rows that join after the removal.
+        """
         for key, removal in removed.items():
             if gathering.by_index + removal.rows > self._options.unread_at_once:
                 gathering.outgoing_left.append(LeftOutgoing(key, removal))
@@ -224,9 +230,11 @@ class CommitPipeline:
                 gathering.remove_outgoing(key, removal)
 
     def gather(self) -> Flush:
-        """The flush that changesets may join now.
+        """Return the flush that changesets may join now.
 
-        Who writes straight into it must not fail half-way, and calls `joined_straight` at once."""
+        A caller that writes directly into it must not fail half-way, and must call
+        `joined_straight` before anything else happens.
+        """
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         gathering = self._gathering
@@ -244,7 +252,7 @@ class CommitPipeline:
     def joined_straight(
         self, done: Callable[[], None], client: ClientId | None, tokens: Sequence[int]
     ) -> None:
-        """Changesets, one for each token, or one alone, were written into what gathers."""
+        """Count changesets written directly into the gathering flush: one per token, or one."""
         gathering = self._gathering
         count = 1
         if client is not None:
@@ -269,7 +277,7 @@ class CommitPipeline:
             gathering.urgent = True
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call `done` once all that has joined so far is durable; at once where it is."""
+        """Call `done` once all that has joined so far is durable; immediately if it already is."""
         if self.joined == self.confirmed:
             done()
         elif self._gathering.changesets:
@@ -280,23 +288,25 @@ class CommitPipeline:
             last.done.append(done)
 
     def behind(self, call: Callable[[], None]) -> None:
-        """Call it when all of the flush that is being confirmed has been; at once if none is."""
+        """Call `call` after the flush that is being confirmed; immediately if none is."""
         if self._behind is None:
             call()
         else:
             self._behind.append(call)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call it on the loop's next turn, or as soon as the flush that is being confirmed has been
-        and `behind` is through, who asked last first: a turn is as long as what all sockets have
-        brought."""
+        """Call `call` on the loop's next turn, or after the flush that is being confirmed.
+
+        In the latter case it comes after the calls of `behind`, the latest first. A turn of the
+        loop can be long: it handles all that the sockets have brought.
+        """
         if self._told is None:
             self._loop.call_soon(call)
         else:
             self._told.append(call)
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
-        """Let rows of these endpoints that wait to be written go to another queue."""
+        """Redirect rows of these endpoints that are not being written yet to another queue."""
         self.shelves.moved()
         for flush in (*self._full, self._gathering):
             flush.enqueued = [
@@ -305,7 +315,7 @@ class CommitPipeline:
             ]
 
     async def commit(self, changes: Changes) -> None:
-        """Join and wait."""
+        """Join, and wait until the changes are durable."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done() -> None:
@@ -316,7 +326,7 @@ class CommitPipeline:
         await self._wait(future)
 
     async def _wait(self, future: "asyncio.Future[None]") -> None:
-        """Wait for it, or for the fault of the store."""
+        """Wait for the future, or for the fault of the store."""
         self._waiting.add(future)
         try:
             await future
@@ -355,7 +365,7 @@ class CommitPipeline:
     # Shelves.
 
     def _see_to_shelves(self, flush: Flush) -> Sequence[int]:
-        """What a flush that begins puts on them; those that may have messages."""
+        """Count a flush's messages on their shelves; return the shelves that may have messages."""
         shelves = self.shelves
         shelves.begin()
         if flush.dequeued_of:
@@ -368,7 +378,7 @@ class CommitPipeline:
         return shelves.taken
 
     def _look_at_shelves(self) -> None:
-        """Give back those that are empty and do not say so."""
+        """Release shelves that are empty although their counts do not say so."""
         perhaps = self.shelves.perhaps_empty(is_writing=self._writing is not None)
         if not perhaps or self._is_looking or self._fault is not None or self._closed:
             return
@@ -381,6 +391,8 @@ class CommitPipeline:
                 self._fail(as_fault(error, doing="a look at the store", known=False))
                 return
             for number in empty:
+                # Messages may have been put on a shelf while the writer read it: release only one
+                # that has not changed since, and to which no note of a removal refers.
                 is_quiet = self.shelves.is_as_it_was(number, perhaps[number])
                 if is_quiet and not self._removals.noted(number):
                     self.shelves.give_back(number)
@@ -392,9 +404,10 @@ class CommitPipeline:
         self._writer.write(Writing(flush, self._clock, self._failpoint), self._flushed)
 
     def _find_room(self, flush: Flush) -> None:
-        """It was rolled back for want of room: keep it, and write it when there is some (REL-26).
+        """Keep a flush that found no room, and write it when there is some (REL-26).
 
-        Memory is ahead of the store meanwhile, as it is while any flush is under way."""
+        Meanwhile memory is ahead of the store, as it is while any flush is under way.
+        """
         if self._closing:
             self._fail(StoreFault(_GIVEN_UP))
             return
@@ -402,18 +415,19 @@ class CommitPipeline:
 
         def again() -> None:
             if self._fault is None and not self._closed:
-                self._writer.submit(space.fold, self._sought)  # the log's room may be enough
+                # The room that the log gives back may be enough.
+                self._writer.submit(space.fold, self._sought)
                 self._submit(flush)
 
         self._stalled = self._loop.call_later(wait, again)
 
     def _sought(self, _value: None, error: BaseException | None) -> None:
-        """Room was looked for. To find none is no fault; a bad file or disk is one (REL-5)."""
+        """Handle the fold that looked for room: only a bad file or disk is a fault (REL-5)."""
         if isinstance(error, sqlite3.Error | StoreFault) and not (is_full(error) or is_busy(error)):
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 
     def _wants_room(self) -> None:
-        """Something found none that is not tried again by itself."""
+        """Report want of room by a write that is not tried again by itself."""
         self._on_full()
         if self._stalled is None:
             self._on_room()
@@ -436,6 +450,8 @@ class CommitPipeline:
             return
         hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self.confirmed += flush.changesets
+        # From here on rows that are durable are counted and swept, the next flush is started, and
+        # only then are the waiters called: the writer works while the loop confirms.
         self._removals.durable(flush.removal)
         weight = flush.weight()
         self._fold_log(weight.pages, flush.piece_bytes)
@@ -444,10 +460,10 @@ class CommitPipeline:
         self._sweep_left(flush)
         self._go_on()
         self._confirm(flush)
-        self._measure(flush.changesets, weight.rows, written, hops)  # last: nobody waits for it
+        self._measure(flush.changesets, weight.rows, written, hops)  # last: nothing waits for it
 
     def _go_on(self) -> None:
-        """Start what waits, before confirming: the writer works while the loop confirms."""
+        """Start the next flush before this one is confirmed, so that the writer works meanwhile."""
         if self._full or self._gathering.urgent or self._removals.is_sweeping:
             self._start()
         elif self._gathering.changesets and self._lazy is None:
@@ -459,12 +475,13 @@ class CommitPipeline:
         try:
             self._tell(flush)
         except BaseException as error:
-            # Who joined after the one that failed would wait for ever.
+            # The waiters after the one that failed would never be called.
             self._fail(as_fault(error, doing="confirming a flush", known=False))
             raise
         finally:
             self._told = None
-            # Last first: who is given a message works on while others hear of what is durable.
+            # Latest first: a client that was given a message works on while other clients are
+            # notified.
             for call in reversed(told):
                 self._call(call)
         if not self._is_working():
@@ -486,10 +503,10 @@ class CommitPipeline:
             call()
 
     def _call(self, call: Callable[[], None]) -> None:
-        """As the loop would: what goes wrong is nobody else's matter."""
+        """Call as the loop would: an exception goes to its handler and stops no other call."""
         try:
             call()
-        except Exception as error:  # noqa: BLE001  # told to the loop's handler
+        except Exception as error:  # noqa: BLE001  # reported to the loop's handler
             self._loop.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
     def _measure(self, changesets: int, rows: int, written: Written, hops: float) -> None:
@@ -515,19 +532,19 @@ class CommitPipeline:
             self._log_pages = self._log_pieces = 0
             self._writer.submit(fold, self._folded)
 
-    # What is deleted some at a time: bodies in pieces, unread messages of dialogs that have ended.
+    # Gradual deletion: bodies in pieces, unread messages of dialogs that have ended.
 
     def _has_bodies(self) -> bool:
         flushes = (self._gathering, *self._full, *((self._writing,) if self._writing else ()))
         return any(flush.bodies for flush in flushes)
 
     def _drop_bodies(self, changes: Changes) -> None:
-        """Behind the pieces that have joined; without a store it is left to the next start."""
+        """Delete bodies, after pieces that have joined; if closed, leave that to the next start."""
         if self._fault is None and not self._closed:
             self.join(changes, _nothing, True)
 
     def _sweep_left(self, flush: Flush) -> None:
-        """A flush is written: what it has left of dialogs that ended goes behind it."""
+        """Sweep the rows of ended dialogs that a written flush has left."""
         if flush.dropped:
             self._drops.durable(flush.dropped)
         if flush.outgoing_left:
@@ -536,7 +553,7 @@ class CommitPipeline:
             self._drops.sweep([RetainedSweep(flush.rare.retained_removed_of)])
 
     def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
-        """Delete what was found to be left of dialogs that are over."""
+        """Delete the given remains of dialogs that are over."""
         if outgoing:
             self._drops.sweep([OutgoingSweep(outgoing)])
         if retained:
@@ -549,17 +566,22 @@ class CommitPipeline:
         return self._drops.is_under_way or any(one.leaves_rows for one in under_way)
 
     def _has_dropped(self, messages: int) -> None:
-        """A step has deleted so many: they may have had bodies in pieces.
+        """Count the messages that a step has deleted, and the pages this adds to the log.
 
-        The log has a page for eight of them, each of them once, so that it is folded as for pieces:
-        of 4,000 such pages a flush behind it waited 12 ms."""
+        The messages may have had bodies in pieces. The log gets a page for about eight of them,
+        each page once, so it is folded as for pieces: behind 4,000 such pages a flush waited 12 ms.
+        """
         self.metrics.dropped += messages
         if self.bodies.some:
             self.bodies.left()
         self._fold_log(0, messages * _PAGE // 8)
 
     def _sweep(self, job: Job[T], reported: Reported[T]) -> None:
-        """Between flushes; what finds no room, or no store, is tried again later, or not."""
+        """Submit a job that deletes, between flushes.
+
+        A job that finds no room is reported, and its caller tries again later; without a store it
+        is not run.
+        """
 
         def swept(value: T | None, error: BaseException | None) -> None:
             self.written += 1
@@ -573,7 +595,7 @@ class CommitPipeline:
             self._writer.submit(job, swept)
 
     def _folded(self, left: int | None, error: BaseException | None) -> None:
-        if is_full(error):  # the log has it all still
+        if is_full(error):  # the log still has everything
             self._wants_room()
             return
         if error is not None or left is None:
@@ -584,7 +606,7 @@ class CommitPipeline:
         self._log_pages += left
 
     def _fail(self, fault: StoreFault) -> None:
-        """Stop for good; say so once."""
+        """Stop for good, and report the fault once."""
         if self._fault is not None:
             return
         self._fault = fault
@@ -599,12 +621,13 @@ class CommitPipeline:
     async def run(self, job: Job[T]) -> T:
         """Run a job alone on the writer; an SQL error is a fault of the store.
 
-        `StoreFull`: there was no room, and it has done nothing, or the half of a job that may be
-        done in halves."""
+        `StoreFull`: there was no room, and the job has done nothing, or half of it if it may be
+        done in halves.
+        """
         return await self._run(job, writes=True)
 
     async def look(self, job: Job[T]) -> T:
-        """The same for a job that changes nothing of what can be read."""
+        """Run a job as `run` does, one that does not change what can be read."""
         return await self._run(job, writes=False)
 
     async def _run(self, job: Job[T], *, writes: bool) -> T:
@@ -632,7 +655,7 @@ class CommitPipeline:
         return outcome[0]
 
     def breathe(self) -> None:
-        """Hear of a flush that has come back; sleep shortly if one has been out for long."""
+        """Handle a flush that has come back; sleep briefly if one has been out for long."""
         self._writer.poll()
         if (
             self._writing is not None
@@ -642,7 +665,7 @@ class CommitPipeline:
             time.sleep(_BREATH)
 
     async def settled(self, client: ClientId) -> None:
-        """Wait until no token of the client is on its way."""
+        """Wait until no token of the client is being written."""
         while not self._tokens.is_settled(client):
             if self._fault is not None:
                 raise self._fault
@@ -651,7 +674,7 @@ class CommitPipeline:
             await self._wait(future)
 
     def sweep(self) -> int:
-        """Delete the messages that are noted as removed; how many."""
+        """Begin to delete the messages that are noted as removed; return their number."""
         count = self._removals.begin_sweep()
         self.metrics.clean_ups += count > 0
         self._look_at_shelves()
@@ -661,7 +684,7 @@ class CommitPipeline:
         return count
 
     def prune_clients(self, now: Instant) -> int:
-        """Forget old clients with the next flush."""
+        """Remove old clients with the next flush; return their number."""
         forgotten, rows = self._tokens.prune(now)
         if forgotten:
             changes = Changes()
@@ -671,12 +694,12 @@ class CommitPipeline:
         return len(forgotten)
 
     def now(self) -> Instant:
-        """UTC of the store's clock."""
+        """Return UTC by the store's clock."""
         return self._clock.utc()
 
     @property
     def oldest_unflushed_age(self) -> float:
-        """Seconds since the oldest changeset that is not durable joined."""
+        """Seconds since the oldest changeset that is not durable joined; 0.0 = none."""
         oldest = self._writing or (self._full[0] if self._full else self._gathering)
         return self._clock.monotonic() - oldest.since if oldest.changesets else 0.0
 
@@ -690,9 +713,10 @@ class CommitPipeline:
         return writing + gathered + self.bodies.waiting_bytes
 
     async def close(self) -> None:
-        """Write what there is, fold the log in and close; after a fault touch nothing any more.
+        """Write what has gathered, fold the log and close; after a fault write nothing.
 
-        What waits for room on the disk then was never confirmed, and is given up."""
+        A flush that waits for room on the disk was never confirmed, and is given up.
+        """
         self._closing = True
         if self._stalled is not None:
             self._stalled.cancel()
@@ -701,10 +725,11 @@ class CommitPipeline:
             future: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(future)
             self._start()
-            with suppress(StoreFault):  # it has been told already
+            with suppress(StoreFault):  # it has been reported already
                 await self._wait(future)
         if self._fault is None and not self._closed:
-            with suppress(StoreFull, StoreFault):  # the next start does it; or it has been told
+            # The next start folds it, or the fault has been reported.
+            with suppress(StoreFull, StoreFault):
                 await self.run(fold_and_cut)
             if self._fault is None:
                 self._writer.close()
@@ -718,13 +743,13 @@ class CommitPipeline:
         return self._removals.is_sweeping
 
     def _has_noted(self) -> bool:
-        """Whether there is anything to sweep, which begins."""
+        """Begin to sweep what is noted; return whether there is anything."""
         if self._fault is not None or self._closed:
             return False
         return self._removals.begin_sweep(all_of_it=True) > 0
 
     def abandon(self) -> None:
-        """Crash; one that was closed stays so."""
+        """Stop as in a crash; do nothing if closed."""
         if self._closed:
             return
         self._closed = True
@@ -734,4 +759,4 @@ class CommitPipeline:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing: the changeset has no waiter."""

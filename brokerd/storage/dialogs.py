@@ -35,7 +35,7 @@ _MUTABLE = _COLUMNS.index("priority")
 _STATE = _COLUMNS.index("state")
 _MOVED = len(_COLUMNS)
 _FLAGS = [_COLUMNS.index(name) for name in ("is_initiator", "encryption", "bound", "first_acked")]
-# The two rows of an endpoint, one after the other, are its value, in order.
+# The two rows of an endpoint, one after the other, are its fields in order.
 assert [*_COLUMNS, *_PROGRESS[1:]][1:] == list(DialogEndpoint.__struct_fields__[1:])
 _insert = Inserts(endpoints)
 _update = update_by_key(endpoints, "endpoint_key", _COLUMNS[_MUTABLE:])
@@ -57,56 +57,58 @@ _TEXT = {state: str(state.value) for state in State}
 
 
 class Lingering(NamedTuple):
-    """Endpoints of a service in one state that have been in it for long."""
+    """The endpoints of a service that have been in one state for long."""
 
     service: str
     state: State
     endpoints: int
     since: Instant
-    """That of the oldest."""
+    """When the oldest of them entered the state."""
 
 
 def insert_endpoints(script: Script, created: Iterable[DialogEndpoint]) -> None:
-    """Write new endpoints; their progress is to be written as well."""
+    """Write new endpoints; the caller writes their progress as well."""
     _insert.add(script, [_row(endpoint) for endpoint in created])
 
 
 def update_endpoints(script: Script, changed: Iterable[DialogEndpoint]) -> None:
-    """Write what may change of endpoints, save their progress."""
+    """Write the mutable columns of endpoints, except their progress."""
     script.add(_update, *[(*_row(endpoint)[_MUTABLE:], endpoint.key) for endpoint in changed])
 
 
 def write_progress(script: Script, moved: Iterable[DialogEndpoint]) -> None:
-    """Write how far endpoints have got."""
+    """Write the progress of endpoints."""
     _put_progress.add(script, sorted(map(_progress_row, moved)))
 
 
 def delete_endpoints(script: Script, removed: Sequence[EndpointKey]) -> None:
-    """Remove endpoints; their progress is to be removed as well."""
+    """Delete endpoints; the caller deletes their progress as well."""
     _delete.add(script, removed)
 
 
 def delete_progress(script: Script, removed: Sequence[EndpointKey]) -> None:
-    """Remove how far endpoints have got."""
+    """Delete the progress of endpoints."""
     _delete_progress.add(script, removed)
 
 
 def write_group_states(script: Script, states: Mapping[GroupId, bytes | None]) -> None:
-    """Write the groups' states, or remove them."""
+    """Write the groups' states; None deletes a state."""
     _drop_state.add(script, [group for group, state in states.items() if state is None])
     _put_state.add(script, [(group, state) for group, state in states.items() if state is not None])
 
 
 def drop_states_of_ended(script: Script, left: Sequence[GroupId]) -> None:
-    """Remove the states of those of the groups that have no open endpoint (GRP-2); endpoints and
-    states are to be written before."""
+    """Delete the states of those of the groups that have no open endpoint (GRP-2).
+
+    Endpoints and states have to be written before.
+    """
     _drop_left.add(script, left)
 
 
 def write_log(
     script: Script, closed: Sequence[DialogLogRow], logged: Sequence[EndpointKey]
 ) -> None:
-    """Write closing lines, many to a row, and remove the rows that the metrics log has."""
+    """Write closing lines, many to a row, and delete the rows that the metrics log has."""
     _put_line.add(
         script, [_joined(closed[at : at + _LINES]) for at in range(0, len(closed), _LINES)]
     )
@@ -114,7 +116,7 @@ def write_log(
 
 
 def _joined(lines: Sequence[DialogLogRow]) -> DialogLogRow:
-    """One row for lines that go to the metrics log together: they are there for a second or two."""
+    """Join lines that go to the metrics log together in one row, which is kept a second or two."""
     return DialogLogRow(lines[0].endpoint, b"\n".join([one.line for one in lines]))
 
 
@@ -124,7 +126,7 @@ def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
 
 
 def as_endpoint(row: Values) -> DialogEndpoint:
-    """The value of the two rows of an endpoint, one after the other."""
+    """Return the endpoint for its two rows, one after the other."""
     values = list(row)
     if values[_MOVED] is None:
         raise StoreDamaged(f"dialog endpoint {row[0]} has no row in {progress.name}")
@@ -198,7 +200,7 @@ LOG_LINES = select(dialog_log).order_by(dialog_log.c.endpoint_key).limit(bindpar
 
 
 async def by_handle(reader: Reader, handle: Handle) -> DialogEndpoint | None:
-    """The endpoint with this handle."""
+    """Return the endpoint with this handle; None if there is none."""
     rows = await reader.hot(BY_HANDLE, {"handle": handle})
     return as_endpoint(rows[0]) if rows else None
 
@@ -206,7 +208,7 @@ async def by_handle(reader: Reader, handle: Handle) -> DialogEndpoint | None:
 async def by_conversation(
     reader: Reader, conversation_id: ConversationId, is_initiator: bool
 ) -> DialogEndpoint | None:
-    """That side of the conversation."""
+    """Return the endpoint of that side of the conversation; None if there is none."""
     values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
     rows = await reader.hot(BY_CONVERSATION, values)
     return as_endpoint(rows[0]) if rows else None
@@ -215,7 +217,7 @@ async def by_conversation(
 async def named(
     reader: Reader, handles: Sequence[Handle], conversations: Sequence[ConversationId]
 ) -> list[DialogEndpoint]:
-    """Those with one of the handles, and both sides of the conversations; in few hops."""
+    """Return the endpoints with these handles and of these conversations, in few hops."""
     found: list[DialogEndpoint] = []
     for statement, name, wanted in (
         (BY_HANDLES, "handles", handles),
@@ -228,7 +230,7 @@ async def named(
 
 
 async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKey, DialogEndpoint]:
-    """Those of the endpoints that exist."""
+    """Return the endpoints with these keys; missing ones are left out."""
     wanted = sorted(set(keys))
     found: dict[EndpointKey, DialogEndpoint] = {}
     for at in range(0, len(wanted), _MANY):
@@ -239,7 +241,7 @@ async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKe
 
 
 async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
-    """The endpoints of a conversation group, closed ones included."""
+    """Return the endpoints of a conversation group by key, closed ones included."""
     rows = await reader.hot(BY_GROUP, {"group": group})
     return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
 
@@ -247,7 +249,7 @@ async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
 async def keys_of_groups(
     reader: Reader, groups: Sequence[GroupId]
 ) -> dict[GroupId, list[EndpointKey]]:
-    """The endpoints of many groups, closed ones included; only groups that have any."""
+    """Return the endpoints of many groups, closed ones included; only groups that have any."""
     found: dict[GroupId, list[EndpointKey]] = {}
     for at in range(0, len(groups), _MANY):
         for group, key in await reader.hot(KEYS_OF_GROUPS, {"groups": groups[at : at + _MANY]}):
@@ -256,58 +258,58 @@ async def keys_of_groups(
 
 
 async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:
-    """Endpoints whose lifetime is over and still counts, oldest first."""
+    """Return endpoints whose lifetime is over and still counts, oldest first."""
     return [as_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
 
 
 async def first_expiry(reader: Reader) -> Instant | None:
-    """When the first lifetime that still counts is over."""
+    """Return when the first lifetime that still counts is over; None = there is none."""
     ((found,),) = await reader.rows(FIRST_EXPIRY)
     return None if found is None else Instant(found)
 
 
 async def unsettled(reader: Reader, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
-    """Closed target endpoints that have not heard FIRST_ACKED, by key."""
+    """Return closed target endpoints that have not received FIRST_ACKED, by key."""
     rows = await reader.rows(UNSETTLED_ONES, {"after": after, "limit": limit})
     return [as_endpoint(row) for row in rows]
 
 
 async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKey]:
-    """Closed endpoints whose guard time is over, oldest first."""
+    """Return closed endpoints whose guard time is over, oldest first."""
     rows = await reader.rows(PURGEABLE, {"now": now, "limit": limit})
     return [EndpointKey(row[0]) for row in rows]
 
 
 async def first_purge(reader: Reader) -> Instant | None:
-    """When the first guard time is over."""
+    """Return when the first guard time is over; None = there is none."""
     ((found,),) = await reader.rows(FIRST_PURGE)
     return None if found is None else Instant(found)
 
 
 async def count_by_state(reader: Reader) -> dict[str, int]:
-    """How many endpoints are in each state."""
+    """Return the number of endpoints in each state."""
     return {row[0]: row[1] for row in await reader.rows(COUNT_BY_STATE)}
 
 
 async def lingering(reader: Reader, since: Instant, limit: int) -> list[Lingering]:
-    """Endpoints in DI, DO or ER since then, by service and state, the longest first."""
+    """Count endpoints in DI, DO or ER since `since`, by service and state, the longest first."""
     rows = await reader.rows(LINGERING, {"since": since, "limit": limit})
     return [Lingering(row[0], State(row[1]), row[2], Instant(row[3])) for row in rows]
 
 
 async def listed(reader: Reader, limit: int, after: EndpointKey | None) -> list[DialogEndpoint]:
-    """Endpoints by key."""
+    """Return endpoints by key."""
     values = {"after": -1 if after is None else after, "limit": limit}
     return [as_endpoint(row) for row in await reader.rows(LISTED, values)]
 
 
 async def group_state(reader: Reader, group: GroupId) -> bytes | None:
-    """What the application keeps for the group."""
+    """Return the state that the application keeps for the group; None if it keeps none."""
     rows = await reader.hot(GROUP_STATE, {"group": group})
     return bytes(rows[0][0]) if rows else None
 
 
 async def log_lines(reader: Reader, limit: int) -> list[DialogLogRow]:
-    """Rows of closing lines the metrics log does not have."""
+    """Return rows of closing lines that the metrics log does not have."""
     rows = await reader.rows(LOG_LINES, {"limit": limit})
     return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]

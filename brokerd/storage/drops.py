@@ -1,15 +1,15 @@
-"""Drops: very many unread messages of a dialog that ends are noted at once, and deleted later.
+"""Drops: a dialog that ends with very many unread messages is noted; they are deleted later.
 
 Reads:  nothing.      Calls: the writer, through the functions it is given.
-Never:  lets a message be read whose conversation is noted, or forgets a note before the last of its
-messages is deleted.
+Never:  lets a message be read whose endpoint is noted, or deletes a note before the last of the
+        messages.
 
-A dialog may end with ten million unread messages beyond the window of its queue. To delete them in
-the flush that ends it would take ten seconds, for which all others wait. So that flush notes the
-key of the endpoint, one row whatever waits, and from then on its messages are nobody's: no endpoint
-key is used twice, and what has ended gets no further message. They are deleted behind that flush,
-some thousands at a time between the flushes of others, and the last step forgets the note. What a
-crash, or a stop, leaves is gone on with by the next start, in the same way.
+A dialog may end with ten million unread messages beyond the window of its queue. Deleting them in
+the flush that ends it would take ten seconds, and all other commits would wait. So that flush notes
+the key of the endpoint, one row however many messages wait, and from then on nobody reads them: no
+endpoint key is used twice, and an ended endpoint gets no further message. They are deleted after
+that flush, some thousands at a time between other flushes, and the last step deletes the note. The
+next start continues with what a crash, or a stop, has left.
 """
 
 import json
@@ -29,7 +29,7 @@ from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at
 from brokerd.storage.writers import Job, Reported
 
 FIRST: Final = 256
-"""Messages that the first step deletes: how long large ones take shows in it."""
+"""Messages that the first step deletes: its time shows how long large ones take."""
 LEAST: Final = 16
 _LONG: Final = 0.005
 """Seconds above which a step was long: the next one deletes half as many."""
@@ -39,16 +39,16 @@ _NOTE: Final = "INSERT OR IGNORE INTO queue_drops (endpoint_key) VALUES (?)"
 _FORGET: Final = "DELETE FROM queue_drops WHERE endpoint_key = ?"
 _ALL: Final = "SELECT endpoint_key FROM queue_drops ORDER BY endpoint_key"
 DROPPED: Final = "SELECT endpoint_key FROM queue_drops"
-"""Endpoints all of whose messages are as good as deleted."""
+"""Endpoints all of whose messages count as deleted."""
 
 
 def note(script: Script, keys: Sequence[EndpointKey]) -> None:
-    """All waiting messages of these endpoints are as good as deleted from this flush on."""
+    """Note endpoints: all their waiting messages count as deleted from this flush on."""
     script.add(_NOTE, *[(key,) for key in keys])
 
 
 def noted(connection: Connection) -> list[EndpointKey]:
-    """What is noted, the oldest first."""
+    """Return the noted endpoints, the oldest first."""
     return [EndpointKey(row[0]) for row in connection.execute(_ALL)]
 
 
@@ -65,7 +65,10 @@ def _delete(place: int) -> str:
 
 @cache
 def _count(place: int) -> str:
-    """By index alone; all that an endpoint has is in one queue and of one level."""
+    """Return the statement of `counts`, which counts by index.
+
+    All messages of an endpoint are in one queue and of one level, so the first one tells both.
+    """
     table = table_at(place)
     counted = (
         f"SELECT count(*) AS count, min(queuing_order) AS first FROM {table} INDEXED BY {table}_of"  # noqa: S608
@@ -77,15 +80,15 @@ def _count(place: int) -> str:
 
 
 def counts(connection: Connection, place: int) -> list[tuple[int, int, int]]:
-    """Queue and level of what is noted at a place, and how much that is."""
+    """Return queue, level and number of the messages of noted endpoints at a place."""
     return connection.execute(_count(place)).fetchall()
 
 
 class Step(NamedTuple):
-    """A step of the sweep."""
+    """The result of a step of a sweep."""
 
     place: int
-    """Where it has deleted; 0 = there was nothing more, and the note is gone."""
+    """The place where it has deleted; 0 = nothing was left, and the note is deleted."""
     last: int
     """The highest queuing order that it has deleted there."""
     messages: int
@@ -97,7 +100,7 @@ class Sweep(Protocol):
 
     place: int
     last: int
-    """Where the last step was, as it has said."""
+    """The place and order of the last step, as in its result."""
 
     def step(
         self,
@@ -108,12 +111,12 @@ class Sweep(Protocol):
         some_bodies: bool,
         clock: Clock,
     ) -> Step:
-        """Delete the next so many, in a transaction of its own."""
+        """Delete the next `limit` rows, in a transaction of its own."""
         ...
 
 
 class _Sweep:
-    """How far the messages of one endpoint are deleted."""
+    """The progress of deleting the messages of one endpoint."""
 
     def __init__(self, key: EndpointKey) -> None:
         self.key = key
@@ -129,11 +132,11 @@ class _Sweep:
         some_bodies: bool,
         clock: Clock,
     ) -> Step:
-        """Delete the first so many messages, in a transaction of its own."""
+        """Delete the first `limit` messages, in a transaction of its own."""
         began = clock.monotonic()
         with transaction(connection):
-            # Where the last step was, nothing is left before what it has deleted; should there be
-            # yet, the look from the beginning that follows finds it.
+            # Where the last step was, nothing should be left before what it has deleted; should
+            # there be, the search from the beginning that follows finds it.
             looks = [(self.place, self.last)] if self.place in places else []
             for place, last in (*looks, *((place, -1) for place in places)):
                 found = self._look(connection, place, last, limit)
@@ -169,7 +172,7 @@ class _Sweep:
 
 
 class Drops:
-    """What is noted, and how far the sweep is."""
+    """The noted endpoints, and the progress of the sweeps."""
 
     def __init__(
         self,
@@ -182,9 +185,9 @@ class Drops:
         submit: Callable[[Job[Step], Reported[Step]], None],
         swept: Callable[[int], None],
     ) -> None:
-        """`most`: messages that a step of the sweep deletes. `found`: what a start finds. `taken`:
-        shelves that may have messages. `submit`: gives the writer a step, unless the store is over.
-        `swept`: told how many a step has deleted."""
+        """`most`: messages that a step of the sweep deletes. `found`: endpoints noted at the start.
+        `taken`: shelves that may have messages. `submit`: passes a step to the writer, unless the
+        store is closed. `swept`: called with the number of messages that a step has deleted."""
         self._most = most = max(1, most)
         self._clock = clock
         self._taken = taken
@@ -195,29 +198,31 @@ class Drops:
         self._due: deque[Sweep] = deque(_Sweep(key) for key in found)
         self._is_sweeping = False
         self.keys = frozenset(found)
-        """Endpoints whose messages are as good as deleted, and may still be in the file."""
+        """Endpoints whose messages count as deleted, and may still be in the file."""
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is anything to delete still."""
+        """Whether rows are still to be deleted."""
         return bool(self._due)
 
     def joined(self, keys: Iterable[EndpointKey]) -> None:
-        """These are in a changeset that has joined: nobody reads their messages from here on."""
+        """Add endpoints of a changeset that has joined: nobody reads their messages from now on."""
         self.keys = self.keys.union(keys)
 
     def durable(self, keys: Iterable[EndpointKey]) -> None:
-        """The flush with their notes is written: their messages are deleted now."""
+        """Begin to delete the messages of endpoints whose notes are written."""
         self.sweep([_Sweep(key) for key in keys])
 
     def sweep(self, more: Iterable[Sweep]) -> None:
-        """Delete these as well, behind what is to be deleted already."""
+        """Delete these rows as well, after those already due."""
         self._due += more
         self.go_on()
 
     def go_on(self) -> None:
-        """Take the next step, unless one is under way. At each tick as well: one that found no room
-        is taken again then."""
+        """Submit the next step, unless one is under way.
+
+        This is also called at each tick: a step that found no room is repeated then.
+        """
         if not self._due or self._is_sweeping:
             return
         self._is_sweeping = True
@@ -234,7 +239,7 @@ class Drops:
     def _stepped(self, step: Step | None, error: BaseException | None) -> None:
         self._is_sweeping = False
         if step is None:
-            return  # the store is over, or there was no room
+            return  # the store is closed, or there was no room
         sweep = self._due[0]
         sweep.place, sweep.last = step.place, step.last
         if not step.place:

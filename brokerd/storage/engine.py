@@ -42,16 +42,16 @@ from brokerd.storage.writers import (
 Connection = sqlite3.Connection
 T = TypeVar("T")
 Values = tuple[Any, ...]
-"""A row as the driver gives it; it does not leave the package."""
+"""A row as the driver returns it; it does not leave the package."""
 
 READ_LIMIT: Final = 5.0
-"""Seconds after which a read is cut: a long one would pin the log (FD-10)."""
+"""Seconds after which a read is interrupted: a long one would pin the log (FD-10)."""
 BUSY_SECONDS: Final = 5.0
 """Seconds to wait for a lock of SQLite's."""
 _LOG_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of the log's file that are kept to be written over."""
+"""Bytes of the log's file that are kept to be overwritten."""
 _OPERATIONS: Final = 100_000
-"""Steps of SQLite's machine between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two checks of the clock."""
 
 _EXIT_STATUSES: Final = {
     sqlite3.SQLITE_CORRUPT: 65,
@@ -59,21 +59,21 @@ _EXIT_STATUSES: Final = {
     sqlite3.SQLITE_CONSTRAINT: 70,
 }
 _PRIMARY: Final = 0xFF
-"""Part of an extended result code that says which kind of error it is."""
+"""Mask for the part of an extended result code that gives the kind of error."""
 
 # The driver asks a registry for every value that is not exactly an int, float or str, and a miss
-# costs more than the rest of binding it. These give back what it would have bound anyway.
+# costs more than the rest of binding it. These adapters return what it would have bound anyway.
 sqlite3.register_adapter(bytes, bytes.__bytes__)
 sqlite3.register_adapter(bool, int)
 _nothing: dict[None, None] = {None: None}
 sqlite3.register_adapter(type(None), _nothing.__getitem__)
 
 SQLITE_VERSION: Final = sqlite3.sqlite_version
-"""The library in use; it is not bundled."""
+"""Version of the SQLite library in use; it is not bundled."""
 
 
 WRITE_PRAGMAS: Final = (
-    # Nothing stored in a file is run (BI-D2).
+    # Nothing stored in a file is executed (BI-D2).
     "trusted_schema = OFF",
     "cell_size_check = ON",
     "journal_mode = WAL",
@@ -82,25 +82,25 @@ WRITE_PRAGMAS: Final = (
     # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
     "wal_autocheckpoint = 0",
     "cache_size = -16384",
-    # Some builds write zeros over each page that is freed: a message that goes would cost as much
-    # as one that comes, and a disk that is full could not be drained (REL-26).
+    # Some builds overwrite each freed page with zeros: deleting a message would cost as much as
+    # writing one, and a full disk could not be drained (REL-26).
     "secure_delete = FAST",
-    # A long read may have kept the log growing; the next one to start anew gives the room back.
+    # A long read may have let the log grow; the next log that starts anew shrinks the file.
     f"journal_size_limit = {_LOG_KEPT}",
 )
-"""For each connection that writes."""
+"""Pragmas of each connection that writes."""
 KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
-"""What they have to say then."""
+"""Values that these pragmas must return then."""
 
 
 class StoreConnection(sqlite3.Connection):
-    """A connection that writes, with what is kept beside the store it writes to."""
+    """A connection that writes, with the record and the file identities of its store."""
 
     head: LogHead | None = None
     place: FilesInPlace | None = None
 
     def close(self) -> None:
-        """Close; the record says whether a log is left."""
+        """Close the connection; the record then says whether a log is left."""
         is_log_gone = self.place is not None and self.place.log_fault is not None
         super().close()
         if self.head is not None:
@@ -108,9 +108,10 @@ class StoreConnection(sqlite3.Connection):
 
 
 def connect_writer(path: Path) -> StoreConnection:
-    """The one connection that writes. `StoreDamaged` if it would not keep its promises (REL-1).
+    """Return the one connection that writes. `StoreDamaged` if it would break its promises (REL-1).
 
-    What it is to find in the log has been looked at (`log_check.py`)."""
+    The caller has checked the log that SQLite will find (`log_check.py`).
+    """
     try:
         head = LogHead(path)
     except OSError as error:
@@ -137,7 +138,7 @@ def connect_writer(path: Path) -> StoreConnection:
 
 
 def connect_without_record(path: Path) -> StoreConnection:
-    """The same, where the record of the log's head has to stay as it is (REL-39)."""
+    """Connect as `connect_writer` does, but leave the record of the log's head alone (REL-39)."""
     connection = sqlite3.connect(
         path,
         factory=StoreConnection,
@@ -158,7 +159,7 @@ def connect_without_record(path: Path) -> StoreConnection:
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Connection]:
-    """BEGIN IMMEDIATE, then COMMIT; on an error before it, ROLLBACK."""
+    """Run BEGIN IMMEDIATE, then COMMIT; on an error before COMMIT, ROLLBACK."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
@@ -169,20 +170,20 @@ def transaction(connection: Connection) -> Iterator[Connection]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the disk, or what SQLite or this user may take of it, had no room left."""
+    """Return whether there was no room: on the disk, or by a limit of SQLite or of this user."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Whether somebody else was reading or writing what was wanted."""
+    """Return whether another connection was reading or writing what was wanted."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
-    """The fault to stop with (reliability section 2): what failed, and what is known of it."""
+    """Return the fault to stop with (reliability section 2): what failed, and the known outcome."""
     if isinstance(error, StoreFault):
         return error
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
@@ -202,11 +203,12 @@ class PageOf(NamedTuple):
     """A statement for a page, made once, in two forms; values `max_bytes` and others."""
 
     rows: Select[Any]
-    """A row each, with the size of its body as last column; `max_bytes` is whoever's who reads."""
+    """One row per message, with the size of its body as last column; the reader applies
+    `max_bytes`."""
     packed: Select[Any]
-    """All of them as one row."""
+    """All messages as one row."""
     unpack: Callable[[Values], list[Values]]
-    """What of that row is the same as `rows`, without sizes."""
+    """Converts the packed row to the rows of `rows`, without sizes."""
 
 
 class Reader(Protocol):
@@ -215,21 +217,23 @@ class Reader(Protocol):
     async def rows(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Values]:
-        """All rows of the answer. `StoreDamaged` if the file is bad, `Busy` if it took too long."""
+        """Return all rows. `StoreDamaged` if the file is bad, `Busy` if it took too long."""
         ...
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """The same for a statement made once that clients wait for, with as few hops as can be."""
+        """Return all rows of a statement made once that clients wait for, in as few hops as
+        possible."""
         ...
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
-        """Such a statement's rows without their sizes.
+        """Return the rows of a page, without sizes.
 
-        No further one once the sizes of those before make `max_bytes`."""
+        A row is the last one if the sizes up to it reach `max_bytes`.
+        """
         ...
 
     async def job(self, job: Callable[[Connection], T]) -> T:
-        """Run something longer on a connection that only reads, beside the loop, one at a time."""
+        """Run a longer job on a connection that only reads, off the loop, one job at a time."""
         ...
 
     async def close(self) -> None:
@@ -243,10 +247,10 @@ class AsyncReader:
     `sqlalchemy.ext.asyncio` would do the same behind objects of its own, but loads the whole
     object-relational part with it: a fifth of the time a start takes.
 
-    What clients wait for has a connection of its own: pages of a long queue, endpoints that are not
-    in memory. The compiled reader has it where it was built. Else a hop to a thread costs more than
-    the rows it brings, so those statements are compiled once, take one hop, and bring a page as one
-    row.
+    Reads that clients wait for have a connection of their own: pages of a long queue, endpoints
+    that are not in memory. The compiled reader has it if it was built. Otherwise a hop to a thread
+    costs more than the rows it brings, so those statements are compiled once, take one hop, and
+    return a page as one row.
     """
 
     def __init__(self, path: Path, clock: Clock, *, compiled: bool) -> None:
@@ -258,8 +262,8 @@ class AsyncReader:
             _address(path, "sqlite+aiosqlite"),
             isolation_level="AUTOCOMMIT",
             pool_size=4,
-            max_overflow=0,  # one more connection is one more thread, for a single read
-            pool_timeout=None,  # reads wait their turn; each of them is cut by itself (FD-10)
+            max_overflow=0,  # one more connection would be one more thread, for a single read
+            pool_timeout=None,  # reads wait their turn; each is interrupted by itself (FD-10)
         )
         _prepare_connections(self._engine, clock)
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
@@ -269,9 +273,11 @@ class AsyncReader:
         self._aside: Connection | None = None
 
     async def job(self, job: Callable[[Connection], T]) -> T:
-        """On a thread, with a connection of its own.
+        """Run the job on a thread, with a connection of its own.
 
-        Who gives up waiting does not stop the thread, which has the connection until it is done."""
+        A caller that stops waiting does not stop the thread, which has the connection until it is
+        done.
+        """
         await self._jobs.acquire()
         running = asyncio.get_running_loop().run_in_executor(None, self._job, job)
         running.add_done_callback(lambda _: self._jobs.release())
@@ -286,11 +292,11 @@ class AsyncReader:
             raise _refusal(DBAPIError(None, None, error)) from error
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """In one hop."""
+        """Return all rows, in one hop."""
         return await self._in_one_hop(*_text_of(statement).bind(values))
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
-        """In one hop."""
+        """Return the rows of a page, in one hop."""
         if self._compiled_reader() is None:
             (row,) = await self.hot(page.packed, values)
             return page.unpack(row)
@@ -329,11 +335,11 @@ class AsyncReader:
     async def rows(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Values]:
-        """Run it on a connection of the pool."""
+        """Return all rows, read on a connection of the pool."""
         return await greenlet_spawn(self._rows, statement, values)
 
     async def close(self) -> None:
-        """Close the pool; a connection left open would hold up the end of the process."""
+        """Close the connections; one left open would delay the end of the process."""
         if self._compiled is not None:
             await self._compiled.close()
         if self._hot is not None:
@@ -352,7 +358,7 @@ class AsyncReader:
 
 
 class InlineReader:
-    """The same SQL on the loop, for tests and simulation: they boot stores by the thousand."""
+    """Reader on the loop, for tests and simulation, which open stores by the thousand."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
@@ -363,7 +369,7 @@ class InlineReader:
     async def rows(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Values]:
-        """Run it here and now."""
+        """Return all rows, read before this returns."""
         connection = self._connection or self._open()
         text, arguments = _text_of(statement).bind(values or {})
         self._until = self._clock.monotonic() + READ_LIMIT
@@ -373,16 +379,16 @@ class InlineReader:
             raise _refusal(DBAPIError(text, None, error)) from error
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """The same."""
+        """Return all rows, as `rows` does."""
         return await self.rows(statement, values)
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
-        """The same."""
+        """Return the rows of a page, read before this returns."""
         (row,) = await self.rows(page.packed, values)
         return page.unpack(row)
 
     async def job(self, job: Callable[[Connection], T]) -> T:
-        """Here and now."""
+        """Run the job before this returns."""
         try:
             return job(self._connection or self._open())
         except sqlite3.Error as error:
@@ -424,9 +430,10 @@ class _Text:
         self._lists = {name: place for name, place in places.items() if place in self._text}
 
     def bind(self, values: Mapping[str, object]) -> tuple[str, list[object]]:
-        """The text and a value for each `?` of it.
+        """Return the text and a value for each of its `?`.
 
-        A list is filled up with its last value, so that there are few texts to be prepared."""
+        A list is padded with its last value, so that there are few texts to prepare.
+        """
         if not self._lists:
             return self._text, [values.get(name, constant) for name, constant in self._order]
         text, arguments = self._text, list[object]()
@@ -445,7 +452,7 @@ _texts: WeakKeyDictionary[Executable, _Text] = WeakKeyDictionary()
 
 
 def _text_of(statement: Executable) -> _Text:
-    """Compiled once; most statements are constants of a module."""
+    """Return the statement's text, compiled once; most statements are constants of a module."""
     found = _texts.get(statement)
     if found is None:
         found = _texts[statement] = _Text(statement)
@@ -453,7 +460,7 @@ def _text_of(statement: Executable) -> _Text:
 
 
 def _address(path: Path, driver: str) -> URL:
-    # The file is read over a URI, because only there can it be opened for reading alone.
+    # The file is opened by URI: only a URI can open it read-only.
     return URL.create(
         driver,
         database=f"file:{quote(str(path.absolute()))}",
@@ -502,41 +509,42 @@ def _refusal(error: DBAPIError) -> BrokerError:
 
 
 class Executor(Protocol):
-    """Where a store's SQL runs."""
+    """Chooses where the SQL of a store runs."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something that takes long, once."""
+        """Run a long function once."""
         ...
 
     def kept(self, path: Path) -> Connection | None:
-        """A connection to this file that is still open; only simulations keep any."""
+        """Return a connection to this file that is still open; only simulations keep any."""
         ...
 
     def writer(self, connection: Connection, path: Path) -> Writer:
-        """The writer on this connection, which is one to this file."""
+        """Return the writer on this connection to this file."""
         ...
 
     def reader(self, path: Path, clock: Clock) -> Reader:
-        """The reader of this file."""
+        """Return the reader of this file."""
         ...
 
 
 class Threaded:
-    """For production: a writer thread, aiosqlite for reading."""
+    """Executor for production: a writer thread, aiosqlite for reading."""
 
     def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled`: whether flushes and pages may leave the interpreter, where that was built."""
+        """`compiled`: whether flushes and pages may run outside the interpreter, if
+        that was built."""
         self._compiled = compiled
 
     async def call(self, function: Callable[[], T]) -> T:
-        """On a thread."""
+        """Run the function on a thread."""
         return await asyncio.to_thread(function)
 
     def kept(self, path: Path) -> None:
-        """None: a file is looked at before it is opened."""
+        """Return None: each file is checked before it is opened."""
 
     def writer(self, connection: Connection, path: Path) -> Writer:
-        """A thread of its own."""
+        """Return a writer with a thread of its own."""
         found = None
         if self._compiled:
             found = compiled_writer(
@@ -545,28 +553,29 @@ class Threaded:
         return found or ThreadWriter(connection)
 
     def reader(self, path: Path, clock: Clock) -> Reader:
-        """The async engine."""
+        """Return the asynchronous reader."""
         return AsyncReader(path, clock, compiled=self._compiled)
 
 
 class Inline:
-    """For tests and simulation: no threads; a flush completes when `schedule` says (HK-3)."""
+    """Executor for tests and simulation: no threads; `schedule` completes flushes (HK-3). @
+    `compiled`: whether flushes and pages may leave the interpreter, if that was built."""
 
     def __init__(self, schedule: Schedule = soon) -> None:
         self._schedule = schedule
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Here and now."""
+        """Call the function on the loop."""
         return function()
 
     def kept(self, path: Path) -> Connection | None:
-        """None, as in production."""
+        """Return None, as in production."""
         return None
 
     def writer(self, connection: Connection, path: Path) -> Writer:
-        """On the loop."""
+        """Return a writer on the loop."""
         return InlineWriter(connection, self._schedule)
 
     def reader(self, path: Path, clock: Clock) -> Reader:
-        """On the loop."""
+        """Return a reader on the loop."""
         return InlineReader(path, clock)

@@ -1,7 +1,7 @@
-"""Event notifications, their dialogs, the events they still owe: statements and row mapping (EVT).
+"""Event notifications, their dialogs, undelivered events: statements and row mapping (EVT).
 
 Reads:  event_notifications, event_dialogs, undelivered_events.      Calls: nothing.
-Never:  decides whom to tell; a notification's dialog outlives it in `event_dialogs`.
+Never:  decides whom to notify; a notification's dialog outlives it in `event_dialogs`.
 """
 
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ _delete_events_of = Deletes(undelivered_events.c.notification_key)
 
 
 def put(connection: Connection, notification: EventNotification) -> None:
-    """Make a notification, in the place of one of that name; it has a new key.
+    """Create a notification, replacing one of that name; it has a new key.
 
-    The system service that tells of events is made with the first one (EVT-3).
+    The system service that sends events is created with the first one (EVT-3).
     """
     system_objects.put(connection, service=EVENT_SERVICE, queue=EVENT_QUEUE)
     connection.execute(_delete_notification, (notification.name,))
@@ -63,7 +63,7 @@ _delete_notification: Final = sql(
 
 
 def notification(row: Sequence[Any]) -> EventNotification:
-    """A row as a value."""
+    """Return the notification of a row."""
     key, name, scope, queue, events, service, broker_id, fan_in, timeout = row
     return EventNotification(
         name=name,
@@ -79,7 +79,7 @@ def notification(row: Sequence[Any]) -> EventNotification:
 
 
 def write(script: Script, changes: EventChanges) -> None:
-    """Write what a changeset says of dialogs and of kept events."""
+    """Add what a changeset changes about dialogs and kept events."""
     _delete_dialogs.add(script, changes.closed)
     _insert_dialogs.add(script, changes.opened)
     _insert_events.add(script, changes.kept)
@@ -88,11 +88,11 @@ def write(script: Script, changes: EventChanges) -> None:
 
 
 async def dialogs(reader: Reader) -> dict[Handle, NotificationKey]:
-    """The open dialogs, by handle."""
+    """Return the open dialogs, by handle."""
     rows = await reader.rows(_DIALOGS)
     return {Handle(handle): NotificationKey(key) for handle, key in rows}
 
 
 async def undelivered(reader: Reader) -> list[EventRow]:
-    """The events that are kept, in their order."""
+    """Return the events that are kept, in their order."""
     return [EventRow(*row) for row in await reader.rows(_UNDELIVERED)]

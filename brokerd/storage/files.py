@@ -1,6 +1,6 @@
 """Store files: made whole or not at all, checked before anything writes to them, then opened.
 
-Reads:  the header and schema of a file, and what a start has to know of its rows.
+Reads:  the header and schema of a file, and the facts of its rows that a start needs.
 Calls:  Alembic, only when a file is older than this version.
 Never:  changes a file it refuses (BI-D1), or repairs one (REL-5).
 """
@@ -107,7 +107,7 @@ REVISIONS: Final = (
     "0020_drops",
     "0021_initiators",
 )
-"""Every schema there has been, in order; the last is the one of `tables.py`."""
+"""All schema revisions, in order; the last one is the schema of `tables.py`."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_SIZE: Final = 100
@@ -116,7 +116,7 @@ _JOURNAL_AT: Final = 18
 
 
 class NewStore(msgspec.Struct, frozen=True):
-    """What a store is told when it is made. Its incarnation is drawn then (REL-15)."""
+    """The facts of a store to be made. Its incarnation is drawn when it is made (REL-15)."""
 
     broker_name: str
     broker_id: BrokerId
@@ -125,38 +125,38 @@ class NewStore(msgspec.Struct, frozen=True):
     host: bytes | None = None
     """The machine, None = unknown (MAN-7)."""
     objects: CatalogChanges = NO_CHANGES
-    """What it is born with beside what every broker has."""
+    """Objects that it gets besides those of every broker."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """Whose store it is."""
+    """The facts about a store: its broker, its instance, its history."""
 
     broker_name: str
     broker_id: BrokerId
     instance_id: InstanceId
     incarnation: Incarnation
     epoch: int
-    """How often it was opened."""
+    """Number of times it was opened."""
     is_broker_enabled: bool
     default_encryption: bool
     created_at: Instant
     honor_priority: bool = False
-    """Whether what is sent goes by level (OBJ-55)."""
+    """Whether messages are sent by priority level (OBJ-55)."""
     host: bytes | None = None
     """The machine on which delivery was last allowed; None = unknown (MAN-7)."""
     disabled_reason: str | None = None
     """Why delivery is off: manual, foreign_fingerprint, duplicate_identifier, or an operation."""
     unfinished: str | None = None
-    """An operation that was begun and is to be finished (MAN-5, MAN-6)."""
+    """An operation that was begun and has to be finished (MAN-5, MAN-6)."""
     former_ids: bytes | None = None
-    """Identifiers it had before, newest first, sixteen bytes each (MAN-6)."""
+    """Former identifiers of the broker, newest first, sixteen bytes each (MAN-6)."""
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a start finds: all of it is paged, because memory holds none."""
+    """The waiting rows that a start finds: all of them are paged, because memory holds none."""
 
     waiting: list[tuple[QueueKey, int, int, int]]
-    """Queue, priority, messages, and when the first of them was enqueued; 0 = not known."""
+    """Queue, priority, number of messages, when the first one was enqueued; 0 = unknown."""
     outgoing: list[tuple[EndpointKey, int, int, int]]
     """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
     timers_fired: list[tuple[QueueKey, EndpointKey]] = []
@@ -165,13 +165,13 @@ class Recovered(msgspec.Struct, frozen=True):
     has_retained: bool = False
     has_states: bool = False
     shelves: list[tuple[int, QueueKey | None, int, int]] = []
-    """What a `Shelf` is made of."""
+    """The arguments of each `Shelf`."""
     has_others: bool = False
-    """Whether any of what waits is on no shelf."""
+    """Whether any waiting message is on no shelf."""
     held: list[RecoveredGroup] = []
     """Groups whose transactions were rolled back (PBT-3)."""
     dropped: list[EndpointKey] = []
-    """Endpoints that have ended, whose messages are left to be deleted; none of them waits."""
+    """Ended endpoints whose messages still have to be deleted; none of these messages waits."""
 
 
 class Opened(NamedTuple):
@@ -188,12 +188,11 @@ class Opened(NamedTuple):
     """Whether any body is in pieces."""
     next_body_key: BodyKey
     known: Known
-    """The brokers that the instance has, where it is `msdb`."""
+    """The brokers of the instance, if this is `msdb`."""
     is_new: bool = False
     """Whether this open has made the file."""
     loss_accepted_at: Instant | None = None
-    """When an administrator accepted that some of the log was lost, if that was since it was open
-    last."""
+    """When an administrator accepted a loss of the log; None = not since it was open last."""
 
 
 def open_file(
@@ -206,9 +205,10 @@ def open_file(
     fault: Callable[[str], None],
     kept: Connection | None = None,
 ) -> Opened:
-    """Lock, check, bring to this version, count the open, page what memory held.
+    """Lock, check and upgrade the file, count the open, and page what memory held.
 
-    `kept`: a connection to this very file, which needs no check any more (HK-3)."""
+    `kept`: a connection to this very file, which needs no further check (HK-3).
+    """
     if not path.parent.is_dir():
         raise StoreDamaged(f"{path.parent} is not a directory")
     with _refusing(path):
@@ -229,7 +229,7 @@ def open_file(
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """What keeps a file from being opened is told as what it is."""
+    """Raise the reason why a file cannot be opened: no room, read-only, or damaged."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -249,7 +249,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _taken_back(path: Path) -> Iterator[None]:
-    """A file that was made and cannot be opened goes again, for whoever tries anew to make it."""
+    """Remove a file that was made and cannot be opened, so that it can be made again."""
     try:
         yield
     except (sqlite3.Error, OSError):
@@ -258,7 +258,7 @@ def _taken_back(path: Path) -> Iterator[None]:
 
 
 def take_back(path: Path) -> None:
-    """Remove a file that was made just now, and that nobody has used."""
+    """Remove a file that was just made and never used."""
     for left in (path, log_path(path), index_path(path), head_path(path)):
         left.unlink(missing_ok=True)
 
@@ -268,7 +268,10 @@ def _is_read_only(error: sqlite3.Error) -> bool:
 
 
 def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
-    """Also for the index of the log, of which SQLite says only that it cannot make it so large."""
+    """Return whether there was no room, for the log's index as well.
+
+    Of the index SQLite says only that it cannot extend it.
+    """
     code = getattr(error, "sqlite_errorcode", 0)
     return is_full(error) or code == sqlite3.SQLITE_IOERR_SHMSIZE
 
@@ -291,7 +294,7 @@ def _open_locked(
             _page_all(connection)
             held.forget_gone(connection)
             some_bodies, next_body_key = bodies.recover(connection)
-            tokens = Tokens()  # all is read in the same transaction: one lock, not thirty
+            tokens = Tokens()  # all is read in the same transaction: one lock instead of thirty
             tokens.load(connection)
             identity, numbers = _facts(connection, path)
             found, objects = recovered(connection), catalog.load(connection)
@@ -316,7 +319,7 @@ def _open_locked(
 
 
 def _loss_accepted_at(path: Path) -> Instant | None:
-    with suppress(UnreadableRecord):  # which is told where the log is looked at
+    with suppress(UnreadableRecord):  # that is reported where the log is checked
         record = read_record(path)
         if record is not None and record.state is State.ACCEPTED:
             return record.written_at
@@ -341,7 +344,7 @@ def _check_and_connect(path: Path, name: str | None) -> Connection:
 
 
 def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Instant) -> None:
-    """Make a store aside and move it to its place, so that a crash leaves none or a whole one."""
+    """Make a store under another name and rename it, so that a crash leaves none or a whole one."""
     aside = path.with_name(path.name + ".new")
     for left in (aside, Path(f"{aside}-journal")):
         left.unlink(missing_ok=True)
@@ -373,7 +376,7 @@ def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Insta
 
 
 def is_missing(path: Path) -> bool:
-    """Whether there is no file, as far as anybody can tell."""
+    """Return whether there is no file; False if that cannot be determined."""
     try:
         return file_at(path) is None
     except OSError:
@@ -382,7 +385,7 @@ def is_missing(path: Path) -> bool:
 
 @cache
 def schema() -> tuple[str, ...]:
-    """The statements that make an empty store of this version."""
+    """Return the statements that make an empty store of this version."""
     made: list[str] = []
     for table in tables.metadata.sorted_tables:
         made.append(sql(CreateTable(table)))
@@ -424,10 +427,11 @@ def _insertion_of(facts: tuple[str, ...]) -> str:
 
 
 def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]:
-    """Why `open_file` would refuse a file, as far as that can be seen without changing anything
-    (BI-D1): the first reason, and before it that a process has the file open.
+    """Yield the reasons why `open_file` would refuse a file, and change nothing (BI-D1).
 
-    `user`: as for `refuse_unsafe`. The errors are those that `look_at` raises."""
+    These are the first reason that can be seen this way, and before it that a process has the file
+    open. `user`: as for `refuse_unsafe`. The errors are those that `look_at` raises.
+    """
     is_in_use = False
     try:
         refuse_unsafe(path, user=user)
@@ -444,7 +448,7 @@ def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]
 
 
 def look_at(path: Path) -> None:
-    """Refuse a file that `open_file` would refuse, and leave everything as it is (BI-D1).
+    """Refuse a file that `open_file` would refuse, and change nothing (BI-D1).
 
     Raises:
         StoreLocked: a process has it open.
@@ -457,7 +461,7 @@ def look_at(path: Path) -> None:
 
 
 def look_for_known(msdb: Path) -> Known:
-    """The brokers that an instance has, without opening its store (MAN-16).
+    """Return the brokers that an instance has, without opening its store (MAN-16).
 
     Raises:
         StoreLocked: a process has it open, and knows better.
@@ -477,7 +481,7 @@ def look_for_known(msdb: Path) -> Known:
 
 
 def check_header(path: Path) -> None:
-    """`StoreDamaged` says what the file is, if it is no store."""
+    """Raise `StoreDamaged`, naming what the file is, if it is no store."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_SIZE)
@@ -493,12 +497,12 @@ def check_header(path: Path) -> None:
             f"{path} belongs to another application (id {application_id:#010x},"
             f" a store has {tables.APPLICATION_ID:#010x})"
         )
-    if header[_JOURNAL_AT:][:2] != HAS_LOG:  # a backup, or new: whoever opens it changes that
+    if header[_JOURNAL_AT:][:2] != HAS_LOG:  # a backup, or new: opening it changes that
         _refuse_a_log(path, "is a backup, or new, and the log beside it is of another file")
 
 
 def _refuse_a_log(path: Path, what: str) -> None:
-    """`StoreDamaged` if there is a log, which SQLite would take for that of this file (MAN-11)."""
+    """Raise `StoreDamaged` if there is a log, which SQLite would use for this file (MAN-11)."""
     if has_log(path):
         log = log_path(path)
         raise StoreDamaged(
@@ -509,10 +513,10 @@ def _refuse_a_log(path: Path, what: str) -> None:
 
 
 def check_schema(path: Path, *, name: str | None = None) -> str:
-    """The revision of the file.
+    """Check the schema of a file; return its revision.
 
     Raises:
-        StoreVersion: it is unknown.
+        StoreVersion: the revision is unknown.
         StoreDamaged: the file is not whole, or it is not the store of the broker of that name.
     """
     with looking(path) as connection:
@@ -529,9 +533,11 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
 
 
 def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
-    """`InUse` if open dialogs need a contract that is to become another one, which refuses a start
-    with these declarations (OBJ-25, OBJ-37). A store of an older version is not looked into, and
-    one whose log lacks something is refused (`StoreDamaged`, REL-39)."""
+    """Raise `InUse` if open dialogs need a contract that these declarations change.
+
+    Such declarations refuse a start (OBJ-25, OBJ-37). A store of an older version is not inspected,
+    and one whose log lacks something is refused (`StoreDamaged`, REL-39).
+    """
     check_header(path)
     refuse_loss(path, is_in_use=is_held(path))
     if check_schema(path) != REVISIONS[-1]:
@@ -546,8 +552,10 @@ def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
 
 
 def refuse_older(path: Path, revision: str) -> None:
-    """`StoreVersion` if the file is of an older version: a start brings it to this one, and what
-    only reads leaves it as it is."""
+    """Raise `StoreVersion` if the file is of an older version.
+
+    Only a start upgrades a file; programs that only read leave it as it is.
+    """
     if revision != REVISIONS[-1]:
         raise StoreVersion(
             f"{path} has schema version {revision}, and this program reads {REVISIONS[-1]}",
@@ -557,18 +565,18 @@ def refuse_older(path: Path, revision: str) -> None:
 
 
 def unreadable(path: Path, error: sqlite3.Error) -> StoreDamaged:
-    """What to say where SQLite cannot read on."""
+    """Return the error for a file that SQLite cannot read."""
     return StoreDamaged(f"{path} cannot be read: {error}")
 
 
 def _check_name(connection: Connection, path: Path, name: str) -> None:
-    """`StoreDamaged` if the file is another broker's: it would take the place of this one."""
+    """Raise `StoreDamaged` if the file is another broker's and would take this broker's place."""
     found = connection.execute("SELECT broker_name FROM store").fetchone()
     if found != (name,):
         told = found[0] if found else "nobody"
         own = path.parent / f"{told}.db"
         again = f"call the file {own.name} again"
-        if own.exists():  # its name is taken: the file is a copy, and that one may be in use
+        if own.exists():  # the name is taken: this file is a copy, and the other one may be in use
             again = f"move it to another directory, as {own.name} is there"
         raise StoreDamaged(
             f"{path} is the store of broker {told}, not of {name}",
@@ -578,7 +586,7 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
 
 @contextmanager
 def looking(path: Path) -> Iterator[Connection]:
-    """A connection that only reads, and leaves no file that was not there.
+    """Open a connection that only reads, and leave no file behind that did not exist.
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
     """
@@ -610,8 +618,10 @@ def _revision(connection: Connection, path: Path) -> str:
 
 
 def refuse_code(connection: Connection, path: Path) -> None:
-    """Refuse a file with a trigger or a view, whatever its version, before anything is read from a
-    table: a view may have the name of a table, and a trigger would run in a migration (BI-D2).
+    """Refuse a file with a trigger or a view, whatever its version (BI-D2).
+
+    Do this before any table is read: a view may have the name of a table, and a trigger would run
+    in a migration.
 
     Raises:
         StoreDamaged: it has one.
@@ -622,7 +632,7 @@ def refuse_code(connection: Connection, path: Path) -> None:
 
 
 def _check_objects(connection: Connection, path: Path) -> None:
-    """Nothing is missing, and nothing has been added (BI-D2)."""
+    """Check that no object or column is missing or foreign (BI-D2)."""
     found = {
         (kind, name)
         for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")
@@ -649,13 +659,14 @@ def _objects_wanted() -> frozenset[tuple[str, str]]:
 
 
 def upgrade(connection: Connection, path: Path) -> None:
-    """Bring an older schema to this version in one transaction (REL-29).
+    """Upgrade an older schema to this version in one transaction (REL-29).
 
     Raises:
-        StoreFault: it failed and was undone.
-        sqlite3.Error: the same, where the file is read-only or the disk has no room.
+        StoreFault: the upgrade failed and was undone.
+        sqlite3.Error: the upgrade failed and was undone; the file is read-only or the disk is full.
     """
-    from alembic import command  # noqa: PLC0415  # a quarter of a second, rarely needed
+    # Takes a quarter of a second, and is rarely needed.
+    from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
@@ -679,11 +690,11 @@ def upgrade(connection: Connection, path: Path) -> None:
     space.prepare_full(connection)
 
 
-# What a start has to know.
+# Facts that a start needs.
 
 
 def _page_all(connection: Connection) -> None:
-    """Memory is empty, so every message must be found by index (design D4)."""
+    """Page every message: memory is empty, so each must be found by index (design D4)."""
     for statement in _page:
         connection.execute(statement, (1, 0))
 
@@ -705,7 +716,7 @@ def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
 
 
 def recovered(connection: Connection) -> Recovered:
-    """What waits in the file."""
+    """Return the waiting rows of the file."""
     timers, retained, states = connection.execute(_any).fetchone()
     levels = {place: connection.execute(each).fetchall() for place, each in _by_level.items()}
     waiting: Counter[tuple[QueueKey, int]] = Counter()
@@ -716,9 +727,11 @@ def recovered(connection: Connection) -> Recovered:
             waiting[key] += count
             at = connection.execute(_enqueued_at[place], (first,)).fetchone()[0]
             since[key] = min(since.get(key, at), at)
+    # Counting by level includes the messages of dropped endpoints; subtract those, which are found
+    # by their own index.
     dropped = drops.noted(connection)
     if dropped:
-        since.clear()  # the first ones may be of these, which wait no longer
+        since.clear()  # the first ones may be dropped messages, which wait no longer
         for queue, level, count in chain.from_iterable(
             drops.counts(connection, one) for one in PLACES
         ):
@@ -751,7 +764,7 @@ def _shelf(
 
 
 def epoch_of(connection: Connection) -> int:
-    """How often the store was opened."""
+    """Return the number of times the store was opened."""
     return int(connection.execute(_epoch).fetchone()[0])
 
 

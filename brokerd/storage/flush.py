@@ -1,4 +1,4 @@
-"""A flush: changesets merged, then written in one transaction with each changed row once.
+"""Flush: changesets merged, then written in one transaction with each changed row once.
 
 Reads:  nothing.      Calls: the statements of the table families, on the writer's connection.
 Never:  retries, or undoes what SQLite was asked to commit (REL-5).
@@ -52,7 +52,7 @@ _PAGE: Final = 4096
 _WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
 NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
 _SAVE_NUMBERS: Final = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
-"""A fence as well: whoever has opened the store meanwhile has raised its epoch (RTE-55)."""
+"""Also a fence: a process that has opened the store meanwhile has raised its epoch (RTE-55)."""
 
 
 class Numbers:
@@ -67,25 +67,25 @@ class Numbers:
         self.next_queuing_order = queuing_order
         self.next_transmission_order = transmission_order
         self.epoch = epoch
-        """Of the store, as it was opened here."""
+        """Epoch of the store when this process opened it."""
 
     def marks(self) -> tuple[int, int, int, int, int]:
-        """The numbers as they stand, and of which row."""
+        """Return the values for `_SAVE_NUMBERS`: the numbers, and the id and epoch of their row."""
         endpoint, queuing = self.next_endpoint_key, self.next_queuing_order
         return endpoint, queuing, self.next_transmission_order, 1, self.epoch
 
 
 class Weight(NamedTuple):
-    """What a flush is to the store."""
+    """The cost of a flush to the store."""
 
     rows: int
-    """Written, or removed by number."""
+    """Rows written, or removed by number."""
     pages: int
-    """About how many it adds to the log; what it removes counts when that is deleted."""
+    """Estimate of the pages added to the log; removals count when their rows are deleted."""
 
 
 class Flush:
-    """Changesets that go to the store together, in the order they joined."""
+    """Changesets that are written together, in the order they joined."""
 
     __slots__ = (
         "acknowledged",
@@ -135,7 +135,7 @@ class Flush:
         self.tokens: dict[ClientId, list[int]] = {}
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
-        # Newest value of every endpoint written at all; in the two above the progress may be old.
+        # Latest value of every changed endpoint; in the two dicts above the progress may be stale.
         self.progress: dict[EndpointKey, DialogEndpoint] = {}
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
@@ -146,14 +146,15 @@ class Flush:
         self.bodies_removed_of: list[EndpointKey] = []
         self.outgoing: list[OutgoingRow] = []
         self.acknowledged: list[int] = []
-        # Endpoint to how many of the rows above had joined when its rows were removed.
+        # Endpoint to the number of rows in `enqueued` when its messages were removed.
         self.dequeued_of: dict[EndpointKey, int] = {}
         self.dropped: list[EndpointKey] = []
-        """Those of them whose messages are deleted later."""
+        """Endpoints of `dequeued_of` whose messages are deleted later."""
         self.by_index = 0
-        """Messages that it deletes by index, at most."""
+        """Upper bound of the messages that the flush deletes by index."""
         self.outgoing_removed: dict[EndpointKey, tuple[int, int]] = {}
-        """The same for outgoing messages, and the highest sequence that goes."""
+        """Endpoint to the number of rows in `outgoing` when its messages were removed, and the
+        highest sequence removed."""
         self.outgoing_left: list[LeftOutgoing] = []
         """Outgoing messages that are deleted later."""
         self.group_states: dict[GroupId, bytes | None] = {}
@@ -167,15 +168,17 @@ class Flush:
         self.marks: tuple[int, int, int, int, int] | None = None
         self.removal: QueueRemoval = NOTHING
         self.shelves: Sequence[int] = ()
-        """Numbers of those that may have messages."""
+        """Numbers of the shelves that may have messages."""
         self.retained_at_once = 0
-        """Retained messages of ended dialogs that it deletes at most."""
+        """Retained messages of ended dialogs that the flush deletes at most."""
         self.some_bodies = False
-        """Whether any body may be in pieces, so that whose it is has to be looked for."""
+        """Whether any body may be in pieces, so that owners of bodies have to be looked up."""
 
     def take(self, changes: Changes) -> None:
-        """Merge a changeset. This runs once a transaction, on the loop."""
+        """Merge a changeset. This runs once per transaction, on the loop."""
         self.changesets += 1
+        # First, so that rows which this changeset enqueues are kept: only those that joined before
+        # the removal go (`_kept`).
         if changes.dequeued_of:
             self.dequeued_of.update(dict.fromkeys(changes.dequeued_of, len(self.enqueued)))
         if changes.moved:
@@ -230,7 +233,8 @@ class Flush:
     def _take_bodies(self, changes: Changes) -> None:
         for row in changes.bodies.values():
             self.bodies[row.body_key] = row
-            if row.owner in _WEIGHED:  # with the row of its message, which has it for memory
+            # Counted with the row of its message, which has the body for memory.
+            if row.owner in _WEIGHED:
                 self.bytes -= row.size
         size = sum([len(row.data) for row in changes.pieces])
         self.pieces += changes.pieces
@@ -264,12 +268,12 @@ class Flush:
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether rows of dialogs that end in it may be left to be deleted later."""
+        """Whether rows of dialogs that end in this flush may be left to be deleted later."""
         is_retaining = self.rare is not None and bool(self.rare.retained_removed_of)
         return bool(self.dropped or self.outgoing_left) or is_retaining
 
     def weight(self) -> Weight:
-        """What it is to the store, once it has begun."""
+        """Return the cost of the flush to the store; call this once the flush has begun."""
         of_endpoints = len(self.created) + len(self.changed) + len(self.progress)
         of_messages = len(self.enqueued) + len(self.pieces) + len(self.outgoing)
         gone = len(self.removed) + len(self.acknowledged)
@@ -286,17 +290,17 @@ class Flush:
 
 
 class Written(NamedTuple):
-    """When a flush was written, in seconds of the monotonic clock."""
+    """The times of a flush, in seconds of the monotonic clock."""
 
     started: float
     committing: float
     ended: float
     leaves_bodies: bool
-    """Whether bodies are left that belong to nobody any more."""
+    """Whether bodies without an owner are left."""
 
 
 class CommitFailed(Exception):
-    """COMMIT failed: whether it took effect is not known (REL-5). Stays inside the package."""
+    """COMMIT failed: whether it took effect is unknown (REL-5). Stays inside the package."""
 
 
 def write(
@@ -304,8 +308,9 @@ def write(
 ) -> Written:
     """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back.
 
-    That goes for a disk that is full at COMMIT, too: the last frame of the log, which alone makes
-    the others count, was not written whole, and nothing was synced."""
+    That includes a disk that is full at COMMIT: the last frame of the log, which alone makes the
+    other frames count, was not written whole, and nothing was synced.
+    """
     started = clock.monotonic()
     try:
         failpoint("store.begin")
@@ -335,26 +340,26 @@ def _see_fence(is_passed: bool) -> None:
 
 
 class Writing:
-    """The job of writing a flush: on the connection, or as a script where that is enough."""
+    """The job of writing a flush: on the connection, or as a script where that suffices."""
 
     def __init__(self, flush: Flush, clock: Clock, failpoint: Callable[[str], None] | None) -> None:
-        """`failpoint`: what tests call at each step; None = nothing."""
+        """`failpoint`: called by tests at each step; None = no call."""
         self._flush = flush
         self._clock = clock
         self._failpoint = failpoint
 
     def __call__(self, connection: Connection) -> Written:
-        """Write it on this connection."""
+        """Write the flush on this connection."""
         return write(connection, self._flush, self._clock, self._failpoint or no_fault)
 
     def script(self) -> Script | None:
-        """All of it; None = there is more to it, which needs the connection."""
+        """Return the flush as a script; None = it needs the connection."""
         if self._failpoint is not None or self._flush.some_bodies:
             return None
         return script_of(self._flush)
 
     def outcome(self, ended: Ended) -> Written:
-        """When it was written; raises what `__call__` would have."""
+        """Return the times of the flush, or raise the error that `__call__` would have raised."""
         if ended.error is not None:
             if ended.is_committing and not is_full(ended.error):
                 raise CommitFailed(str(ended.error)) from ended.error
@@ -364,19 +369,20 @@ class Writing:
 
 
 def no_fault(name: str) -> None:
-    """Failpoint hook of production: nothing happens (HK-6)."""
+    """Do nothing; the failpoint hook of production (HK-6)."""
 
 
 def script_of(flush: Flush) -> Script:
-    """All that a flush does to the store.
+    """Return everything that a flush does to the store.
 
-    Most flushes of few messages have two or three things to write, of a dozen that there are."""
-    # Of endpoints and messages what goes goes first, so that a conversation may begin anew in the
-    # flush that removes it.
+    Most flushes of few messages have two or three of the dozen kinds of statements.
+    """
+    # Endpoints and messages are removed before others are written, so that a conversation may begin
+    # anew in the flush that removes it.
     script = Script()
     if flush.marks is not None:
         script.fence(_SAVE_NUMBERS, flush.marks)
-    if flush.rare is not None:  # before anything it is copied from goes
+    if flush.rare is not None:  # before the rows that are copied are deleted
         retention.retain(script, flush.rare.retain, flush.shelves, some_bodies=flush.some_bodies)
     _write_endpoints(script, flush)
     _write_messages(script, flush)
@@ -404,12 +410,12 @@ def _write_endpoints(script: Script, flush: Flush) -> None:
     if flush.progress:
         dialogs.write_progress(script, flush.progress.values())
     if removed:
-        # Last, so that a move recorded after the removal leaves no row; keys are never used again.
+        # Last, so that a move recorded after the removal leaves no row; keys are never reused.
         dialogs.delete_progress(script, removed)
 
 
 def _write_messages(script: Script, flush: Flush) -> None:
-    """Messages of queues and of the transmission queue, which come and go."""
+    """Add the changes of queues and of the transmission queue."""
     if flush.some_bodies:
         _leave_bodies(script, flush)
     if flush.dequeued_of:
@@ -430,14 +436,13 @@ def _write_messages(script: Script, flush: Flush) -> None:
 
 
 def _at_once(flush: Flush) -> list[EndpointKey]:
-    """Endpoints whose messages it deletes itself, by index."""
+    """Return the endpoints whose messages the flush deletes itself, by index."""
     later = set(flush.dropped)
     return [key for key in flush.dequeued_of if key not in later]
 
 
 def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
-    """What few transactions have, behind all endpoints and states: which groups are over shows in
-    these."""
+    """Add rare changes, after all endpoints and states: those show which groups are over."""
     if rare.groups_left:
         dialogs.drop_states_of_ended(script, rare.groups_left)
     timers.write(script, rare)
@@ -448,7 +453,7 @@ def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
 
 
 def _leave_bodies(script: Script, flush: Flush) -> None:
-    """What is stored of messages that go by index, and of those that are not complete."""
+    """Disown the bodies of messages that are deleted by index, and of incomplete messages."""
     bodies.leave_waiting(script, _at_once(flush), flush.shelves)
     bodies.leave_outgoing(script, _through(flush))
     bodies.leave(script, Owner.ARRIVING, flush.bodies_removed_of)
@@ -457,7 +462,7 @@ def _leave_bodies(script: Script, flush: Flush) -> None:
 def _write_bodies(
     script: Script, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
 ) -> None:
-    """Whose bodies are from now on, pieces, and what is left by messages that go by number."""
+    """Write owners and pieces of bodies; disown those of messages deleted by number."""
     rows = flush.bodies
     bodies.put(script, list(rows.values()))
     given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
@@ -470,7 +475,7 @@ def _write_bodies(
 
 
 def _cut_off(rows: list[R], kept: list[R]) -> list[int]:
-    """Numbers of the rows that joined and are not written."""
+    """Return the numbers of rows that joined and are not written."""
     if rows is kept:
         return []
     written = {row[0] for row in kept}
@@ -478,7 +483,7 @@ def _cut_off(rows: list[R], kept: list[R]) -> list[int]:
 
 
 def _bare(rows: list[R], owner: Owner, flush: Flush) -> list[R]:
-    """The rows, without the bodies that are written in pieces."""
+    """Return the rows, without the bodies that are written in pieces."""
     if not flush.bodies:
         return rows
     numbers = {body.number for body in flush.bodies.values() if body.owner is owner}
@@ -490,14 +495,14 @@ def _through(flush: Flush) -> list[tuple[EndpointKey, int]]:
 
 
 def _kept(rows: list[QueueRow], removed_of: dict[EndpointKey, int]) -> list[QueueRow]:
-    """The rows save those that joined before all rows of their endpoint were removed."""
+    """Return the rows, except those that joined before all rows of their endpoint were removed."""
     if not removed_of:
         return rows
     return [row for at, row in enumerate(rows) if at >= removed_of.get(row.endpoint, 0)]
 
 
 def _kept_outgoing(flush: Flush) -> list[OutgoingRow]:
-    """The same for outgoing ones, of which a removal has a highest sequence."""
+    """Return the outgoing rows, except removed ones; a removal ends at its highest sequence."""
     rows, removed = flush.outgoing, flush.outgoing_removed
     if not removed:
         return rows

@@ -1,9 +1,9 @@
-"""The hash every stored body carries, so that damage is noticed and never served. PURE.
+"""Hashes of stored bodies, so that damage is noticed and never served. PURE.
 
 Reads: nothing.      Calls: nothing.      Never: hashes what is not a body.
 
-It is to find damage, not forgers: who can write the file can write a hash. XXH3 takes a tenth of
-the time of one that cannot be forged, and every message is hashed when it comes and when it goes.
+A hash finds damage, not forgery: whoever can write the file can write a hash. XXH3 takes a tenth of
+the time of a cryptographic one, and every message is hashed when it comes and when it goes.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from brokerd.ids import BodyKey, ConversationId
 _OLD_SIZE: Final = 16
 """Bytes of a hash that was written before revision 0016: BLAKE2b-128."""
 _LARGE: Final = 16 * 1024
-"""Bytes of a body from which on a copy of it costs more than a second call."""
+"""Size in bytes above which copying a body costs more than a second call."""
 _SEEDS: Final = (1 << 64) - 1
 
 
 def body_hash(
     conversation_id: ConversationId, from_initiator: bool, sequence: int, body: bytes
 ) -> bytes:
-    """XXH3-64 of a body, bound to its place in its dialog (REL-6).
+    """Return the XXH3-64 of a body, bound to its place in its dialog (REL-6).
 
     A row of a queue hashes with `from_initiator = not endpoint.is_initiator`, a row of the
     transmission queue with `endpoint.is_initiator`; both with the sequence of the row, -1 and -2
@@ -41,15 +41,16 @@ def body_hash(
 def large_hash(
     conversation_id: ConversationId, from_initiator: bool, sequence: int, key: BodyKey, size: int
 ) -> bytes:
-    """The hash of a message whose body is in pieces: it says which body that is, and how long.
+    """Return the hash of a message whose body is in pieces: it covers the body's key and size.
 
-    Each piece has a hash of its own (`piece_hash`), made where it is written: who receives a
-    message of hundreds of mebibytes does not wait for all of it at once."""
+    Each piece has a hash of its own (`piece_hash`), made when it is written: a receive of hundreds
+    of mebibytes does not wait for all of it at once.
+    """
     return body_hash(conversation_id, from_initiator, sequence, _name(key, size))
 
 
 def piece_hash(key: BodyKey, piece: int, data: bytes) -> bytes:
-    """XXH3-64 of a piece of a body, bound to its place in it (REL-6)."""
+    """Return the XXH3-64 of a piece of a body, bound to its place in it (REL-6)."""
     hashed = xxh3_64(_name(key, piece))
     hashed.update(data)
     return hashed.digest()
@@ -62,7 +63,7 @@ def is_sound(
     body: bytes | None,
     stored: bytes | None,
 ) -> bool:
-    """Whether a stored body is the one that was written; False without its endpoint (BI-D3)."""
+    """Return whether a stored body is as it was written; False without its endpoint (BI-D3)."""
     if conversation_id is None:
         return False
     if body is None or stored is None:
@@ -75,10 +76,11 @@ def is_sound(
 def not_surely_sound(
     rows: Sequence[tuple[Any, ...]], sequence_at: int, *, is_outgoing: bool
 ) -> list[int]:
-    """Which rows `is_sound` is to be asked about, one by one; all others it would find sound.
+    """Return the indexes of rows to check with `is_sound`; it would find all others sound.
 
     A row ends with hash, body, whether its endpoint is the initiator's, and its conversation. This
-    is for pages: two calls a message would take as long as the hash does."""
+    is for pages: two calls per message would take as long as the hash does.
+    """
     return [
         at
         for at, row in enumerate(rows)
@@ -95,14 +97,15 @@ def not_surely_sound(
 def is_large_sound(
     place: tuple[ConversationId, bool, int], key: BodyKey, size: int, stored: bytes | None
 ) -> bool:
-    """Whether a message with its body in pieces is the one that was written with that body.
+    """Return whether a message with a body in pieces was written with that body.
 
-    `place`: what `body_hash` takes before the body."""
+    `place`: the arguments of `body_hash` before the body.
+    """
     return is_sound(*place, _name(key, size), stored)
 
 
 def is_piece_sound(key: BodyKey, piece: int, data: bytes, stored: bytes) -> bool:
-    """Whether a piece is the one that was written there."""
+    """Return whether a piece is as it was written there."""
     if len(stored) != _OLD_SIZE:
         return stored == piece_hash(key, piece, data)
     return stored == _old(_name(key, piece), data)

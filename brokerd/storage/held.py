@@ -1,7 +1,7 @@
-"""Conversation groups whose transactions roll back: statements and row mapping (PBT-3, PSN-17).
+"""Held groups, whose transactions roll back: statements and row mapping (PBT-3, PSN-17).
 
 Reads:  held_groups.      Calls: nothing.
-Never:  decides how long one waits or when it is parked; that is `broker.poison`.
+Never:  decides how long one waits or when it is parked; `broker.poison` does.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _forget = (
     "DELETE FROM held_groups WHERE NOT EXISTS (SELECT 1 FROM conversation_endpoints AS e"
     " WHERE e.group_id = held_groups.group_id AND e.state <> 'CD')"
 )
-# From the few groups to their messages, in the order of the names: CROSS JOIN says that.
+# From the few groups to their messages, in the order of the names: CROSS JOIN fixes that order.
 _counts = [
     "SELECT h.group_id, count(*) FROM held_groups AS h"  # noqa: S608
     " CROSS JOIN conversation_endpoints AS e ON e.group_id = h.group_id CROSS JOIN"
@@ -36,27 +36,27 @@ _counts = [
 
 
 class RecoveredGroup(NamedTuple):
-    """What a start finds of a group."""
+    """The state of a group at a start."""
 
     row: HeldRow
     messages: int
-    """How many of its messages wait."""
+    """Messages of the group that wait."""
 
 
 def write(script: Script, rare: Rare) -> None:
-    """Write a flush's part."""
+    """Write the part of a flush."""
     if rare.held:
         _delete.add(script, [group for group, row in rare.held.items() if row is None])
         _put.add(script, [row for row in rare.held.values() if row is not None])
 
 
 def forget_gone(connection: Connection) -> None:
-    """Delete what is kept of groups that have no dialog any more; in the caller's transaction."""
+    """Delete the rows of groups without an open dialog, in the caller's transaction."""
     connection.execute(_forget)
 
 
 def recovered(connection: Connection) -> list[RecoveredGroup]:
-    """Every row, and how many messages its group has."""
+    """Return every row, with the number of messages its group has."""
     rows = connection.execute(_all).fetchall()
     if not rows:
         return []

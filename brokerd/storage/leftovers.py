@@ -1,13 +1,13 @@
-"""Leftovers: rows of dialogs that are over or go without them, deleted some at a time (REL-35).
+"""Leftovers: rows of dialogs that are over, deleted some at a time (REL-35, REL-36).
 
 Reads:  nothing.      Calls: the writer's connection, in steps that `drops.py` asks for.
 Never:  deletes a row that its dialog still needs.
 
 A dialog that ends may leave hundreds of thousands of messages in the transmission queue, or
-retained ones. The flush that ends it deletes a bounded number; the rest goes in steps between the
-flushes of others. No note is needed: what the endpoint says, or that there is none, shows at any
-later time that nobody needs these rows. So the next start finds what a crash, a stop or an older
-version has left, and goes on with it.
+retained ones. The flush that ends it deletes a bounded number; the rest is deleted in steps between
+other flushes. No note is needed: the state of the endpoint, or its absence, shows at any later time
+that nobody needs these rows. So the next start finds what a crash, a stop or an older version has
+left, and deletes it.
 """
 
 import json
@@ -33,13 +33,13 @@ OUTGOING_LEFT: Final = (
     " AND transmission_queue.sequence < of_.end_sequence))"
 )
 """Condition of a row of the transmission queue that nobody needs: its endpoint is closed or gone,
-or an Error has taken the place of what was sent before (DLG-T11)."""
+or an Error has replaced what was sent before (DLG-T11)."""
 RETAINED_LEFT: Final = (
     "retained_messages.endpoint_key IS NOT NULL"
     f" AND NOT EXISTS ({_OF} retained_messages.endpoint_key AND of_.state NOT IN ({ENDED}))"
 )
-"""Condition of a retained message that nobody needs: its conversation has ended here (RCV-32). One
-that was archived belongs to no conversation any more."""
+"""Condition of a retained message that nobody needs: its conversation has ended here (RCV-32). An
+archived message no longer belongs to a conversation."""
 FIND_RETAINED: Final = (
     "SELECT endpoint_key FROM (SELECT DISTINCT endpoint_key FROM retained_messages)"  # noqa: S608
     f" AS retained_messages WHERE {RETAINED_LEFT}"
@@ -67,7 +67,7 @@ class LeftOutgoing(NamedTuple):
 
 
 class _Sweep:
-    """Rows found and deleted by number, so many in a step."""
+    """Rows found and deleted by number, a limited number in each step."""
 
     owner: Owner
     delete: str
@@ -79,12 +79,12 @@ class _Sweep:
         self,
         connection: Connection,
         *,
-        places: Sequence[int],  # of messages that wait
+        places: Sequence[int],  # of waiting messages
         limit: int,
         some_bodies: bool,
         clock: Clock,
     ) -> Step:
-        """Delete the next so many rows, in a transaction of its own."""
+        """Delete the next `limit` rows, in a transaction of its own."""
         began = clock.monotonic()
         with transaction(connection):
             numbers, last = self._next(connection, limit)
@@ -97,7 +97,7 @@ class _Sweep:
         return Step(int(bool(numbers)), last, len(numbers), clock.monotonic() - began)
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
-        """Numbers of the next rows, none = there are no more; and from where to go on."""
+        """Return the numbers of the next rows, none = there are no more; and where to continue."""
         raise NotImplementedError  # each kind of row has its own
 
 
@@ -113,6 +113,8 @@ class OutgoingSweep(_Sweep):
         self._found = [one for one in left if one.removal.beyond]
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
+        # `last` first counts the known orders, then the endpoints whose rows are found by index: an
+        # endpoint is asked again until a step finds fewer rows than it may delete.
         at = self.last
         numbers = self._known[at : at + limit]
         at += len(numbers)
@@ -146,7 +148,7 @@ class RetainedSweep(_Sweep):
 def remove_retained(
     script: Script, keys: Sequence[EndpointKey], limit: int, *, some_bodies: bool
 ) -> None:
-    """Delete retained messages of endpoints that have ended, so many at most, in their flush."""
+    """Delete at most `limit` retained messages of ended endpoints, in the flush that ends them."""
     if not keys:
         return
     values = json.dumps(list(keys)), limit

@@ -1,10 +1,10 @@
-"""Rows for views: a page at a time, filtered by the store, however many rows there are.
+"""Listings: rows for views, a page at a time, filtered by the store, however many rows there are.
 
 Reads:  the tables a message passes through.      Calls: the reader it is given.
-Never:  reads more of a table for one page than `SCAN` rows, or a body that nobody asked for.
+Never:  reads more of a table for one page than `SCAN` rows, or a body that was not asked for.
 
-A page begins behind a key and ends with the last key that was looked at, so that a filter that
-fits few rows of millions gives short pages rather than long reads.
+A page begins after a key and ends with the last key that was scanned, so that a filter that matches
+few rows of millions gives short pages rather than long reads.
 """
 
 import json
@@ -44,11 +44,11 @@ from brokerd.storage.tables import retained_messages as kept
 from brokerd.storage.tables import transmission_queue as outgoing
 
 SCAN: Final = 100_000
-"""Rows of a table that one page looks at, at most."""
+"""Rows of a table that one page scans at most."""
 
 T = TypeVar("T")
 Filter = Mapping[str, Sequence[object]]
-"""Name of a column (below) to the values that it may have."""
+"""Allowed values by name of a column (below)."""
 
 
 class Listed(NamedTuple, Generic[T]):
@@ -56,11 +56,11 @@ class Listed(NamedTuple, Generic[T]):
 
     rows: list[T]
     next: int | None
-    """Where the next page begins: behind this key; None = there is nothing more."""
+    """Key after which the next page begins; None = there are no more rows."""
 
 
 class ListedMessage(NamedTuple):
-    """A message in the transmission queue, with what its dialog says of it."""
+    """A message in the transmission queue, with facts of its dialog."""
 
     transmission_order: int
     endpoint: EndpointKey
@@ -97,7 +97,7 @@ class ListedRetained(NamedTuple):
     enqueued_at: Instant
     message_id: MessageId
     endpoint: EndpointKey | None
-    """None = it was moved to an archive (PBT-24)."""
+    """None = the message was moved to an archive (PBT-24)."""
     size: int
     body: bytes | None
 
@@ -122,7 +122,7 @@ ENDPOINT_COLUMNS: Final[dict[str, Column[Any]]] = {
     "priority": endpoints.c.priority,
     "error_code": endpoints.c.error_code,
 }
-"""What `conversation_endpoints` can be filtered by (VIEW-1)."""
+"""Columns by which `conversation_endpoints` can be filtered (VIEW-1)."""
 OUTGOING_COLUMNS: Final[dict[str, Column[Any]]] = {
     "conversation_handle": endpoints.c.handle,
     "to_service_name": endpoints.c.far_service,
@@ -133,7 +133,7 @@ OUTGOING_COLUMNS: Final[dict[str, Column[Any]]] = {
     "message_sequence_number": outgoing.c.sequence,
     "priority": endpoints.c.priority,
 }
-"""What `transmission_queue` can be filtered by (VIEW-3)."""
+"""Columns by which `transmission_queue` can be filtered (VIEW-3)."""
 RETAINED_COLUMNS: Final[dict[str, Column[Any]]] = {
     "queue": catalog.c.name,
     "status": kept.c.status,
@@ -145,17 +145,17 @@ RETAINED_COLUMNS: Final[dict[str, Column[Any]]] = {
     "message_type_name": kept.c.message_type,
     "priority": kept.c.priority,
 }
-"""What `retained_messages` can be filtered by (RCV-32)."""
+"""Columns by which `retained_messages` can be filtered (RCV-32)."""
 GROUP_COLUMNS: Final[dict[str, Column[Any]]] = {
     "conversation_group_id": endpoints.c.group_id,
     "service_id": endpoints.c.service,
 }
-"""What `conversation_groups` can be filtered by (VIEW-2)."""
+"""Columns by which `conversation_groups` can be filtered (VIEW-2)."""
 _INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_id}
 
 
-# Messages of a queue that memory does not hold are found by index; what is noted as removed is
-# as good as gone (`removals.py`).
+# Messages of a queue that memory does not hold are found by index; those noted as removed count as
+# deleted (`removals.py`).
 @cache
 def _unread(place: int) -> Select[Any]:
     messages = messages_at[place]
@@ -247,8 +247,8 @@ class Listings:
         taken: Callable[[], Sequence[int]],
         ended: Callable[[], Set[EndpointKey]],
     ) -> None:
-        """`taken`: the shelves that may have messages. `ended`: endpoints whose messages are as
-        good as deleted."""
+        """`taken`: returns the shelves that may have messages. `ended`: returns the endpoints whose
+        messages count as deleted."""
         self._reader = reader
         self._taken = taken
         self._ended = ended
@@ -256,7 +256,7 @@ class Listings:
     async def endpoints(
         self, after: int, limit: int, where: Filter, since: Instant | None
     ) -> Listed[DialogEndpoint]:
-        """Endpoints by key. `since`: those that came into their state by then."""
+        """Return endpoints by key. `since`: only those that had entered their state by then."""
         key = endpoints.c.endpoint_key
         conditions = _conditions(ENDPOINT_COLUMNS, where)
         if since is not None:
@@ -276,7 +276,7 @@ class Listings:
         *,
         bodies: bool,
     ) -> Listed[ListedMessage]:
-        """The transmission queue by order. `since`: messages that were there by then."""
+        """Return the transmission queue by order. `since`: only messages enqueued by then."""
         key = outgoing.c.transmission_order
         conditions = _conditions(OUTGOING_COLUMNS, where)
         if since is not None:
@@ -291,7 +291,7 @@ class Listings:
     async def retained(
         self, after: int, limit: int, where: Filter, since: Instant | None, *, bodies: bool
     ) -> Listed[ListedRetained]:
-        """Retained messages by queuing order. `since`: those that were there by then."""
+        """Return retained messages by queuing order. `since`: only those enqueued by then."""
         key = kept.c.queuing_order
         conditions = _conditions(RETAINED_COLUMNS, where)
         if since is not None:
@@ -304,14 +304,14 @@ class Listings:
         return Listed([ListedRetained._make(row) for row in rows], last)
 
     async def timers(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, Instant]:
-        """When the unnamed timers of these endpoints are due (DLG-35)."""
+        """Return when the unnamed timers of these endpoints are due (DLG-35)."""
         found = select(timers.c.endpoint_key, timers.c.due_at).where(
             timers.c.endpoint_key.in_(list(keys)), timers.c.name == ""
         )
         return {EndpointKey(row[0]): Instant(row[1]) for row in await self._reader.rows(found)}
 
     async def groups(self, after: bytes, limit: int, where: Filter) -> list[ListedGroup]:
-        """Conversation groups with an endpoint that is not closed, by their ids."""
+        """Return conversation groups with an endpoint that is not closed, by their ids."""
         group = endpoints.c.group_id
         statement = (
             select(group, func.min(endpoints.c.service))
@@ -329,7 +329,7 @@ class Listings:
     async def levels_of_groups(
         self, groups: Iterable[GroupId]
     ) -> dict[GroupId, dict[EndpointKey, int]]:
-        """The endpoints of groups, each with its level."""
+        """Return the endpoints of groups, each with its priority level."""
         statement = select(
             endpoints.c.group_id, endpoints.c.endpoint_key, endpoints.c.priority
         ).where(endpoints.c.group_id.in_(list(groups)))
@@ -339,7 +339,7 @@ class Listings:
         return found
 
     async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:
-        """Messages of these endpoints that are found by index, and when the youngest came."""
+        """Return number and latest arrival of these endpoints' messages that are found by index."""
         values = {"keys": json.dumps(sorted(set(keys) - self._ended()))}
         found: dict[EndpointKey, tuple[int, Instant]] = {}
         for place in (NO_SHELF, *self._taken()):
@@ -349,7 +349,7 @@ class Listings:
         return found
 
     async def incomplete(self) -> list[tuple[EndpointKey, str]]:
-        """Endpoints with a message that is not complete, and their services (DLP-11)."""
+        """Return endpoints with an incomplete message, and their services (DLP-11)."""
         rows = await self._reader.rows(_INCOMPLETE)
         return [(EndpointKey(row[0]), row[1]) for row in rows]
 
@@ -367,7 +367,10 @@ async def _page(
     limit: int,
     conditions: Sequence[ColumnElement[bool]],
 ) -> tuple[Sequence[tuple[Any, ...]], int | None]:
-    """The rows, and the last key that was looked at; None = there is nothing behind it."""
+    """Return the rows, and the last key that was scanned; None = there are no rows after it.
+
+    Without a filter, or with one that an index serves, the rows alone bound the read.
+    """
     if not conditions or any(_names_few(one) for one in conditions):
         rows = await reader.rows(page, {"after": after, "limit": limit})
         return rows, rows[-1][0] if len(rows) == limit else None

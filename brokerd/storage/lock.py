@@ -1,8 +1,8 @@
-"""The lock that keeps a store to one process (REL-16, design D1).
+"""Lock: keeps a store to one process (REL-16, design D1).
 
 Reads:  the lock file beside the store.      Calls: the operating system's file lock.
-Never:  follows a link to another file (SX-24), or removes the lock file: whoever waits for a
-        removed file's lock holds nothing.
+Never:  follows a link to another file (SX-24), or removes the lock file: a process that waits for
+        the lock of a removed file would then hold nothing.
 """
 
 import fcntl
@@ -22,24 +22,30 @@ _MOST: Final = 4096
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who has a store open, as the lock file tells it."""
+    """The process that has a store open, as the lock file names it."""
 
     pid: int
     host: str
     since: str
     broker_id: str = ""
-    """Of the broker; empty while it is being opened."""
+    """Identifier of the broker; empty while the store is being opened."""
     epoch: int = 0
-    """Of the store, from when it is open."""
+    """Epoch of the store, once it is open."""
 
 
 class OwnerLock:
-    """Held from before a store is looked at until it is closed, or the process ends."""
+    """The lock of a store, held from before its first check until it is closed, or the process
+    ends."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
-        """Take the lock of the store at `path`. `StoreLocked` names the holder; `StoreDamaged`:
-        the lock file cannot be used; `UnsafeFile`: it is a link, or not ours alone (SX-24);
-        `OSError`: it cannot be written, and the lock is free."""
+        """Take the lock of the store at `path`.
+
+        Raises:
+            StoreLocked: another process holds the lock; the error names it.
+            StoreDamaged: the lock file cannot be used.
+            UnsafeFile: the lock file is a link, or not ours alone (SX-24).
+            OSError: the lock file cannot be written; the lock is free.
+        """
         try:
             self._file = open_private(lock_path(path), writable=True, create=True)
         except OSError as error:
@@ -58,12 +64,12 @@ class OwnerLock:
             raise
 
     def describe(self, broker_id: str, epoch: int) -> None:
-        """Say in the file whose store it is, for those who wait for it (RTE-55)."""
+        """Write into the file whose store it is, for processes that wait for it (RTE-55)."""
         self._owner = msgspec.structs.replace(self._owner, broker_id=broker_id, epoch=epoch)
         self._write()
 
     def release(self) -> None:
-        """Give it up; a second time does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -74,7 +80,7 @@ class OwnerLock:
 
 
 def last_owner(path: Path) -> Owner | None:
-    """Who has the store at `path` open, or had it last; None if that cannot be read."""
+    """Return the process that has, or last had, the store open; None if that cannot be read."""
     try:
         file = open_private(lock_path(path), writable=False)
     except (OSError, UnsafeFile):
@@ -88,8 +94,10 @@ def last_owner(path: Path) -> Owner | None:
 
 
 def refuse_if_held(path: Path) -> None:
-    """`StoreLocked` if a process has the store at `path` open; leaves no trace. `UnsafeFile`: its
-    lock file is a link, or no file (SX-24)."""
+    """Raise `StoreLocked` if a process has the store at `path` open; leave no trace.
+
+    `UnsafeFile`: its lock file is a link, or no file (SX-24).
+    """
     try:
         file = open_private(lock_path(path), writable=False)
     except FileNotFoundError:
@@ -105,7 +113,7 @@ def refuse_if_held(path: Path) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process has the store at `path` open."""
+    """Return whether a process has the store at `path` open."""
     try:
         refuse_if_held(path)
     except StoreLocked:
@@ -114,7 +122,7 @@ def is_held(path: Path) -> bool:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock file of the store at `path`."""
+    """Return the path of the lock file of the store at `path`."""
     return path.with_name(path.name + ".lock")
 
 

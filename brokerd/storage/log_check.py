@@ -1,7 +1,7 @@
 """Log check: whether a store's log still has all that was confirmed (REL-39, FD-9).
 
 Reads:  the log and the record of its head, before SQLite sees either.      Calls: nothing.
-Never:  changes anything, or takes how a crash or a power cut leaves a log for a loss.
+Never:  changes anything, or takes what a crash or a power cut leaves of a log for a loss.
 """
 
 import shlex
@@ -25,14 +25,14 @@ from brokerd.storage.log_scan import Scan, scan
 from brokerd.units import counted
 
 _ATTEMPTS: Final = 3
-"""How often a log is read that begins anew meanwhile."""
+"""Times that a log is read if it is begun anew meanwhile."""
 _NO_LOG: Final = Scan(0, 0, None)
 _CUT_OFF: Final = (State.FOLDING_LOSS, State.DROPPING_LOSS)
 _PAGE_SIZE_AT: Final = 16
 _JOURNAL_AT: Final = 18
 _HEADER_READ: Final = 20
 HAS_LOG: Final = b"\x02\x02"
-"""What a file has in its header whose changes go to a log beside it."""
+"""Bytes in the header of a file whose changes go to a log beside it."""
 
 _FOLDED_BY_OTHERS: Final = (
     " (if another program, such as sqlite3, had the store open since, it has folded the log into "
@@ -41,17 +41,17 @@ _FOLDED_BY_OTHERS: Final = (
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What a log lacks of what was confirmed."""
+    """The confirmed changes that a log lacks."""
 
     log: str
     problem: str
-    """What is wrong with it, with the place."""
+    """The damage, with its place."""
     frames: int
-    """Pages, at least, that were written and cannot be read any more."""
+    """Lower bound of the pages that were written and cannot be read any more."""
     commits: int
-    """Transactions among them, at least, that were seen."""
+    """Lower bound of the transactions among them."""
     confirmed_at: Instant | None
-    """When the last one was confirmed, where a record says so."""
+    """When the last one was confirmed; None = no record says so."""
     is_in_file: bool = False
     """Whether the store's file has all of it: nothing is lost, but SQLite must not read the log."""
     is_recovered_in_part: bool = False
@@ -62,7 +62,7 @@ class Loss(msgspec.Struct, frozen=True):
     """Copies that a daemon saved beside it when its log was removed, oldest first."""
 
     def show(self) -> str:
-        """All of it in a sentence, with the copies that may have what is missing."""
+        """Return the whole loss in a sentence, with the copies that may have what is missing."""
         text = self._show_damage()
         if self.saved:
             text += f"; a daemon saved what its log held in {', '.join(self.saved)}: to put it "
@@ -71,14 +71,14 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def cure(self) -> str:
-        """What to do instead of going on with what is left."""
+        """The alternative to accepting the loss."""
         if self.saved:
             return f"{self._move_back()}, then start again"
         cure = f"put back {self.log} as it was, or a backup of the store in its place"
         return cure + (_FOLDED_BY_OTHERS if self.is_gone else "")
 
     def ways_on(self, store: Path) -> str:
-        """The ways to deal with the loss, in the one wording that every command prints."""
+        """Return all that can be done about the loss, for every report of it."""
         return (
             f"{self.cure}; to go on without what is missing: brokerd store accept-loss "
             f"{shlex.quote(str(store))} --yes"
@@ -102,10 +102,11 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
-    """`StoreDamaged` if anything that was confirmed is missing in the log of the store at `path`.
+    """Raise `StoreDamaged` if the log of the store at `path` lacks anything that was confirmed.
 
-    Called before anything opens the store: SQLite would go on without what is missing, and write
-    over what is left of it. `is_in_use`: as for `find_loss`."""
+    Call this before anything opens the store: SQLite would go on without what is missing, and
+    overwrite what is left of it. `is_in_use`: as for `find_loss`.
+    """
     try:
         loss = find_loss(path, is_in_use=is_in_use)
     except OSError as error:
@@ -121,13 +122,14 @@ def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
 
 
 def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
-    """What the log of the store at `path` lacks; None = nothing.
+    """Return what the log of the store at `path` lacks; None = nothing.
 
-    `is_in_use`: a daemon may write meanwhile. `OSError`: the log cannot be read."""
+    `is_in_use`: a daemon may write meanwhile. `OSError`: the log cannot be read.
+    """
     with path.open("rb") as file:
         header = file.read(_HEADER_READ)
     if header[_JOURNAL_AT:] != HAS_LOG:
-        return None  # a backup, or new: a record is of the file that was there before
+        return None  # a backup, or new: a record would be of the file that was here before
     size = int.from_bytes(header[_PAGE_SIZE_AT:][:2])
     page_size = 65536 if size == 1 else size
     previous: Loss | None = None
@@ -138,16 +140,17 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
             loss = msgspec.structs.replace(loss, saved=saved)
         if loss is None or not is_in_use:
             return loss
-        # What is read while it is written may look damaged once, but not twice in one place.
+        # A log that is read while it is written may look damaged once, but not twice in one place.
         if previous is not None and loss.problem == previous.problem and _begin_of(path) == before:
             return loss
         previous = loss
-    return None  # it is begun anew all the time, so all before has been folded
+    return None  # the log is begun anew all the time, so everything before has been folded
 
 
 def what_is_unknown(path: Path) -> str:
-    """Why nobody can tell whether the store at `path` has all that was confirmed; empty if the
-    record of its log says so, or it is a backup, which has no log (REL-41).
+    """Return why nobody can tell whether the store at `path` has all that was confirmed (REL-41).
+
+    Empty if the record of its log tells, or if it is a backup, which has no log.
 
     Raises:
         OSError: one of its files cannot be read.
@@ -193,9 +196,10 @@ def _scan(path: Path, page_size: int, *, probe: int) -> Scan:
 
 
 def judge(record: Record | None, found: Scan, *, log: str) -> Loss | None:
-    """Hold a log against the record of its head.
+    """Compare a log with the record of its head; return what the log lacks.
 
-    Without one there is only what the log itself shows: transactions behind a bad frame."""
+    Without a record there is only what the log itself shows: transactions behind a bad frame.
+    """
     if record is not None and record.state in _CUT_OFF:
         is_own = record.state is State.FOLDING_LOSS
         what = "has lost something, and accepting that was cut off; accept it again"
@@ -213,7 +217,10 @@ def judge(record: Record | None, found: Scan, *, log: str) -> Loss | None:
 
 
 def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
-    """The file has all up to the record; the log may have been begun anew, or be gone."""
+    """Judge a log all of which was in the file, up to the record.
+
+    The log may have been begun anew since, or be gone.
+    """
     if found.salts is None:
         return None
     if found.salts == record.salts:
@@ -228,7 +235,7 @@ def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
 
 
 def _judge_open(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
-    """The log has to have all up to the record."""
+    """Judge a log that has to have everything up to the record."""
     if not found.size:
         loss = seen.loss("is missing, or empty", record.frames)
         return msgspec.structs.replace(loss, is_gone=True)
@@ -247,26 +254,26 @@ def _reaches(record: Record, found: Scan) -> bool:
 
 
 class _Seen:
-    """What has been found, for a sentence about it."""
+    """The findings of a scan, for a sentence about them."""
 
     def __init__(self, log: str, found: Scan, confirmed_at: Instant | None) -> None:
         self._log, self._found, self._confirmed_at = log, found, confirmed_at
 
     def damage(self, confirmed: int) -> Loss:
-        """Frames are missing up to the one that was confirmed, or to the last one seen."""
+        """Return the loss of frames up to the confirmed one, or to the last one seen."""
         missing = max(confirmed, self._found.last) - self._found.committed
         return self.loss(_place(self._found), missing, is_own=True)
 
     def loss(
         self, problem: str, frames: int, *, is_in_file: bool = False, is_own: bool = False
     ) -> Loss:
-        """The log has this problem."""
+        """Return the loss with this problem."""
         commits = 0 if is_in_file else self._found.commits_behind
         return Loss(self._log, problem, frames, commits, self._confirmed_at, is_in_file, is_own)
 
 
 def _place(found: Scan) -> str:
-    """Where a log stops being what was written."""
+    """Return where a log stops being as it was written."""
     if found.salts is None:
         return "is damaged at offset 0, in its header"
     if found.bad:

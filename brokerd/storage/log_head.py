@@ -1,17 +1,18 @@
 """Log head: a small file beside a store that says how far its log was confirmed (REL-39, FD-9).
 
 A log alone cannot tell what it has lost: one that is cut off, replaced or gone looks like a shorter
-one. So after each flush, once the log is synced and before anybody is told, the position that the
-log has reached goes into a record outside it. A start holds the log against the record.
+one. So after each flush, once the log is synced and before anything is confirmed, the position that
+the log has reached goes into a record outside it. A start compares the log with the record.
+
 Reads:  the index of the log, where SQLite keeps the position, over SQLite's own descriptor.
 Calls:  the operating system.
-Never:  leads the log (it is written after the log's sync), opens the index itself (to close it
-        would give up the locks that this process holds there), or decides what a loss means.
+Never:  leads the log (it is written after the log's sync), opens the index itself (closing it would
+        release the locks that this process holds there), or decides what a loss means.
 
-The record names the position and a state. It is synced where the state says that the store's file
-has all of the log: only then may SQLite begin the log anew, so that a crash finds either the log of
-the record, or the one that follows it, or a record that expects neither. At other times a sync with
-each tick is enough: a power cut finds a record that lags at most so far.
+The record has the position and a state. It is synced when the state says that the store's file has
+all of the log: only then may SQLite begin the log anew, so that a crash finds either the log of the
+record, or the one that follows it, or a record that expects neither. At other times a sync with
+each tick is enough: after a power cut the record lags by at most a tick.
 """
 
 import errno
@@ -32,93 +33,95 @@ from brokerd.storage.log_scan import Checksum, checksum
 from brokerd.storage.private_files import open_private, sync
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
-"""When the record was written last is of no use after a power cut, and costs a write of its own."""
+"""Sync that may omit the time of the last write: it is useless after a power cut, and costs a write
+of its own."""
 _INDEX_SIZE: Final = 100
-"""Bytes of the index that are read: its header twice, then how many frames the file has."""
+"""Bytes of the index that are read: its header twice, then the number of folded frames."""
 _HEADER: Final = struct.Struct("=16x2I2I8s")
-"""Of the index's header: last frame, pages of the file, checksum of that frame, salts."""
+"""Fields of the index's header: last frame, pages of the file, checksum of that frame, salts."""
 _HEADER_SIZE: Final = 48
 _SUMMED: Final = 40
-"""Bytes of it that its own checksum covers; that follows them."""
+"""Bytes of the header that its own checksum covers; the checksum follows them."""
 _FOLDED_AT: Final = 96
 
 
 class State(Enum):
-    """What the log holds, as the first eight bytes of the record."""
+    """The content of the log, as the first eight bytes of the record."""
 
     OPEN = b"brkd-opn"
     """Frames that the store's file may not have."""
     FOLDED = b"brkd-fld"
     """Frames all of which the file has: the next commit may begin the log anew."""
     EMPTY = b"brkd-emp"
-    """Nothing; the next commit begins a log whose salts nobody knows yet."""
+    """No frames; the next commit begins a log whose salts are not known yet."""
     CLOSED = b"brkd-cls"
-    """Nothing, and no commit comes before the record says `EMPTY`."""
+    """No frames, and no commit comes before the record says `EMPTY`."""
     FOLDING_LOSS = b"brkd-alf"
     """An administrator has accepted a loss, and what is left of the log is being folded."""
     DROPPING_LOSS = b"brkd-ald"
-    """The same, where the log is none of the store's and is being removed. A start that finds this
-    or the one before is refused: accepting was cut off."""
+    """An administrator has accepted a loss, and the log, which is not the store's, is being
+    removed. A start that finds this or `FOLDING_LOSS` is refused: the acceptance was cut off."""
     ACCEPTED = b"brkd-acc"
-    """As `CLOSED`, after an administrator has gone on with what a damaged log had left."""
+    """As `CLOSED`, after an administrator has accepted what a damaged log had left."""
 
 
 _WITHOUT_LOG: Final = (State.CLOSED, State.ACCEPTED)
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What the file beside a store says."""
+    """The record beside a store."""
 
     state: State
     frames: int = 0
     """The last frame that was confirmed."""
     checksum: Checksum = (0, 0)
-    """Of that frame."""
+    """Checksum of that frame."""
     salts: tuple[int, int] = (0, 0)
-    """Of the log."""
+    """Salts of the log."""
     written_at: Instant = Instant(0)
-    """When it was written last."""
+    """When the record was last written."""
 
     @property
     def expects_no_log(self) -> bool:
-        """Whether a log that is there is none of the store's."""
+        """Whether a log that exists is not the store's."""
         return self.state in _WITHOUT_LOG
 
 
-class UnreadableRecord(ValueError):  # it is a finding, not a fault of this program
-    """The record is not what this program writes."""
+class UnreadableRecord(ValueError):  # a finding, not a fault of this program
+    """The record is not as this program writes it."""
 
 
 def head_path(path: Path) -> Path:
-    """The record of the store at `path`."""
+    """Return the path of the record of the store at `path`."""
     return Path(f"{path}-head")
 
 
 def log_path(path: Path) -> Path:
-    """The log of the store at `path`."""
+    """Return the path of the log of the store at `path`."""
     return Path(f"{path}-wal")
 
 
 def saved_log_path(log: Path, number: int) -> Path:
-    """Where a log that was removed while it was open is saved."""
+    """Return the path at which a log that was removed while it was open is saved."""
     return Path(f"{log}.saved-{number}")
 
 
 def saved_logs(path: Path) -> list[Path]:
-    """The logs of the store at `path` that were saved beside it, oldest first."""
+    """Return the logs of the store at `path` that were saved beside it, oldest first."""
     found = path.parent.glob(f"{glob.escape(log_path(path).name)}.saved-*")
     return sorted(found, key=lambda one: (one.lstat().st_mtime_ns, one.name))
 
 
 def index_path(path: Path) -> Path:
-    """The index of the log of the store at `path`."""
+    """Return the path of the index of the log of the store at `path`."""
     return Path(f"{path}-shm")
 
 
 def read_record(path: Path) -> Record | None:
-    """The record of the store at `path`; None = it has none yet.
+    """Return the record of the store at `path`; None = it has none yet.
 
-    `UnreadableRecord`: it is damaged; `OSError`: it cannot be read."""
+    `UnreadableRecord`: it is damaged; `OSError`: it cannot be read.
+    """
     try:
         with head_path(path).open("rb") as file:
             data, found = file.read(), os.fstat(file.fileno())
@@ -164,7 +167,7 @@ class LogHead:
             raise
 
     def _expect_anything(self, *, is_new: bool) -> None:
-        """Say before the first commit that a log comes, where the record knows of none."""
+        """Write before the first commit that a log is coming, unless the record knows the log."""
         if self._synced[:8] in (State.OPEN.value, State.FOLDED.value) and has_log(self._path):
             return
         self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
@@ -178,30 +181,33 @@ class LogHead:
 
     @property
     def descriptors(self) -> tuple[int, int] | None:
-        """Of the index and of the record, for who advances it without the interpreter.
+        """Descriptors of the index and of the record, for a writer outside the interpreter.
 
-        None = this system does not say which descriptor is the index: the record stays at what it
-        was when the store was opened, which expects any log."""
+        None = this system does not tell which descriptor is the index: the record stays as it was
+        when the store was opened, and expects any log.
+        """
         return None if self._index < 0 else (self._index, self._file)
 
     def advance(self) -> None:
-        """Write down how far the log has got. `OSError`: the record cannot be written.
+        """Record how far the log has got. `OSError`: the record cannot be written.
 
-        To be called after each transaction, before anybody hears of it."""
+        Call this after each transaction, before it is confirmed.
+        """
         if self._index < 0 or self._file < 0:
             return
         data = _record_of(os.pread(self._index, _INDEX_SIZE, 0))
         try:
             self._write(data)
         except OSError as error:
-            # A record that lags expects less; only that the log may be begun anew it has to say.
+            # A record that lags expects less, which is harmless; but it has to say that the log may
+            # be begun anew.
             if data[:8] != State.OPEN.value or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
         if data[:8] != State.OPEN.value:
             self.sync()
 
     def sync(self) -> None:
-        """Make the record durable; nothing is done where it is."""
+        """Sync the record, unless it is synced."""
         if not self.is_synced:
             self._sync()
 
@@ -211,9 +217,10 @@ class LogHead:
         return self._file < 0 or self._read() == self._synced
 
     def close(self, *, is_log_gone: bool = False) -> None:
-        """The connection is closed: say whether a log is left, and give up the record.
+        """Record whether a log is left, after the connection was closed, and close the record.
 
-        `is_log_gone`: somebody else has removed it, so that the record has to stay as it is."""
+        `is_log_gone`: another program has removed the log, so the record has to stay as it is.
+        """
         if self._file < 0:
             return
         with suppress(OSError):  # the record that stays expects no less than there is
@@ -236,7 +243,7 @@ class LogHead:
 
 
 def has_log(path: Path) -> bool:
-    """Whether changes lie beside the file that are not in it."""
+    """Return whether the store has a log with changes that its file may lack."""
     log = log_path(path)
     return log.exists() and log.stat().st_size > 0
 
@@ -244,7 +251,7 @@ def has_log(path: Path) -> bool:
 def write_state(path: Path, state: State) -> None:
     """Write a record that has this state and no position, durably; the store is not open.
 
-    It replaces whatever is there, a damaged record as well, and at no moment is there none.
+    It replaces any record, a damaged one as well, and at no moment is there none.
 
     Raises:
         OSError: it cannot be written.
@@ -262,7 +269,8 @@ def write_state(path: Path, state: State) -> None:
 
 
 def descriptor_of(path: Path) -> int:
-    """The descriptor with which this process has a file open; -1 = it has not, or nobody knows."""
+    """Return this process's descriptor of a file; -1 = it is not open, or that cannot be
+    determined."""
     try:
         found = path.stat()
     except OSError:
@@ -271,7 +279,8 @@ def descriptor_of(path: Path) -> int:
 
 
 def descriptor_of_file(number: tuple[int, int]) -> int:
-    """The same for a file of this device and inode, which may have no path any more."""
+    """Return the descriptor of the file with this device and inode, which may have no path any
+    more."""
     try:
         names = os.listdir("/dev/fd")
     except OSError:
@@ -285,7 +294,7 @@ def descriptor_of_file(number: tuple[int, int]) -> int:
 
 
 def _record_of(index: bytes) -> bytes:
-    """The record for what the index says. The flusher makes the same (`compiled/flusher.c`)."""
+    """Return the record for an index header. The flusher makes the same (`compiled/flusher.c`)."""
     (frames,) = struct.unpack_from("=I", index, 16)
     (folded,) = struct.unpack_from("=I", index, _FOLDED_AT)
     state = State.EMPTY if not frames else State.FOLDED if frames == folded else State.OPEN
@@ -293,6 +302,6 @@ def _record_of(index: bytes) -> bytes:
 
 
 def _nothing() -> bytes:
-    """A header of an index of which nothing is known."""
+    """Return the header of an index of which nothing is known."""
     header = bytes(_SUMMED)
     return header + struct.pack("=2I", *checksum(header, (0, 0), byteorder))

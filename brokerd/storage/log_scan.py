@@ -1,8 +1,9 @@
 """Log scan: what the bytes of a store's write-ahead log hold, and where they are damaged (REL-39).
 
-SQLite ends a log at its first bad frame and says nothing, because after a power cut a bad frame is
-how the last transaction ends. A bad frame before that is damage, and it hides every commit behind
-it. This module tells the two apart.
+SQLite ends a log at its first bad frame without a word, because that is how the last transaction
+ends after a power cut. A bad frame before that is damage, and it hides every commit after it. This
+module tells the two apart.
+
 Reads:  the log it is given, once, a frame at a time.      Calls: nothing.
 Never:  changes anything, or holds more of the log in memory than a frame.
 """
@@ -20,7 +21,7 @@ from brokerd.storage.compiled import library
 HEADER_SIZE: Final = 32
 FRAME_HEADER_SIZE: Final = 24
 _MAGIC: Final = 0x377F0682
-"""Of a log whose checksums read its words with the low byte first; one more: the high byte."""
+"""Magic of a log whose checksums read its words with the low byte first; plus 1: the high byte."""
 _VERSION: Final = 3007000
 _WORDS: Final = struct.Struct(">6I")
 _PAGE_SIZES: Final = frozenset(1 << power for power in range(9, 17))
@@ -31,57 +32,59 @@ Checksum = tuple[int, int]
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a log holds. Frames are counted from 1.
+    """The content of a log. Frames are counted from 1.
 
     A generation is what was written since the log was last begun anew: all of its frames carry the
-    salts of the header, and frames of older generations may lie behind them."""
+    salts of the header, and frames of older generations may lie behind them.
+    """
 
     size: int
     """Bytes of the file."""
     page_size: int
     salts: tuple[int, int] | None
-    """Of the generation; None = the header is not valid, so that SQLite sees no frame at all."""
+    """Salts of the generation; None = the header is not valid, so SQLite sees no frame at all."""
     committed: int = 0
     """The last frame that SQLite recovers: all up to it are valid, and it ends a transaction."""
     commits: int = 0
-    """Transactions up to there."""
+    """Transactions up to `committed`."""
     probed: Checksum | None = None
-    """The checksum of the frame that was asked for; None = that is not recovered."""
+    """The checksum of the frame that was asked for; None = SQLite does not recover that frame."""
     bad: int = 0
     """The first frame that is not valid; 0 = all are."""
     behind: int = 0
     """Frames from the bad one on that carry the salts of the generation."""
     commits_behind: int = 0
-    """Of them, those that end a transaction."""
+    """Frames in `behind` that end a transaction."""
     last: int = 0
-    """The last of them."""
+    """The last frame of `behind`."""
     is_damaged: bool = False
-    """Whether a transaction is cut off that was synced: others were written behind it."""
+    """Whether a synced transaction is cut off: others were written after it."""
 
     def offset_of(self, frame: int) -> int:
-        """Where a frame begins in the file."""
+        """Return where a frame begins in the file."""
         return HEADER_SIZE + (frame - 1) * (FRAME_HEADER_SIZE + self.page_size)
 
 
 class _Frame(NamedTuple):
     page: int
     pages: int
-    """Of the whole file, in a frame that ends a transaction; else 0."""
+    """Pages of the whole file, in a frame that ends a transaction; otherwise 0."""
     salts: tuple[int, int]
     checksum: Checksum
     data: bytes
 
     def continues(self, before: Checksum, orders: Sequence[str]) -> bool:
-        """Whether its checksum is the one that follows `before`, with either order of bytes."""
+        """Return whether the frame's checksum continues `before`, in one of these byte orders."""
         return self.page != 0 and any(
             checksum(self.data, before, order) == self.checksum for order in orders
         )
 
 
 def scan(log: BinaryIO, *, page_size: int, probe: int = 0) -> Scan:
-    """Read a log of a store with pages of that size from its beginning.
+    """Scan a log from its beginning, of a store with pages of this size.
 
-    `probe`: a frame whose checksum is wanted. `OSError`: the log cannot be read."""
+    `probe`: a frame whose checksum is wanted. `OSError`: the log cannot be read.
+    """
     head = log.read(HEADER_SIZE)
     if len(head) < HEADER_SIZE:
         return Scan(len(head), page_size, None)
@@ -96,7 +99,7 @@ def scan(log: BinaryIO, *, page_size: int, probe: int = 0) -> Scan:
 
 
 def _scan_without_header(log: BinaryIO, page_size: int) -> Scan:
-    """Nothing of it is recovered; are there frames that belong together?"""
+    """Scan a log of which SQLite recovers nothing for frames that belong together."""
     scanner = _Scanner(log, page_size, ("little", "big"), None)
     for frame in iter(scanner.read, None):
         scanner.pass_over(frame)
@@ -121,11 +124,11 @@ class _Scanner:
         self._probed: Checksum | None = None
         self._bad = self._behind = self._commits_behind = self._last = 0
         self._chain: Checksum | None = None
-        """The stored checksum of the frame before, where that is of the generation."""
+        """The stored checksum of the frame before; None = that frame is not of the generation."""
         self._is_after_commit = self._is_damaged = False
 
     def read(self) -> _Frame | None:
-        """The next frame; None = there is no whole one."""
+        """Return the next frame; None = there is no whole one."""
         data = self._log.read(FRAME_HEADER_SIZE + self._page_size)
         self._size += len(data)
         if len(data) < FRAME_HEADER_SIZE + self._page_size:
@@ -136,7 +139,7 @@ class _Scanner:
         return _Frame(page, pages, (rest[0], rest[1]), (rest[2], rest[3]), covered)
 
     def run(self, start: Checksum, probe: int) -> Scan:
-        """The valid frames, then what lies behind them."""
+        """Scan the valid frames, then what lies after them."""
         running, probed = start, None
         while (frame := self.read()) is not None:
             if frame.salts != self._salts or not frame.continues(running, self._orders):
@@ -155,10 +158,11 @@ class _Scanner:
         return self.result()
 
     def pass_over(self, frame: _Frame) -> None:
-        """A frame from the first bad one on.
+        """Count a frame, from the first bad one on.
 
-        One that continues the checksum stored in the frame before it was written behind that: so
-        if the one before ended a transaction, that had been synced by then."""
+        A frame that continues the checksum stored in the frame before it was written after that
+        one: if the one before ended a transaction, that transaction had been synced by then.
+        """
         if self._generation is None:
             self._generation = frame.salts
         if frame.salts != self._generation:
@@ -172,7 +176,7 @@ class _Scanner:
         self._chain, self._is_after_commit = frame.checksum, frame.pages != 0
 
     def result(self) -> Scan:
-        """What has been seen."""
+        """Return what the scan has found."""
         return Scan(
             size=self._size,
             page_size=self._page_size,
@@ -189,7 +193,7 @@ class _Scanner:
 
 
 def checksum(data: bytes, start: Checksum, order: str) -> Checksum:
-    """SQLite's checksum of a multiple of eight bytes, continued from `start`."""
+    """Return SQLite's checksum of a multiple of eight bytes, continued from `start`."""
     if library.BUILT is not None:
         compiled: Checksum = library.BUILT.log_checksum(data, *start, order == "big")
         return compiled

@@ -1,10 +1,10 @@
-"""Accepting a loss: an administrator goes on with what a damaged log has left (REL-39, FD-9).
+"""Loss acceptance: an administrator goes on with what a damaged log has left (REL-39, FD-9).
 
 Reads:  the store, its log and the record of its head.      Calls: SQLite.
 Never:  runs beside a daemon, removes the only copy of a log, or is called by the daemon itself.
-Fails:  at whatever moment it is stopped, the loss is still told, and it can be done again: the
-        record says first that it was begun, and last that it is done. In between nothing else
-        writes to it.
+Fails:  at any moment, and can then be repeated; the loss is still reported, since the record says
+        first that the acceptance has begun, and last that it is done. In between nothing else
+        writes to the record.
 """
 
 import os
@@ -28,32 +28,32 @@ from brokerd.storage.writers import fold_and_cut
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """What the file `<store>-loss` remembers of a loss that was accepted (REL-40)."""
+    """The content of `<store>-loss`: a loss that was accepted (REL-40)."""
 
     accepted_at: Instant
     loss: str
-    """What was missing, in a sentence."""
+    """The missing changes, in a sentence."""
     kept: str | None
     """Path of the copy of the damaged log; None = there was no log."""
     incarnation: bytes
-    """Of the store since then: another one has not suffered this loss."""
+    """Incarnation of the store since then: a store with another one has not suffered this loss."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """What was done."""
+    """The result of an acceptance."""
 
     loss: Loss
     kept: Path | None
-    """The copy of the damaged log; None = there was none."""
+    """The copy of the damaged log; None = there was no log."""
     problems: list[str]
-    """What SQLite finds wrong with the pages of the store as it is now."""
+    """Faults that SQLite finds in the pages of the store as it is now."""
 
 
 def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
     """Let the store at `path` be opened with what is left of it; None = nothing is missing.
 
-    The log is copied beside itself first. What SQLite recovers of it is folded into the file, and
-    the store begins a new history, which peers can tell from the one before (REL-15).
+    The log is first copied to a file beside it. What SQLite recovers of it is folded into the file,
+    and the store begins a new history, which peers can tell from the one before (REL-15).
 
     Raises:
         StoreLocked: a process has the store open, or reads it.
@@ -72,6 +72,8 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         _refuse_saved(path, loss)
         kept = _keep(log_path(path))
         if not loss.is_in_file:
+            # The record comes first: whatever happens to the log from here on, a start is refused
+            # until the last step, which writes the record again.
             _begin(path, loss)
         if not loss.is_recovered_in_part:
             log_path(path).unlink(missing_ok=True)
@@ -96,13 +98,15 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
 
 
 def loss_path(path: Path) -> Path:
-    """Where a loss of the store at `path` that was accepted is remembered."""
+    """Return the path of the file that records an accepted loss of the store at `path`."""
     return Path(f"{path}-loss")
 
 
 def accepted_loss(path: Path, incarnation: Incarnation) -> AcceptedLoss | None:
-    """The loss that was accepted last for the store at `path`, which has this incarnation; None
-    where there is none, or an operator has removed the file that remembers it (REL-40)."""
+    """Return the loss accepted last for the store at `path`, which has this incarnation.
+
+    None: there is none, or an operator has removed the file that records it (REL-40).
+    """
     try:
         found = msgspec.json.decode(loss_path(path).read_bytes(), type=AcceptedLoss)
     except (OSError, msgspec.DecodeError):
@@ -122,7 +126,7 @@ def _remember(path: Path, accepted: AcceptedLoss) -> None:
 
 
 def _refuse_saved(path: Path, loss: Loss) -> None:
-    """A saved log does not fit the store any more once the loss is accepted."""
+    """Raise `StoreDamaged` if logs were saved: they do not fit the store after the acceptance."""
     if loss.saved:
         raise StoreDamaged(
             f"{path}: the loss is not accepted: {loss.show()}",
@@ -132,13 +136,13 @@ def _refuse_saved(path: Path, loss: Loss) -> None:
 
 
 def _begin(path: Path, loss: Loss) -> None:
-    """From here on a start is refused until all is done, whatever becomes of the log."""
+    """Record the beginning: a start is refused until all is done, whatever becomes of the log."""
     is_folded = loss.is_recovered_in_part
     write_state(path, State.FOLDING_LOSS if is_folded else State.DROPPING_LOSS)
 
 
 def _failure(path: Path, error: OSError | sqlite3.Error) -> BrokerError:
-    """What to say where it could not be done to the end."""
+    """Return the error for an acceptance that could not be completed."""
     if is_full(error):
         return StoreFull(
             f"{path}: the loss is not accepted yet: the disk has no room left",
@@ -151,7 +155,7 @@ def _failure(path: Path, error: OSError | sqlite3.Error) -> BrokerError:
 
 
 def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
-    """Fold in what is left, and close; what SQLite finds wrong with the file then."""
+    """Fold in what is left, and close; return what SQLite then finds wrong with the file."""
     with closing(connect_without_record(path)) as connection:
         if not loss.is_in_file:
             files.refuse_code(connection, path)
@@ -162,7 +166,7 @@ def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
 
 
 def _keep(log: Path) -> Path | None:
-    """Copy a log beside itself, durably."""
+    """Copy a log to a file beside it, durably; None = there is no log."""
     if not log.exists():
         return None
     data = log.read_bytes()

@@ -1,7 +1,7 @@
-"""Pages of messages: so many rows, and no further one once their bodies are so large.
+"""Pages of messages: bounded by a number of rows and by the size of their bodies.
 
 Reads:  nothing by itself.      Calls: the reader it is given.
-Never:  hands out a body that is not the one written (REL-6), or loads one past the limit.
+Never:  returns a body that is not as it was written (REL-6), or loads one past the limit.
 """
 
 import operator
@@ -40,11 +40,11 @@ class Page(NamedTuple, Generic[T]):
 
     rows: list[T]
     damaged: list[T]
-    """Rows whose body is not the one written, or that have no endpoint (REL-6, BI-D3)."""
+    """Rows whose body is not as it was written, or that have no endpoint (REL-6, BI-D3)."""
     end: tuple[int, int] | None
-    """Number and sequence of the last row that was there, whatever it was; None = nothing was."""
+    """Number and sequence of the last row that was read, in any state; None = there was none."""
     may_go_on: bool = True
-    """Whether it ends at its limits, so that there may be more behind it."""
+    """Whether the page ends at its limits, so that more may follow."""
 
 
 def bounded(
@@ -55,14 +55,16 @@ def bounded(
     *,
     instead: Mapping[str, int] | None = None,
 ) -> PageOf:
-    """A page of the table, for `fetch`; values `limit` and `max_bytes`.
+    """Return the statement for a page of the table, for `fetch`; values `limit` and `max_bytes`.
 
-    `instead`: columns of which this value is read, whatever a row has. No body is read past the
-    limit, and none is sorted. The first comes however large it is."""
+    `instead`: columns for which this value is returned, whatever a row has. No body is read past
+    the limit, and none is sorted. The first row comes however large it is.
+    """
     (key,) = table.primary_key.columns
     given = instead or {}
     size = bodies.size_of(table, owner).label("size")
-    # A damaged row may have anything anywhere: each value is what its column says, or nothing fits.
+    # A damaged row may have any value anywhere: each is cast to the type of its column, so that it
+    # can be decoded.
     columns = [
         literal_column(str(given[column.name])).label(column.name)
         if column.name in given
@@ -90,7 +92,8 @@ def bounded(
     )
     if list(order) != [key]:
         return PageOf(page.add_columns(literal_column("0")), _packed(page), _unpack)
-    # In the order of the table itself nothing is to be sorted: who reads can stop where it is full.
+    # In the order of the table itself nothing has to be sorted: the reader can stop when the page
+    # is full.
     rows = (
         select(*columns, size)
         .select_from(table.outerjoin(endpoints, of_row))
@@ -106,17 +109,18 @@ def _is_cast(column: Column[Any]) -> bool:
 
 
 def _packed(rows: Select[Any]) -> Select[Any]:
-    """All rows as one, because the driver lets go of the interpreter lock for each row of a result,
-    and a busy loop gives it back half a millisecond later: a hundred messages would take 50 ms.
+    """Return a statement for all rows as one.
 
-    So SQLite puts the numbers and names together as JSON, and the binary values, one after the
-    other, as one."""
+    The driver releases the interpreter lock for each row of a result, and a busy loop gives it back
+    half a millisecond later: a hundred messages would take 50 ms. So SQLite joins the numbers and
+    names as JSON, and the binary values, one after the other, as one value.
+    """
     page = rows.subquery("page")
     binary = [column for column in page.c if isinstance(column.type, LargeBinary)]
     plain = [column for column in page.c if not isinstance(column.type, LargeBinary)]
     assert [column.name for column in binary] == _BINARY
     assert [column.name for column in plain][-1] == "is_initiator"
-    # CAST takes bytes for text and text for bytes as they are, zeros included.
+    # CAST keeps the bytes as they are, between binary and text, zeros included.
     nothing: ColumnElement[str] = literal_column("''")
     joined = [func.coalesce(cast(column, Text), nothing) for column in binary]
     sizes = [func.length(column) for column in binary]
@@ -156,11 +160,12 @@ async def fetch(
     ended: Callable[[], Set[EndpointKey]] = frozenset,
     aside: bool = False,
 ) -> Page[T]:
-    """Run a statement of `bounded`, and set apart what is damaged.
+    """Run a statement of `bounded`, and separate the damaged rows.
 
-    `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that are
-    as good as deleted. `ended`: endpoints all of whose rows are. `aside`: on another connection
-    than the one that receives wait for."""
+    `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that count
+    as deleted. `ended`: returns the endpoints all of whose rows do. `aside`: use another connection
+    than the one that receives wait for.
+    """
     over = ended()
     if aside:
         (packed,) = await reader.rows(statement.packed, values)
@@ -169,10 +174,13 @@ async def fetch(
         read = await reader.page(statement, values)
     outgoing = owner is Owner.OUTGOING
     sequence_at = 2 if outgoing else 3
+    # `end` is taken before rows are left out: the next page begins after the last row that was
+    # read, or skipped rows would be read again and again.
     end = (read[-1][0], read[-1][sequence_at]) if read else None
     may_go_on = _is_full(read, values)
     read = [row for row in read if row[0] not in skip]
-    if over := over | ended():  # those that were over when it was read, and may not be there now
+    # Endpoints that had ended before the read may no longer be listed now.
+    if over := over | ended():
         read = [row for row in read if row[2] not in over]
     rows = [make(row[:-2]) for row in read]
     damaged: list[T] = []
@@ -190,6 +198,9 @@ async def fetch(
             gone.append(at)
     for at, whose in large:
         message = rows[at]
+        # The body is read by another job than the page: its message may have been received, or its
+        # body swept, in between. Such a message (`GONE`, or in `skip` by now) is left out, not
+        # damaged.
         found = await reader.job(partial(bodies.read, owner=owner, number=message[0]))
         whole = _whole(message, whose, found)
         if whole is not None and message[0] not in skip:
@@ -204,7 +215,8 @@ async def fetch(
 
 
 def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
-    """Whether a page may end there because of its limits; of a body in pieces nobody knows."""
+    """Return whether the page may have ended at its limits; bodies in pieces count as reaching
+    them."""
     if len(read) >= values["limit"]:
         return True
     most = int(values["max_bytes"])
@@ -216,7 +228,7 @@ def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
 def _whole(
     message: T, whose: tuple[ConversationId, bool, int], found: bodies.Body | bodies.Missing
 ) -> T | None:
-    """The message with its body, if that is the one that was written (REL-6)."""
+    """Return the message with its body; None if that is not as it was written (REL-6)."""
     if isinstance(found, bodies.Missing):
         return None
     if not is_large_sound(whose, found.key, len(found.data), message.body_hash):

@@ -1,9 +1,9 @@
 """Places: whether the files of an open store are still where they were opened (FD-9).
 
 Reads:  which file is at each path.      Calls: the operating system.
-Never:  puts anything back: what is in the place of a file may be somebody's.
-Fails:  with the fault that stops the daemon. A log that is removed is still open here, so it is
-        saved beside its place first, for whoever puts it back.
+Never:  puts anything back: the file now at a path may be somebody else's.
+Fails:  with the fault that stops the daemon. A removed log is still open here, so it is first saved
+        beside its place, for an administrator to put back.
 """
 
 import os
@@ -25,11 +25,11 @@ _PIECE: Final = 1 << 20
 """Bytes that are copied at a time."""
 
 FileNumber = tuple[int, int]
-"""Device and inode: which file it is, whatever it is called."""
+"""Device and inode, which identify a file under any name."""
 
 
 def file_at(path: Path) -> FileNumber | None:
-    """Which file is at a path; None = none. `OSError`: nobody can tell."""
+    """Return which file is at a path; None = none. `OSError`: that cannot be determined."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -38,7 +38,7 @@ def file_at(path: Path) -> FileNumber | None:
 
 
 class FilesInPlace:
-    """The three files of a store that is open: its own, its log, and the log's index."""
+    """The three files of an open store: its own, its log, and the log's index."""
 
     def __init__(self, path: Path) -> None:
         """Note which files they are; a connection has them open."""
@@ -47,7 +47,7 @@ class FilesInPlace:
         self._fault: StoreFault | None = None
 
     def fault(self) -> StoreFault | None:
-        """What to stop with where one of them was moved, replaced or removed; None = none was."""
+        """Return the fault to stop with; None = no file was moved, replaced or removed."""
         if self._fault is None:
             for path, number in self._found.items():
                 with suppress(OSError):
@@ -58,9 +58,11 @@ class FilesInPlace:
 
     @property
     def log_fault(self) -> StoreFault | None:
-        """The same, for the log and its index alone.
+        """The fault for the log and its index alone; None = both are in place.
 
-        SQLite may fold the log into a file that was moved: that is the one it belongs to."""
+        If the store's own file was moved, SQLite may still fold the log: it writes to the moved
+        file, to which the log belongs.
+        """
         fault = self.fault()
         with suppress(OSError):
             if file_at(log_path(self._path)) != self._found[log_path(self._path)]:
@@ -86,21 +88,22 @@ class FilesInPlace:
 
 
 def place_of(connection: sqlite3.Connection) -> FilesInPlace | None:
-    """Where the files of a connection that writes are."""
+    """Return the identities of a writing connection's files; None if they are not known."""
     return getattr(connection, "place", None)
 
 
 def refuse_moved_log(connection: sqlite3.Connection) -> None:
-    """`StoreFault` if the log is not in its place: nothing may be folded then."""
+    """Raise `StoreFault` if the log is not in its place: nothing may be folded then."""
     place = place_of(connection)
     if place is not None and (fault := place.log_fault) is not None:
         raise fault
 
 
 def _save(log: Path, number: FileNumber) -> Path | None:
-    """Copy a log that this process still has open beside its place; None = that did not work.
+    """Copy a log that this process still has open to a file beside its place; None = that failed.
 
-    SQLite's own descriptor is read: no lock depends on the log."""
+    SQLite's own descriptor is read: no lock depends on the log.
+    """
     source = descriptor_of_file(number)
     if source < 0:
         return None

@@ -1,13 +1,13 @@
-"""Private files: what an instance keeps on disk is its user's, and is reached by one name (SX-24).
+"""Private files: an instance's files belong to its user and have one name each (SX-24).
 
 Reads:  owners, modes, kinds and link counts.      Calls: the file system.
 Never:  follows a symbolic link to a file, or changes what it did not make.
 Fails:  `UnsafeFile` names the path, what is wrong with it, and the command that mends it.
 
-`survey` has the one list of what is looked at: before a start, by a running daemon, and by
-`config check`. Links are refused because they alias: what is written to a linked name lands in
-somebody else's file, and SQLite keeps the log of a linked store beside the file it leads to, where
-nobody else looks for it.
+`survey` has the one list of checks: before a start, by a running daemon, and by `config check`.
+Links are refused because they alias: what is written to a linked name goes to somebody else's file,
+and SQLite keeps the log of a linked store beside the file it leads to, where nobody else looks for
+it.
 """
 
 import errno
@@ -21,13 +21,13 @@ from brokerd.errors import UnsafeFile
 from brokerd.telemetry.status import FileProblem
 
 RESERVE: Final = "reserve"
-"""Name of the file that holds room back (REL-26)."""
+"""Name of the file that holds room in reserve (REL-26)."""
 STORE_FILES: Final = ("", "-wal", "-shm", "-head", "-loss", ".lock")
-"""What the names of the files of one store add to its path."""
+"""Suffixes to a store's path that give the names of its files."""
 _LOOKED_AT: Final = ("*.db*", RESERVE)
-"""In a directory of stores: the stores, and whatever lies beside one under its name."""
+"""Names checked in a directory of stores: stores, and whatever lies beside one under its name."""
 _SECRETS: Final = ("*.key", "*.pem")
-"""There as well: what nobody else may read (SX-6)."""
+"""Names of files there that nobody else may read (SX-6)."""
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_DIRECTORY: Final = 0o700
 _PARENT: Final = 0o755
@@ -38,11 +38,12 @@ _OTHERS_READ: Final = stat.S_IRGRP | stat.S_IROTH
 def survey(
     directories: Iterable[Path], *, socket: Path | None = None, user: int | None = None
 ) -> Iterator[FileProblem]:
-    """Everything about the files of an instance that is not as it should be.
+    """Yield every problem with the files of an instance.
 
     `directories`: those of stores; they, unlike what is in them, may be symbolic links. `socket`:
-    the socket where clients connect. `user`: whose all of it should be, beside root's; None = the
-    user of this process. What does not exist, or cannot be looked at, is left out."""
+    the socket where clients connect. `user`: the user who, besides root, may own all of it; None =
+    the user of this process. What does not exist, or cannot be inspected, is left out.
+    """
     user = os.geteuid() if user is None else user
     for directory in directories:
         yield from _about_directory(directory, user)
@@ -68,8 +69,11 @@ def refuse_unsafe(store: Path, *, user: int | None = None) -> None:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Whose a directory is; None if it is not there. Who looks at the files of a daemon that is not
-    running may be root, or somebody else than its user."""
+    """Return the owner of a directory; None if it does not exist.
+
+    A program that inspects the files of a daemon that is not running may be run by root, or by
+    another user than the daemon's.
+    """
     try:
         return directory.stat().st_uid
     except OSError:
@@ -77,22 +81,24 @@ def owner_of(directory: Path) -> int | None:
 
 
 def other_user_of(directory: Path) -> int | None:
-    """Whose a directory is, where that is another user than the one of this process and neither is
-    root; else None. What such a user's files are like cannot be told from here."""
+    """Return the owner of a directory if that is another user than ours, and neither is root.
+
+    None: otherwise. What the files of such a user are like cannot be determined from here.
+    """
     owner, own = owner_of(directory), os.geteuid()
     return None if owner in (None, 0, own) or own == 0 else owner
 
 
 def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
-    """Open a regular file, and no link to one; the descriptor.
+    """Open a regular file, and no link to one; return the descriptor.
 
-    `writable`: it is to be our own as well, by one name, and nobody else's to write to. `create`:
-    make it if it is not there, with mode 0600 whatever the umask. Nothing has been written, cut off
-    or locked when this returns.
+    `writable`: the file must also be our own, have one name, and be writable to nobody else.
+    `create`: make it if it does not exist, with mode 0600 whatever the umask. Nothing has been
+    written, truncated or locked when this returns.
 
     Raises:
         UnsafeFile: it is not as it should be.
-        OSError: it cannot be opened, or is not there.
+        OSError: it cannot be opened, or does not exist.
     """
     flags = os.O_RDWR if writable else os.O_RDONLY
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in its place must not block
@@ -119,13 +125,15 @@ def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file with mode 0600, whatever the umask. `FileExistsError`: there is one."""
+    """Make an empty file with mode 0600, whatever the umask. `FileExistsError`: it exists."""
     os.close(_create(path, os.O_RDWR | os.O_CLOEXEC))
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory with mode 0700 and its missing parents with 0755 at most, whatever the
-    umask; one that exists stays as it is."""
+    """Make a directory with mode 0700, and its missing parents with 0755 at most.
+
+    The umask does not matter. A directory that exists stays as it is.
+    """
     for parent in reversed(path.parents):
         if not parent.exists():
             parent.mkdir(mode=_PARENT, exist_ok=True)
@@ -153,7 +161,7 @@ def _create(path: Path, flags: int) -> int:
     return descriptor
 
 
-# What is wrong with one of them: the problem, and what mends it.
+# The problem with a file, and the command that mends it.
 
 _Wrong = tuple[str, str]
 _HARD_LINK_MEND: Final = "stop the daemon, then copy it to another name, and move the copy over"
@@ -167,13 +175,16 @@ _LINK: Final[_Wrong] = (
 def _about_directory(
     path: Path, user: int, *, sticky_will_do: bool = False
 ) -> Iterator[FileProblem]:
-    """`sticky_will_do`: others may make files in it as long as they cannot replace ours."""
+    """Yield the problem with a directory.
+
+    `sticky_will_do`: others may make files in it as long as they cannot replace ours.
+    """
     try:
         found = path.stat()
     except OSError:
         return
     if not stat.S_ISDIR(found.st_mode):
-        return  # told by the preflight
+        return  # reported by the preflight
     wrong = owner_or_mode_problem(found, user, around=found)
     is_sticky = bool(found.st_mode & stat.S_ISVTX) and found.st_uid in (0, user)
     if wrong is not None and not (sticky_will_do and is_sticky):
@@ -194,7 +205,7 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
 
 
 def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
-    """Why a file must not be used; None = it may. `around`: its directory."""
+    """Return why a file must not be used; None = it may. `around`: its directory."""
     if (wrong := _wrong_kind(found)) is not None:
         return wrong
     if found.st_nlink != 1:
@@ -212,13 +223,16 @@ def _wrong_kind(found: os.stat_result) -> _Wrong | None:
 def owner_or_mode_problem(
     found: os.stat_result, user: int, *, around: os.stat_result
 ) -> tuple[str, str] | None:
-    """Why others than a user may write to a file or directory, or replace what is in it, and the
-    command that mends it, before its path; None if nobody but root may. `around`: the directory."""
+    """Return why others than a user may write to a path, and the command that mends it.
+
+    The path is appended to the command. None: nobody but the user and root may write to it.
+    `around`: its directory.
+    """
     owner = found.st_uid
     if owner not in (0, user):
         mend = f"chown {user}"
         if user == 0 and around.st_uid == owner:
-            # Root runs this beside the daemon of another user, whom root's files would keep out.
+            # Root runs this beside the daemon of another user, who could not open root's files.
             mend = f"run this as user {owner} (sudo -u '#{owner}' ...), who owns"
         return f"belongs to user {owner}, not to {user}", mend
     if found.st_mode & _OTHERS_WRITE:
@@ -227,7 +241,7 @@ def owner_or_mode_problem(
 
 
 def _lets_in(directory: os.stat_result, found: os.stat_result) -> bool:
-    """Whether whoever may read a file can get at it through its directory."""
+    """Return whether users who may read a file can get at it through its directory."""
     by_group = found.st_mode & stat.S_IRGRP and directory.st_mode & stat.S_IXGRP
     by_all = found.st_mode & stat.S_IROTH and directory.st_mode & stat.S_IXOTH
     return bool(by_group or by_all)

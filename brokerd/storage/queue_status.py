@@ -1,4 +1,4 @@
-"""Columns of a queue about poison messages, and about why it is on or off (PSN-14, PBT-1). PURE.
+"""Queue status: columns about poison messages, and why a queue is on or off (PSN-14, PBT-1). PURE.
 
 Reads:  a row as a map.      Calls: nothing.      Never: touches the store; `catalog.py` does.
 """
@@ -22,7 +22,7 @@ class _Detail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def poison_values(queue: Queue) -> dict[str, object]:
-    """The columns, in the order of the table; what is the default is NULL."""
+    """Return the columns, in the order of the table; defaults are NULL."""
     status, usual = queue.status, Poison()
     values: dict[str, object] = {}
     for name in _FIELDS:
@@ -36,7 +36,7 @@ def poison_values(queue: Queue) -> dict[str, object]:
 
 
 def poison_of(row: Mapping[str, Any]) -> Poison:
-    """How the queue of a row deals with poison messages."""
+    """Return how the queue of a row handles poison messages."""
     given = {name: row[f"poison_{name}"] for name in _FIELDS if row[f"poison_{name}"] is not None}
     if "mode" in given:
         given["mode"] = PoisonMode(given["mode"])
@@ -44,7 +44,7 @@ def poison_of(row: Mapping[str, Any]) -> Poison:
 
 
 def status_of(row: Mapping[str, Any]) -> QueueStatus | None:
-    """Why it is on or off; None = nobody has switched it."""
+    """Return why the queue is on or off; None = it was never switched."""
     if row["status_reason"] is None:
         return None
     detail = msgspec.json.decode(row["status_detail"] or "{}", type=_Detail)

@@ -1,7 +1,7 @@
-"""Messages waiting for local services, and pieces of unfinished ones: statements, row mapping.
+"""Messages waiting for local services, and pieces of incomplete ones: statements, row mapping.
 
 Reads:  queue_messages, shelves, bodies, body_pieces.      Calls: the reader it is given.
-Never:  decides what may be received; that is the broker's.
+Never:  decides what may be received; the broker does.
 """
 
 import json
@@ -45,12 +45,12 @@ from brokerd.storage.tables import endpoint_progress as progress
 
 
 class Skip(NamedTuple):
-    """What is as good as deleted."""
+    """Messages that count as deleted."""
 
     noted: Callable[[int], Set[int]]
-    """Messages of a place."""
+    """Queuing orders of such messages at a place."""
     ended: Callable[[], Set[EndpointKey]]
-    """Endpoints, with all their messages."""
+    """Endpoints all of whose messages count as deleted."""
 
 
 _inserts = {place: Inserts(table) for place, table in messages_at.items()}
@@ -61,7 +61,7 @@ _deletes_of = {
 
 
 def remove_of(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
-    """Remove the messages of endpoints that are found by index; `taken`: shelves that have some."""
+    """Delete the messages of endpoints that are found by index; `taken`: shelves that have some."""
     if keys:
         for place in (NO_SHELF, *taken):
             _deletes_of[place].add(script, keys)
@@ -74,7 +74,7 @@ def write(script: Script, enqueued: Sequence[QueueRow]) -> None:
 
 
 def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
-    """Messages by the number of their place, in their order; 0 = within a window."""
+    """Group messages by the number of their place, in their order; 0 = within a window."""
     if len(enqueued) == 1:
         return {enqueued[0][6]: enqueued}
     places = {row[6] for row in enqueued}
@@ -87,7 +87,7 @@ def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
 
 
 def empty_shelves(numbers: Sequence[int], connection: Connection) -> list[int]:
-    """Those of the shelves that have no row."""
+    """Return the shelves, of those given, that have no row."""
     looks = [(number, f"SELECT 1 FROM {table_at(number)} LIMIT 1") for number in numbers]  # noqa: S608
     return [number for number, look in looks if connection.execute(look).fetchone() is None]
 
@@ -95,7 +95,7 @@ def empty_shelves(numbers: Sequence[int], connection: Connection) -> list[int]:
 def replace_body(
     connection: Connection, order: int, body: bytes | None, stored: bytes | None
 ) -> None:
-    """Give a message another body and its hash; a transaction of its own (PBT-3)."""
+    """Replace the body and the hash of a message, in a transaction of its own (PBT-3)."""
     script = Script()
     for table in messages_at.values():
         script.add(
@@ -108,7 +108,7 @@ def replace_body(
 
 
 class _Statements(NamedTuple):
-    """What is read of one place."""
+    """The statements that read one place."""
 
     page: PageOf
     page_of: PageOf
@@ -118,16 +118,16 @@ class _Statements(NamedTuple):
 
 
 SPAN: Final = 20_000
-"""Messages of all queues in one place that one read of `browse` looks through."""
+"""Messages of all queues in one place that one read of `browse` scans."""
 FEW: Final = 500
 """Messages of an endpoint up to which they are counted one by one."""
 _FEW_TOGETHER: Final = 2000
-"""The same of all endpoints that one read counts."""
+"""Messages of all endpoints up to which one read counts them one by one."""
 
 
 @cache
 def statements(place: int) -> _Statements:
-    """The statements for a place, made when it is first read."""
+    """Return the statements for a place, made when it is first read."""
     table = messages_at[place]
     order = table.c.queuing_order
     # The condition is that of the partial indexes, word for word, or SQLite does not use them.
@@ -174,8 +174,8 @@ def statements(place: int) -> _Statements:
         order > bindparam("after"),
         order < bindparam("before"),
     )
-    # Many are counted where they are: what is no application message has a sequence below 0, but
-    # for EndDialog, which is the last of the others.
+    # SQLite counts many messages itself: system messages have a sequence below 0, except EndDialog,
+    # which is the last of the rest, so the type of the last one shows whether it is among them.
     many = (
         select(
             func.count().label("count"),
@@ -249,7 +249,7 @@ async def page(
     max_bytes: int,
     skip: Skip,
 ) -> Page[QueueRow]:
-    """Messages of one priority found by index, by queuing order."""
+    """Return messages of one priority found by index, by queuing order."""
     values = {
         "queue": queue,
         "priority": priority,
@@ -275,7 +275,7 @@ async def page_of(
     places: Places,
     skip: Skip,
 ) -> Page[QueueRow]:
-    """Messages of an endpoint found by index, by sequence, then queuing order."""
+    """Return messages of an endpoint found by index, by sequence, then queuing order."""
     order, sequence = after or BEFORE_ALL
     values = {
         "key": key,
@@ -315,10 +315,11 @@ def _fetch(
 
 
 def _below(before: int, page: Page[QueueRow]) -> Page[QueueRow]:
-    """What of a page was there when its places were known.
+    """Keep the messages of a page that existed when its places were listed.
 
-    Places are read one after the other. What came since may lie on a shelf that was not among them,
-    while what came still later lies on one that was: with it, a message would be passed over."""
+    Places are read one after the other. A newer message may lie on a shelf that was not listed,
+    while a still newer one lies on a shelf that was: returning the latter would skip the former.
+    """
     if page.end is None or page.end[0] < before:
         return page
     rows = [row for row in page.rows if row.queuing_order < before]
@@ -335,13 +336,17 @@ async def _of_all(
     *,
     by: Callable[[tuple[int, int]], Any],
 ) -> Page[QueueRow]:
-    """One page of several places, the lowest of which comes first.
+    """Read one page from several places, the place with the lowest orders first.
 
-    What a place has behind the end of its page may come before what another one has: nothing is
-    taken behind the lowest of such ends. Most often the first place that has any fills the page."""
+    Rows that a place has after the end of its page may precede rows of another place: nothing is
+    returned after the lowest of these ends. Mostly the first place that has any rows fills the
+    page.
+    """
     found: list[Page[QueueRow]] = []
     most: tuple[int, int] | None = None
     for place in places:
+        # Skip places whose rows all come after the end found so far. By sequence, only the first
+        # place has sequences below 0, so an end below 0 precedes everything on shelves.
         if most is not None and (place.first > most[0] or (by is _by_sequence and most[1] < 0)):
             break
         page = await read(place.number)
@@ -363,7 +368,7 @@ def _merged(
     *,
     by: Callable[[tuple[int, int]], Any],
 ) -> Page[QueueRow]:
-    """The rows of all pages in their order, up to a place and to the limits of one page."""
+    """Merge the rows of all pages in order, up to `most` and to the limits of one page."""
     end = most or max([page.end for page in pages if page.end is not None], key=by)
     last, until = end, by(end)
     rows = [
@@ -374,6 +379,7 @@ def _merged(
     ]
     kept: tuple[list[QueueRow], list[QueueRow]] = [], []
     size = 0
+    # The first row is returned however large it is, or a page could be empty for ever.
     for at, (place, is_damaged, row) in enumerate(sorted(rows, key=itemgetter(0))):
         if place > until:
             break
@@ -403,9 +409,10 @@ async def browse(
     places: Places,
     skip: Skip,
 ) -> Page[QueueRow]:
-    """Messages of a queue by queuing order, of the next `SPAN` of all queues.
+    """Return messages of a queue by queuing order, among the next `SPAN` messages of all queues.
 
-    Where it ends, the next one goes on; None = there are no further messages in any queue."""
+    The next page continues at `end`; None = there are no further messages in any queue.
+    """
     until = await _until(reader, places.each, after)
     if until is None or places.before <= after + 1:
         return Page([], [], None)
@@ -426,7 +433,7 @@ async def browse(
 
 
 async def _until(reader: Reader, places: Sequence[Place], after: int) -> int | None:
-    """The queuing order up to which all places are looked through."""
+    """Return the queuing order up to which all places are scanned; None = no place has more."""
     whole: list[int] = []
     more: list[int] = []
     for place in places:
@@ -442,20 +449,20 @@ async def _until(reader: Reader, places: Sequence[Place], after: int) -> int | N
 async def incomplete(
     reader: Reader, queue: str, limit: int, after: EndpointKey
 ) -> list[tuple[EndpointKey, int]]:
-    """Endpoint and sequence of messages of which a fragment is missing (status 2)."""
+    """Return endpoint and sequence of messages of which a fragment is missing (status 2)."""
     rows = await reader.rows(INCOMPLETE, {"queue": queue, "limit": limit, "after": after})
     return [(EndpointKey(row[0]), row[1]) for row in rows]
 
 
 class Tally(NamedTuple):
-    """Messages of an endpoint."""
+    """A count of messages of an endpoint."""
 
     messages: int
     application: int
-    """Of them, those that an application sent."""
+    """Messages that an application sent."""
 
 
-# One read for all places: what a read costs is the hop to its thread, not the places without a row.
+# One read for all places: it costs the hop to the reader's thread; places without rows cost little.
 _OF_KEYS: Final = " UNION ALL ".join(
     f"SELECT endpoint_key, queuing_order, message_type FROM json_each(:keys)"  # noqa: S608
     f" CROSS JOIN {table_at(place)} INDEXED BY {table_at(place)}_of"
@@ -472,7 +479,7 @@ FEW_OF: Final = select(
 """Endpoint, queuing order and type of messages found by index; values `keys` (JSON), `after`,
 `before`, `limit`."""
 _SEEKS: Final = 4096
-"""Seeks that one read makes at most to count ahead: some milliseconds of the reader's thread."""
+"""Most seeks of one read that counts ahead: some milliseconds of the reader's thread."""
 
 
 async def tally(
@@ -487,7 +494,9 @@ async def tally(
 ) -> Tally:
     """Count an endpoint's messages found by index, with queuing orders between two.
 
-    Neither those in `but` nor those in `skip`. One row is read at a time, however many they are."""
+    Neither those in `but` nor those in `skip` count. However many there are, one row is read at a
+    time.
+    """
     if key in skip.ended():
         return Tally(0, 0)
     removed = [skip.noted(place.number) for place in places.each]
@@ -511,10 +520,11 @@ async def tallies(
     before: int,
     skip: Skip,
 ) -> dict[EndpointKey, Tally]:
-    """Count the messages of many endpoints as `tally` does, those of each but its own orders.
+    """Count the messages of many endpoints as `tally` does; `but`: orders to leave out of each.
 
-    Endpoints are left out that have many messages, or so many stretches to be looked for in that
-    each is dearer here than a read of its own."""
+    Endpoints are left out that have many messages, or whose messages are spread over so many
+    stretches that a read for each alone is cheaper.
+    """
     found: dict[EndpointKey, Tally] = {}
     removed = [skip.noted(place.number) for place in places.each]
     stretches = 1 + max(0, before - after) // STRETCH_ORDERS
@@ -570,27 +580,27 @@ async def _many_of(
 
 
 class StoredParts(NamedTuple):
-    """What is stored of a message that is not complete."""
+    """The stored fragments of an incomplete message."""
 
     key: BodyKey | None
-    """What it is stored under; None = nothing is."""
+    """The key of its body; None = nothing is stored."""
     bodies: list[bytes] | None
-    """Its fragments from the first on; None = one is not the one that was written (REL-6)."""
+    """The fragments from the first on; None = one is not as it was written (REL-6)."""
 
 
 class KnownParts(NamedTuple):
-    """How much is stored of a message that is not complete."""
+    """The amount stored of an incomplete message."""
 
     key: BodyKey | None
-    """What it is stored under; None = nothing is."""
+    """The key of its body; None = nothing is stored."""
     fragments: int
-    """How many."""
+    """Number of fragments."""
     size: int
     """Bytes of their bodies."""
 
 
 async def parts_known(reader: Reader, endpoint: EndpointKey) -> KnownParts:
-    """The same without the bodies, which may be many."""
+    """Return the amount stored of the endpoint's incomplete message, without reading the bodies."""
     rows = await reader.rows(PARTS_KNOWN, {"endpoint": endpoint})
     if not rows:
         return KnownParts(None, 0, 0)
@@ -599,7 +609,7 @@ async def parts_known(reader: Reader, endpoint: EndpointKey) -> KnownParts:
 
 
 async def parts(reader: Reader, endpoint: EndpointKey) -> StoredParts:
-    """What is stored of the message of an endpoint that is not complete."""
+    """Return the stored fragments of the endpoint's incomplete message."""
     rows = await reader.rows(PARTS, {"endpoint": endpoint})
     if not rows:
         return StoredParts(None, [])

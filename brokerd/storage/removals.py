@@ -1,13 +1,13 @@
 """Removals: messages that were received are noted at once and deleted later, many together.
 
 Reads:  nothing.      Calls: the statements it is given.
-Never:  lets a message be read that is noted, or forgets a note before its message is deleted.
+Never:  lets a noted message be read, or deletes a note before its message.
 
-A receive takes messages of one group, and they lie scattered among those of all the others. To
-delete each at once rewrites a page of the file, and one of each index, for every message. A note of
-all that a flush removes from a place is one row. A shelf of which all is noted is emptied at once;
-elsewhere a sweep deletes the noted messages lowest first, those that lie together together. What a
-crash leaves noted is deleted before anything is read again.
+A receive takes messages of one group, and these lie scattered among those of all other groups.
+Deleting each at once would rewrite a page of the file, and one of each index, per message. A note
+of all that a flush removes from a place is one row. A shelf all of whose messages are noted is
+emptied at once; elsewhere a sweep deletes the noted messages lowest first, so that neighbours are
+deleted together. What a crash leaves noted is deleted before anything is read again.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -27,9 +27,9 @@ from brokerd.storage.tables import queue_removals as removals
 SLICE: Final = 1024
 """Messages that a flush deletes during a sweep, or twice as many as it notes if that is more."""
 MOST_ON_SHELF: Final = 8
-"""So many times as many as elsewhere may be noted on a shelf, which may be emptied soon."""
+"""Factor by which more messages may be noted on a shelf than elsewhere: it may soon be emptied."""
 _KEYS: Final = 1 << 40
-"""Notes of a shelf have the keys from so many times its number on; those of no shelf from 0 on."""
+"""Range of note keys per place: shelf n has those from n times this on, no shelf those from 0."""
 
 _note = Inserts(removals)
 _deletes = {place: Deletes(table.c.queuing_order) for place, table in messages_at.items()}
@@ -38,20 +38,20 @@ _forget = sql(
 )
 _EMPTY: Final = {number: f"DELETE FROM {table_at(number)}" for number in SHELVES}  # noqa: S608
 # Should a shelf ever have a message that is not noted, this breaks a constraint, so that the flush
-# fails and nothing is lost: the next start deletes by number what is noted. Another index tells
-# than the one by which a start counts, should that lack some (a mere count(*) would take that one);
-# the table itself would take several times as long.
+# fails and nothing is lost: the next start deletes the noted messages by number. The count uses
+# another index than the one by which a start counts, in case that one lacks rows (a mere count(*)
+# would use it); counting the table itself would take several times as long.
 _SURELY: Final = {
     number: "UPDATE store SET id = 0 WHERE"  # noqa: S608
     f" (SELECT count(sequence) FROM {table_at(number)} INDEXED BY {table_at(number)}_of) > ?"
     for number in SHELVES
 }
 NOTED: Final = "SELECT value FROM queue_removals, json_each(queue_removals.orders)"
-"""Queuing orders of all that is noted."""
+"""Queuing orders of all noted messages."""
 
 
 def noted_at(place: int) -> str:
-    """Those of a place."""
+    """Return SQL for the queuing orders of the noted messages of a place."""
     first, last = _keys(place)
     return f"{NOTED} WHERE removal_key BETWEEN {first} AND {last}"
 
@@ -62,23 +62,23 @@ def _keys(place: int) -> tuple[int, int]:
 
 
 class QueueRemoval(msgspec.Struct, frozen=True):
-    """The part of one flush."""
+    """The removals that one flush writes."""
 
     notes: Sequence[tuple[int, str]] = ()
     """Rows of `queue_removals`."""
     delete: Mapping[int, Sequence[int]] = {}
     """Messages to delete now, by place."""
     emptied: Sequence[tuple[int, int]] = ()
-    """Shelves to empty, and how many messages each has that are noted."""
+    """Shelves to empty, each with the number of its noted messages."""
     forget: Sequence[tuple[int, int]] = ()
-    """First and last keys of rows of `queue_removals` that are done with."""
+    """First and last keys of rows of `queue_removals` to delete."""
 
 
 NOTHING: Final = QueueRemoval()
 
 
 class _Noted:
-    """What is noted of one place."""
+    """The noted messages of one place."""
 
     __slots__ = ("is_idle", "key", "orders", "place", "sweep", "swept_key")
 
@@ -89,7 +89,7 @@ class _Noted:
         self.sweep: list[int] = []  # highest first
         self.swept_key = 0
         self.is_idle = False
-        """Whether nothing was noted since somebody last asked for a sweep."""
+        """Whether nothing was noted since a sweep was last asked for."""
 
     def note(self, orders: Sequence[int]) -> tuple[int, str]:
         self.key += 1
@@ -104,7 +104,7 @@ class _Noted:
 
 
 class Removals:
-    """What is noted, and how far the sweep is."""
+    """The noted messages, and the progress of the sweeps."""
 
     def __init__(self, *, most: int, shelves: Shelves) -> None:
         """`most`: messages that may be noted before a sweep begins; 0 = each is deleted at once."""
@@ -114,19 +114,20 @@ class Removals:
         self._sweeps: list[_Noted] = []
 
     def noted(self, place: int) -> Set[int]:
-        """Messages of a place that are removed and may still be in its table."""
+        """Return the messages of a place that are removed and may still be in its table."""
         return self._places[place].orders
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether flushes are to follow each other until the sweep is through."""
+        """Whether flushes have to follow each other until the sweeps are done."""
         return bool(self._sweeps)
 
     def begin_sweep(self, *, all_of_it: bool = False) -> int:
-        """Delete what is noted, with the flushes that come; how many messages that are.
+        """Begin to delete noted messages with the coming flushes; return their number.
 
-        What is noted on a shelf only if nobody has received from there since this was last called,
-        or it is to be `all_of_it`: else it is about to be emptied."""
+        Those on a shelf are left out if any was noted there since the last call: the shelf will
+        probably be emptied soon. `all_of_it` includes them.
+        """
         for noted in self._places.values():
             if noted.place == NO_SHELF or noted.is_idle or all_of_it:
                 self._begin(noted)
@@ -141,7 +142,7 @@ class Removals:
     def take(
         self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
     ) -> QueueRemoval:
-        """What a flush that removes these messages has to write; the latter are on shelves."""
+        """Return the removals that a flush writes; `dequeued_from` are on shelves."""
         if not self._most:
             return self._at_once(dequeued, dequeued_from)
         notes: list[tuple[int, str]] = []
@@ -154,9 +155,11 @@ class Removals:
             noted = self._places[number]
             before = len(noted.orders)
             note = self._note(noted, orders, MOST_ON_SHELF * self._most)
-            # A set, so that one that is removed twice counts once.
+            # A set, so that a message that is removed twice counts once.
             if self._shelves.removed(number, len(noted.orders) - before):
                 self._give_back(noted)
+                # No note is written: the flush deletes all messages of the shelf, and with them the
+                # notes of earlier flushes (`forget`).
                 emptied.append((number, len(noted.orders)))
             else:
                 notes.append(note)
@@ -164,6 +167,7 @@ class Removals:
         if not self._sweeps:
             return QueueRemoval(notes, {}, emptied, forget) if notes or emptied else NOTHING
         noted = self._sweeps[0]
+        # Delete at least twice as many as are noted, so that a sweep gets ahead of the receives.
         count = max(SLICE, 2 * (len(dequeued) + sum(map(len, dequeued_from.values()))))
         swept, noted.sweep = noted.sweep[: -count - 1 : -1], noted.sweep[:-count]
         if not noted.sweep:
@@ -182,7 +186,8 @@ class Removals:
         return QueueRemoval(delete=now) if now else NOTHING
 
     def _note(self, noted: _Noted, orders: Sequence[int], most: int) -> tuple[int, str]:
-        # What the flush itself removes is left to the next sweep: it may write some of it as well.
+        # What this flush itself removes is left to the next sweep: the flush may also write some of
+        # it.
         if len(noted.orders) >= most:
             self._begin(noted)
         return noted.note(orders)
@@ -194,7 +199,7 @@ class Removals:
             self._sweeps.remove(noted)
 
     def durable(self, removal: QueueRemoval) -> None:
-        """The flush is written: what it deleted is gone."""
+        """Drop the notes of messages that a written flush has deleted."""
         for place, orders in removal.delete.items():
             self._places[place].orders.difference_update(orders)
         for number, _ in removal.emptied:
@@ -202,7 +207,7 @@ class Removals:
 
 
 def write(script: Script, removal: QueueRemoval) -> None:
-    """Write a flush's part."""
+    """Add the removals of a flush to its script."""
     for number, noted in removal.emptied:
         script.add(_SURELY[number], (noted,))
         script.add(_EMPTY[number], ())
@@ -213,7 +218,7 @@ def write(script: Script, removal: QueueRemoval) -> None:
 
 
 def apply_all(connection: Connection) -> None:
-    """Delete what was noted when the store was last open."""
+    """Delete the messages that were noted when the store was last open."""
     for place in PLACES:
         connection.execute(
             f"DELETE FROM {table_at(place)} WHERE queuing_order IN ({noted_at(place)})"  # noqa: S608

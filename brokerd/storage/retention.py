@@ -1,7 +1,7 @@
 """Messages retained until their conversations end: statements and row mapping (RCV-31, PBT-24).
 
 Reads:  retained_messages.      Calls: the reader it is given.
-Never:  hands one to a receive; they are a table of their own, for browsing alone (RCV-32).
+Never:  passes one to a receive; they have a table of their own, for browsing alone (RCV-32).
 """
 
 import json
@@ -25,11 +25,11 @@ from brokerd.storage.tables import retained_messages as retained
 
 RECEIVED: Final = 0
 SENT: Final = 3
-"""Statuses (RCV-27)."""
+"""Statuses of retained messages (RCV-27)."""
 
 
 class Kept(NamedTuple):
-    """How much of a conversation is retained."""
+    """The number and size of a conversation's retained messages."""
 
     rows: int
     bytes: int
@@ -107,8 +107,10 @@ COUNTS: Final = (
 def retain(
     script: Script, orders: Sequence[int], taken: Sequence[int], *, some_bodies: bool
 ) -> None:
-    """Copy messages that were received, while they are still in their queue; a body in pieces
-    goes with the copy. `taken`: shelves that have some."""
+    """Copy messages that were received, while they are still in their queue.
+
+    A body in pieces moves to the copy. `taken`: shelves that have messages.
+    """
     if orders:
         for place in (NO_SHELF, *taken):
             script.add(_copy(place), (json.dumps(list(orders)),))
@@ -117,7 +119,8 @@ def retain(
 
 
 def write(script: Script, rare: Rare, *, some_bodies: bool) -> None:
-    """Write a flush's part: what was sent, and what is too much."""
+    """Write the part of a flush: retained messages, then the trimming of conversations with too
+    many."""
     _insert.add(script, rare.retained)
     for key, limit in rare.trim.items():
         _trim(script, key, limit, some_bodies=some_bodies)
@@ -134,19 +137,19 @@ def _trim(script: Script, key: EndpointKey, limit: Trim, *, some_bodies: bool) -
 
 
 async def kept(reader: Reader, key: EndpointKey) -> Kept:
-    """How much of a conversation is retained."""
+    """Return the number and the bytes of a conversation's retained messages."""
     ((rows, size),) = await reader.rows(KEPT, {"key": key})
     return Kept(rows, size)
 
 
 async def browse(reader: Reader, queue: QueueKey, limit: int, after: int) -> list[RetainedRow]:
-    """Retained messages of a queue by queuing order."""
+    """Return retained messages of a queue by queuing order."""
     rows = await reader.rows(BROWSE, {"queue": queue, "limit": limit, "after": after})
     return [_row(row) for row in rows]
 
 
 async def counts(reader: Reader) -> dict[QueueKey, int]:
-    """How many messages each queue retains."""
+    """Return the number of messages each queue retains."""
     return {QueueKey(key): count for key, count in await reader.rows(COUNTS)}
 
 

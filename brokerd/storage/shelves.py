@@ -3,14 +3,14 @@
 Reads:  nothing.      Calls: nothing.
 Never:  gives a shelf to another queue while a message may be on it.
 
-To delete a message by its number takes SQLite longer than anything else that is done with it, as
-each page that it leaves is written once more. To empty a whole table takes a twentieth of that, as
-its pages are only given back. So what is written beyond the window of a queue goes on a shelf, a
-table that has messages of this queue only, some tens of thousands; when the last of them has been
-received, the shelf is emptied. It is full with as many messages, or bytes, as a window has: so much
-may lie there that was received long ago. The number of shelves is fixed. Where all are taken, the
-newest shelf of a queue grows on, and a queue without one writes where messages in windows are; what
-is received there is deleted by number.
+Deleting a message by its number takes SQLite longer than anything else that is done with it, as
+each page that it leaves is written once more. Emptying a whole table takes a twentieth of that, as
+its pages are only freed. So messages beyond the window of a queue are written to a shelf, a table
+that has messages of this queue only, some tens of thousands; when the last of them has been
+received, the shelf is emptied. It is full with as many messages, or bytes, as a window holds: up to
+that much may lie there that was received long ago. The number of shelves is fixed. When all are
+taken, the newest shelf of a queue grows on, and a queue without one writes to the table of messages
+in windows, from which received messages are deleted by number.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,34 +19,35 @@ from typing import Final, NamedTuple
 from brokerd.ids import QueueKey
 
 NO_SHELF: Final = 1
-"""The place of messages beyond a window that are on no shelf; with those in windows."""
+"""The place of messages beyond a window that are on no shelf; they share the table of those in
+windows."""
 SHELVES: Final = range(2, 18)
 """Numbers of the shelves."""
 PLACES: Final = (NO_SHELF, *SHELVES)
-"""Wherever messages may be that wait for a local service."""
+"""All places of messages that wait for a local service."""
 
 
 class Shelf:
-    """One that is taken."""
+    """A shelf that is taken."""
 
     __slots__ = ("added", "bytes", "coming", "first", "is_counted", "live", "number", "queue")
 
     def __init__(self, number: int, queue: QueueKey | None, first: int, live: int) -> None:
         self.number = number
         self.queue = queue
-        """Whose messages it has; None = of several queues, as services have changed theirs."""
+        """Queue of its messages; None = several queues, since a service was given another one."""
         self.first = first
-        """No message on it has a lower queuing order."""
+        """Lower bound of the queuing orders on it."""
         self.live = live
-        """Messages on it that are not removed, with all flushes begun so far."""
+        """Messages on it that are not removed, after all flushes begun so far."""
         self.is_counted = True
-        """Whether `live` is right: nobody counts what goes by index."""
+        """Whether `live` is right: messages deleted by index are not counted."""
         self.added = live
         """Messages put on it, as far as this process knows."""
         self.bytes = 0
-        """Bytes of bodies that these have."""
+        """Bytes of the bodies of these messages."""
         self.coming = 0
-        """Messages that have their place on it and are in no flush that has begun."""
+        """Messages that were given a place on it and are in no flush that has begun."""
 
 
 class Place(NamedTuple):
@@ -54,23 +55,23 @@ class Place(NamedTuple):
 
     number: int
     first: int
-    """No message there has a lower queuing order."""
+    """Lower bound of the queuing orders there."""
 
 
 _OTHERS: Final = Place(NO_SHELF, 0)
 
 
 class Places(NamedTuple):
-    """All that are to be read for some messages."""
+    """The places to read for some messages."""
 
     each: Sequence[Place]
-    """The lowest first."""
+    """The places, the one with the lowest orders first."""
     before: int
-    """The queuing order that was given next when they were these."""
+    """The queuing order that was to be given next when the places were listed."""
 
 
 class _Open(dict[QueueKey, Shelf]):
-    """The shelf on which the next message of a queue goes."""
+    """The shelf to which the next message of a queue goes."""
 
     def __init__(self, take_one: Callable[[QueueKey], Shelf]) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class _Open(dict[QueueKey, Shelf]):
 
 
 class Shelves:
-    """Which shelf has what."""
+    """Which queues' messages are on which shelf."""
 
     def __init__(
         self,
@@ -93,15 +94,16 @@ class Shelves:
         has_others: bool,
         coming_order: Callable[[], int],
     ) -> None:
-        """`size`: messages from which on a shelf is full, or so many bytes; 0 = none is used.
-        `has_others`: whether there are messages beyond windows on no shelf. `coming_order`: the
-        queuing order that is given next."""
+        """`size`, `size_bytes`: messages or bytes with which a shelf is full; `size` 0 = none is
+        used. `has_others`: whether there are messages beyond windows on no shelf. `coming_order`:
+        returns the queuing order that is given next."""
         self._size = size
         self._size_bytes = size_bytes
         self._coming_order = coming_order
         self._none = Shelf(NO_SHELF, None, 0, 0)
         found = sorted(found, key=lambda one: one.first)
-        self._taken = {shelf.number: shelf for shelf in found}  # and later ones behind: by `first`
+        # Later ones are added behind: in the order of `first`.
+        self._taken = {shelf.number: shelf for shelf in found}
         self._free = [number for number in SHELVES if number not in self._taken] if size else []
         self._has_others = has_others
         self._joined: set[int] = set()
@@ -116,13 +118,13 @@ class Shelves:
         return list(self._taken)
 
     def place(self, queue: QueueKey) -> int:
-        """The place of one more message that stays beyond the window of its queue."""
+        """Return the place of one more message that stays beyond the window of its queue."""
         shelf = self._open[queue]
         shelf.coming += 1
         return shelf.number
 
     def _take_one(self, queue: QueueKey) -> Shelf:
-        """A shelf for a queue that has none to write to."""
+        """Take a shelf for a queue that has none to write to."""
         if not self._free:
             self._has_others = True
             return self._none
@@ -132,12 +134,12 @@ class Shelves:
         return shelf
 
     def of(self, queue: QueueKey | None) -> Places:
-        """Where a queue, or any, may have messages beyond its window."""
+        """Return the places where a queue, or any queue, may have messages beyond its window."""
         others = [_OTHERS] if self._has_others else []
         return Places([*others, *self._shelves_of(queue)], self._coming_order())
 
     def all(self) -> Places:
-        """Where messages may be, beyond windows or not."""
+        """Return the places where messages may be, beyond windows or not."""
         return Places([_OTHERS, *self._shelves_of(None)], self._coming_order())
 
     def _shelves_of(self, queue: QueueKey | None) -> list[Place]:
@@ -148,19 +150,21 @@ class Shelves:
         ]
 
     def moved(self) -> None:
-        """Messages of some queue have gone to another one: it may have some on all shelves."""
+        """Note that messages have moved to another queue, which may now have some on any shelf."""
         for shelf in self._taken.values():
             shelf.queue = None
 
-    # What a flush does; all of it in the order in which flushes begin.
+    # The part of a flush; all of it in the order in which flushes begin.
 
     def begin(self) -> None:
-        """A flush begins."""
+        """Begin the count of a flush."""
         self._joined.clear()
 
     def joined(self, number: int, count: int, size: int) -> None:
-        """So many messages of that size together have this place, or are gone by index before they
-        get there."""
+        """Count messages of a flush that have this place, and the size of their bodies.
+
+        Those that are deleted by index before they are written count, too.
+        """
         self._has_others |= number == NO_SHELF
         shelf = self._taken.get(number)
         if shelf is None:
@@ -175,8 +179,11 @@ class Shelves:
             self._close(number)
 
     def on(self, number: int, orders: Sequence[int]) -> Sequence[int]:
-        """Those of the messages that are on it as it is now: one that went by index may be received
-        yet by a transaction that had it before, after its shelf was given to somebody else."""
+        """Return those of the messages that are on the shelf as it is now.
+
+        A message that was deleted by index may still be received by a transaction that had it
+        before, after its shelf was given to another queue.
+        """
         shelf = self._taken.get(number)
         if shelf is None:
             return ()
@@ -185,25 +192,29 @@ class Shelves:
         return orders
 
     def removed(self, number: int, count: int) -> bool:
-        """So many are removed by number; whether none is left, nor will come.
+        """Count messages removed by number; return whether none is left, nor will come.
 
-        Not where the same flush puts some on it, which it does after all that it removes."""
+        False if the same flush puts some on the shelf, which it does after all that it removes.
+        """
         shelf = self._taken[number]
         shelf.live -= count
         is_over = shelf.is_counted and not shelf.live and not shelf.coming
         return is_over and number not in self._joined
 
     def lost_count(self) -> None:
-        """Messages are removed by index, from whatever shelf: each is given back only when nothing
-        is found there."""
+        """Stop counting: messages are deleted by index, from any shelf.
+
+        From here on each shelf is released only when a read finds it empty.
+        """
         for shelf in self._taken.values():
             shelf.is_counted = False
 
     def perhaps_empty(self, *, is_writing: bool) -> dict[int, int]:
-        """Shelves of which a look can tell whether they are empty, and what was put on each.
+        """Return shelves that a read may find empty, and the number of messages put on each.
 
-        None on which the flush puts some that is being written, if one is: while the disk is full
-        it is written again and again."""
+        Shelves to which the flush being written puts messages are left out: while the disk is full
+        it is written again and again.
+        """
         but = self._joined if is_writing else ()
         return {
             shelf.number: shelf.added
@@ -214,12 +225,12 @@ class Shelves:
         }
 
     def is_as_it_was(self, number: int, added: int) -> bool:
-        """Whether nothing was put on it since, nor will be."""
+        """Return whether nothing was put on the shelf since, nor will be."""
         shelf = self._taken.get(number)
         return shelf is not None and shelf.added == added and not shelf.coming
 
     def give_back(self, number: int) -> None:
-        """It is empty, or emptied by the flush that begins."""
+        """Release a shelf that is empty, or that the beginning flush empties."""
         del self._taken[number]
         if self._size:
             self._free.append(number)
@@ -227,6 +238,6 @@ class Shelves:
         self._close(NO_SHELF)
 
     def _close(self, number: int) -> None:
-        """Whose messages went there get another shelf."""
+        """Let queues that write to this place take another shelf."""
         for queue in [queue for queue, shelf in self._open.items() if shelf.number == number]:
             del self._open[queue]

@@ -1,8 +1,9 @@
-"""Space that a store does not need any more goes back to the file system, while it is in use.
+"""Space: gives pages that a store no longer needs back to the file system, while it is in use.
 
 Reads:  the list of free pages of the file.      Calls: SQLite, on the writer's connection.
-Never:  takes pages that the next messages would fill again: who asks names only what has been free
-for a while. Nothing here changes what the store says, so a crash in the middle harms nothing.
+Never:  gives back pages that the next messages would fill again: callers name only what has been
+        free for a while. Nothing here changes the content of the store, so a crash in between is
+        harmless.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ STEP: Final = 256
 """Pages given back at a time: a few milliseconds in which no flush is written."""
 
 MOST: Final = 64 * STEP
-"""Pages given back in one pass."""
+"""Pages given back in one pass at most."""
 
 
 def prepare(connection: Connection) -> None:
@@ -23,27 +24,27 @@ def prepare(connection: Connection) -> None:
 
 
 def prepare_full(connection: Connection) -> None:
-    """The same for a file made before this was so: it is written anew, once."""
+    """Prepare a file of a version that did not: it is rewritten, once."""
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         prepare(connection)
         connection.execute("VACUUM")
 
 
 def free_pages(connection: Connection) -> int:
-    """Pages of the file that hold nothing."""
+    """Return the number of free pages of the file."""
     return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
 
 
 def give_back(connection: Connection, pages: int) -> int:
-    """Give so many free pages back, those that lie last in the file; how many it were."""
+    """Give up to `pages` free pages at the end of the file back; return their number."""
     before = free_pages(connection)
-    # As a script: this pragma gives back a page with each step, and the driver takes one step only.
+    # As a script: this pragma frees a page with each step, and the driver takes one step only.
     connection.executescript(f"PRAGMA incremental_vacuum({pages})")
     return before - free_pages(connection)
 
 
 def fold(connection: Connection) -> None:
-    """Fold the log into the file, which is cut now, and cut the log too, unless somebody reads."""
+    """Fold the log into the file, which shrinks, and cut the log, unless a read is under way."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         fold_and_cut(connection)

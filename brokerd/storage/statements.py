@@ -2,12 +2,12 @@
 
 Reads:  the tables.      Calls: nothing.      Never: puts a value into the text of a statement.
 
-What a flush does is a script: statements with their rows, in order, as data. It runs in multi-row
-statements: to begin and end one takes as long as half a row does. Building one anew costs more than
+A flush is a script: statements with their rows, in order, as data. It runs in multi-row statements:
+beginning and ending a statement takes as long as half a row does. Building one anew costs more than
 running it (design D3), so each comes in a few sizes, which SQLite keeps prepared: for the driver
 those with one digit in base 8. Three or four statements then write any number of rows up to a
-thousand, and each one more is a wait for the interpreter lock. Who needs no interpreter does with
-two sizes (`Script.steps`).
+thousand, and each further one is a wait for the interpreter lock. A writer without the interpreter
+manages with two sizes (`Script.steps`).
 """
 
 import sqlite3
@@ -23,21 +23,21 @@ Value = int | str | bytes | None
 Row = Sequence[Value]
 
 DIALECT: Final = sqlite.dialect(paramstyle="qmark")
-"""One for all texts: it remembers what it has worked out about each type of column."""
+"""The dialect of all texts: it remembers what it has worked out about each type of column."""
 MOST: Final = 512
 """Rows, or keys, in one statement at most."""
 _STEP: Final = 8
-"""Rows in one statement where each statement more costs little. With 64 a row costs a tenth less of
-the flusher's time, and whoever is alone on the daemon a tenth more of his."""
+"""Rows in one statement where further statements cost little. With 64 a row costs the flusher a
+tenth less time, and a client that is alone on the daemon a tenth more."""
 
 
 def sql(statement: ClauseElement) -> str:
-    """The statement as text for the driver, with `?` for each value."""
+    """Return the statement as text for the driver, with `?` for each value."""
     return str(statement.compile(dialect=DIALECT))
 
 
 def _size(left: int) -> int:
-    """How many of the rows that are left the next statement takes: one of 22 sizes."""
+    """Return the number of rows that the next statement takes: one of 22 sizes."""
     if left >= MOST:
         return MOST
     unit = 64 if left >= 64 else 8 if left >= 8 else 1  # noqa: PLR2004  # the digits in base 8
@@ -60,11 +60,11 @@ class Part(NamedTuple):
     """One statement of a script."""
 
     text: str
-    """For one row, or one key."""
+    """The text for one row, or one key."""
     rows: tuple[Row, ...]
     """Tuples of values: nobody changes them while they are written."""
     texts: _Texts | None
-    """The same for several at a time, by how many they are; None = it is run for each row."""
+    """The texts for several rows at a time, by their number; None = one row at a time."""
 
 
 class Step(NamedTuple):
@@ -73,11 +73,11 @@ class Step(NamedTuple):
     text: str
     rows: tuple[Row, ...]
     at_a_time: int
-    """Rows that it takes; those above are a multiple of it."""
+    """Rows that the statement takes; the number of `rows` is a multiple of it."""
 
 
 class Script:
-    """What one transaction does to the store, as data: statements in order, with their rows."""
+    """The changes of one transaction to the store: statements in order, with their rows."""
 
     __slots__ = ("is_fenced", "parts")
 
@@ -87,17 +87,17 @@ class Script:
         """Whether nothing is done unless the first statement changes one row."""
 
     def add(self, text: str, *rows: Row) -> None:
-        """Run a statement for each of these rows."""
+        """Add a statement to be run for each of these rows."""
         if rows:
             self.parts.append(Part(text, rows, None))
 
     def fence(self, text: str, row: Row) -> None:
-        """The first statement: nothing is done unless it changes one row."""
+        """Add the first statement: nothing is done unless it changes one row."""
         self.parts.append(Part(text, (row,), None))
         self.is_fenced = True
 
     def run(self, connection: sqlite3.Connection) -> bool:
-        """Run it all, inside the caller's transaction; False = it ended at its fence."""
+        """Run the script inside the caller's transaction; return False if it ended at its fence."""
         for at_part, (text, rows, texts) in enumerate(self.parts):
             if texts is None:
                 changed = connection.executemany(text, rows).rowcount
@@ -113,7 +113,8 @@ class Script:
         return True
 
     def steps(self) -> tuple[Step, ...]:
-        """The same for who needs no interpreter, in two thirds of the time of row by row."""
+        """Return the script for a writer without the interpreter; takes 2/3 of the time of row by
+        row."""
         steps: list[Step] = []
         for text, rows, texts in self.parts:
             left = rows
@@ -128,8 +129,9 @@ class Script:
 class Inserts:
     """INSERT of many rows, each with a value for every column of the table in its order.
 
-    With `replace`, a row that is there under the same key gets the new values. That takes a third
-    less than OR REPLACE, and less again for rows in the order of the key."""
+    With `replace`, an existing row with the same key gets the new values. That takes a third less
+    than OR REPLACE, and less again for rows in the order of the key.
+    """
 
     def __init__(self, table: Table, *, replace: bool = False) -> None:
         plain = insert(table)
@@ -138,7 +140,7 @@ class Inserts:
         self._texts = _Texts(lambda size: f"{head} VALUES {', '.join([group] * size)}{tail}")
 
     def add(self, script: Script, rows: Sequence[Row]) -> None:
-        """Insert them all."""
+        """Insert all rows."""
         if rows:
             script.parts.append(Part(self._texts[1], tuple(rows), self._texts))
 
@@ -157,13 +159,13 @@ class Deletes:
         self._texts = _Texts(lambda size: f"{head}({', '.join('?' * size)}){also}")
 
     def add(self, script: Script, keys: Sequence[Value]) -> None:
-        """Delete them all."""
+        """Delete the rows of all keys."""
         if keys:
             script.parts.append(Part(self._texts[1], tuple([(key,) for key in keys]), self._texts))
 
 
 def update_by_key(table: Table, key: str, columns: Sequence[str]) -> str:
-    """UPDATE of some columns of one row; the values in that order, then the key.
+    """Return the UPDATE of some columns of one row; it takes their values in order, then the key.
 
     `columns` are in the order of the table.
     """

@@ -1,8 +1,8 @@
-"""Store: the seam that every other package sees: read this, commit that (design D2, D3, D11).
+"""Store: the interface through which every other package reads and commits (design D2, D3, D11).
 
 Reads:  one broker's file, on connections that only query.      Calls: the commit pipeline.
 Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1, REL-4).
-Fails:  a failing flush is told once to `on_fault`; nothing is confirmed after it (REL-5).
+Fails:  a failing flush is reported once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
 import asyncio
@@ -86,7 +86,7 @@ OutgoingPage = Page[OutgoingRow]
 
 
 class Parts(NamedTuple):
-    """What a `Store` is made of; `Store.open` puts it together."""
+    """The parts of a `Store`; `Store.open` puts them together."""
 
     opened: Opened
     pipeline: CommitPipeline
@@ -96,16 +96,16 @@ class Parts(NamedTuple):
 
 
 def not_observed(name: str, microseconds: int) -> None:
-    """Histogram hook where nobody measures."""
+    """Discard a histogram value; the default hook."""
 
 
 def no_room() -> bool:
-    """What is said where nobody holds room back."""
+    """Return False: no room is held in reserve; the default for `on_full`."""
     return False
 
 
 def nobody_waited() -> None:
-    """What is done where nobody asks."""
+    """Do nothing; the default for `on_room`."""
 
 
 def _close_late(opening: "asyncio.Future[Opened]") -> None:
@@ -120,9 +120,10 @@ def _is_ahead(known: tuple[Instant | None] | None, now: Instant) -> bool:
 
 
 class Store:
-    """One broker's store, open in this process only (REL-16).
+    """The store of one broker, open in this process only (REL-16).
 
-    Every call is made on the event loop. Reads see what is committed and never wait for the writer.
+    Every method is called on the event loop. Reads see what is committed and never wait for the
+    writer.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -139,11 +140,12 @@ class Store:
         self.catalog: Catalog = parts.opened.catalog
         self.known: Known = parts.opened.known
         self.is_new = parts.opened.is_new
-        """Whether the file was made by this open."""
+        """Whether this open made the file."""
         self.loss_accepted_at = parts.opened.loss_accepted_at
-        """When an administrator accepted a loss of its log, if that was since it was open last."""
+        """When an administrator accepted a loss of the log; None = not since the store was last
+        open."""
         self.shelves = parts.pipeline.shelves
-        """Where messages beyond windows go."""
+        """The tables for messages beyond windows."""
         self.listings = Listings(
             parts.reader,
             taken=lambda: parts.pipeline.shelves.taken,
@@ -168,14 +170,16 @@ class Store:
         on_full: Callable[[], bool] = no_room,
         on_room: Callable[[], None] = nobody_waited,
     ) -> Self:
-        """Take the lock, check the file, bring it to this version, count the open (epoch + 1).
+        """Lock, check and upgrade the file, and count the open (epoch + 1).
 
-        With `create`, a file that is not there is made, whole or not at all. With `name`, the file
-        must be the store of the broker of that name. `StoreLocked`,
-        `StoreDamaged`, `StoreVersion`: the file is as it was. `on_fault` hears at most once, on
-        the loop, that writing failed; the daemon then stops (REL-5). `on_full` hears each time a
-        write found no room, and says whether there may be some now; what was being written is
-        tried until it is, and `on_room` hears of that (REL-26).
+        With `create`, a missing file is made, whole or not at all. With `name`, the file must be
+        the store of the broker of that name. After `StoreLocked`, `StoreDamaged` or `StoreVersion`
+        the file is unchanged.
+
+        `on_fault` is called at most once, on the loop, when writing has failed; the daemon then
+        stops (REL-5). `on_full` is called each time a write found no room, and returns whether
+        there may be some now; the write is tried until it succeeds, and `on_room` is called then
+        (REL-26).
         """
         chosen = options or StoreOptions()
         opening = asyncio.ensure_future(
@@ -193,7 +197,7 @@ class Store:
         )
         try:
             opened = await asyncio.shield(opening)
-        except asyncio.CancelledError:  # a thread goes on: what it opens is closed again
+        except asyncio.CancelledError:  # the thread goes on: close what it opens
             opening.add_done_callback(_close_late)
             raise
         pipeline = CommitPipeline(
@@ -223,52 +227,53 @@ class Store:
     # Numbers that are never used twice.
 
     def next_endpoint_key(self) -> EndpointKey:
-        """A key for a new endpoint."""
+        """Return a key for a new endpoint."""
         numbers = self._numbers
         number = numbers.next_endpoint_key
         numbers.next_endpoint_key = number + 1
         return EndpointKey(number)
 
     def next_queuing_order(self) -> int:
-        """A queuing order, above all given before (RCV-37)."""
+        """Return a queuing order above all given before (RCV-37)."""
         numbers = self._numbers
         number = numbers.next_queuing_order
         numbers.next_queuing_order = number + 1
         return number
 
     def next_transmission_order(self) -> int:
-        """A transmission order, above all given before."""
+        """Return a transmission order above all given before."""
         numbers = self._numbers
         number = numbers.next_transmission_order
         numbers.next_transmission_order = number + 1
         return number
 
     def next_body_key(self) -> BodyKey:
-        """A key for the body of a message that arrives in pieces."""
+        """Return a key for the body of a message that arrives in pieces."""
         return self._pipeline.bodies.next_key()
 
     # Writing.
 
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
-        """Store a large body in pieces, for a message to come; its key once all of it is synced.
+        """Store a large body in pieces, ahead of its message; return its key once all are synced.
 
-        A piece goes with each flush. It belongs to nobody until a changeset says whose it is;
-        `let_go` says that none will."""
+        Each flush takes a piece. The body has no owner until a changeset names one; `let_go` gives
+        it up.
+        """
         return await self._pipeline.bodies.keep(body, piece_size)
 
     def let_go(self, keys: Sequence[BodyKey]) -> None:
-        """Delete bodies that were kept and that no changeset took."""
+        """Delete bodies that were kept and that no changeset gave to a message."""
         self._pipeline.bodies.let_go(keys)
 
     async def replace_body(self, order: int, body: bytes | None, stored: bytes | None) -> None:
-        """Give a waiting message another body and its hash (PBT-3)."""
+        """Replace the body and the hash of a waiting message (PBT-3)."""
         await self._pipeline.run(
             lambda connection: queues.replace_body(connection, order, body, stored)
         )
         self._pipeline.bodies.left()
 
     def join(self, changes: Changes, done: Callable[[], None], *, urgent: bool = True) -> None:
-        """Add a changeset to the flush that gathers; it belongs to the store from here on.
+        """Add a changeset to the gathering flush; the store owns it from here on.
 
         `done` is called on the loop once the changes are synced, in the order of joining, or never
         if the store fails. A changeset that is not urgent starts no flush: it waits for an urgent
@@ -277,15 +282,18 @@ class Store:
         self._pipeline.join(changes, done, urgent)
 
     def gather(self) -> Flush:
-        """The flush that gathers, for changesets that are written straight into it.
+        """Return the gathering flush, for changesets that are written directly into it.
 
-        For the commonest changeset only: who does so must not fail half-way, and calls
-        `joined_straight` before anything else happens. After a fault: `StoreFault`."""
+        This is for the commonest changeset only: the caller must not fail half-way, and calls
+        `joined_straight` before anything else happens. After a fault: `StoreFault`.
+        """
         return self._pipeline.gather()
 
     def accepted_loss(self) -> AcceptedLoss | None:
-        """The loss that an administrator accepted for this store, for as long as the file beside
-        it says so (REL-40)."""
+        """Return the loss that an administrator accepted for this store (REL-40).
+
+        None: no loss, or the file beside the store that recorded it was removed.
+        """
         return accepted_loss(self.path, self.identity.incarnation)
 
     def joined_straight(
@@ -294,33 +302,34 @@ class Store:
         client: ClientId | None = None,
         tokens: Sequence[int] = (),
     ) -> None:
-        """Such changesets are complete, one for each token or one without; `done` as for `join`."""
+        """Complete changesets written into the flush: one per token, or one; `done`
+        as in `join`."""
         self._pipeline.joined_straight(done, client, tokens)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call `done` once all that has joined so far is durable; at once where it is."""
+        """Call `done` once all that has joined so far is durable; immediately if it already is."""
         self._pipeline.after(done)
 
     def behind(self, call: Callable[[], None]) -> None:
-        """Call it when all of the flush that is being confirmed has been; at once if none is.
+        """Call `call` after the flush that is being confirmed; immediately if none is.
 
-        For what is chosen among all that becomes durable in one moment."""
+        This serves choices among all that becomes durable in one moment.
+        """
         self._pipeline.behind(call)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call it soon: on the loop's next turn, or as soon as all of the flush that is being
-        confirmed has been."""
+        """Call `call` on the loop's next turn, or right after the flush that is being confirmed."""
         self._pipeline.soon(call)
 
     async def commit(self, changes: Changes) -> None:
-        """Join, and return when the changes are durable. `StoreFault`: nobody knows if they are."""
+        """Join, and return when the changes are durable. After `StoreFault` that is unknown."""
         await self._pipeline.commit(changes)
 
     async def apply_catalog(self, changes: CatalogChanges) -> Catalog:
-        """Make the catalog so, all or nothing, and return it whole; `self.catalog` is it too.
+        """Change the catalog, all or nothing, and return it whole; `self.catalog` is that, too.
 
-        Keys of new queues and services are assigned here. `ObjectsRefused`: something named is not
-        there, or is still in use; nothing was changed (design D9).
+        Keys of new queues and services are assigned here. `ObjectsRefused`: a named object does not
+        exist or is still in use; nothing was changed (design D9).
         """
         before = self.catalog.services
         self.catalog = await self._pipeline.run(
@@ -338,43 +347,47 @@ class Store:
         self.identity = msgspec.structs.replace(self.identity, **facts)
 
     async def epoch_on_disk(self) -> int:
-        """The epoch in the file; if `identity` has another one, somebody else has opened it."""
+        """Return the epoch in the file; another one than in `identity`: another
+        process opened it."""
         return await self._pipeline.run(files.epoch_of)
 
     @property
     def path(self) -> Path:
-        """Where its file is, or was when it was opened."""
+        """The path of the file when it was opened."""
         return self._parts.path
 
     def moved(self) -> StoreFault | None:
-        """What to stop with where its file, its log or the log's index is not in its place (FD-9).
+        """Return the fault to stop with if the file, its log or the log's index was moved (FD-9).
 
-        A log that is gone has been saved beside its place then."""
+        None: all are in place. A log that is gone has been saved beside its place by then.
+        """
         place = place_of(self._opened.connection)
         return place.fault() if place is not None else None
 
     @property
     def is_head_synced(self) -> bool:
-        """Whether it is durable how far the log was confirmed (REL-39)."""
+        """Whether the record of how far the log was confirmed is synced (REL-39)."""
         head = head_of(self._opened.connection)
         return head is None or head.is_synced
 
     async def sync_head(self) -> None:
-        """Make that durable, between two flushes."""
+        """Sync the record of the log's head, between two flushes."""
         await self._pipeline.look(sync_head)
 
     async def look_again(self) -> None:
-        """Learn anew what a start finds (`recovered`), after objects changed before it."""
+        """Read `recovered` again, after objects were changed since the start read it."""
         self.recovered = await self._pipeline.run(files.recovered)
 
     async def try_catalog(self, changes: CatalogChanges) -> Catalog:
-        """The catalog as `apply_catalog` would make it, or its refusal; nothing is changed."""
+        """Return the catalog as `apply_catalog` would make it, or raise its refusal."""
         return await self._pipeline.run(lambda connection: try_changes(connection, changes))
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
-        """Let messages of these endpoints that have joined and are not written go to a queue.
+        """Redirect unwritten messages of these endpoints that have joined to another queue.
 
-        What is written, or being written, is moved by an `apply_catalog` that follows at once."""
+        Messages that are written, or being written, are moved by an `apply_catalog` that must
+        follow immediately.
+        """
         self._pipeline.redirect(endpoints, queue)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
@@ -388,10 +401,11 @@ class Store:
         not_in: Collection[Path] = (),
         below: Sequence[Path] | None = None,
     ) -> int:
-        """Write what is committed to a new file, beside all other work; its size (MAN-11).
+        """Copy the committed state to a new file, beside all other work; return its size (MAN-11).
 
-        `not_in`: directories of stores. `below`: the only directories below which it may be
-        written, None = anywhere (SX-22). `InvalidArgument`: it may not be written there."""
+        `not_in`: directories of stores. `below`: the only directories below which the copy may be
+        written, None = anywhere (SX-22). `InvalidArgument`: it may not be written at `target`.
+        """
 
         def check_and_copy() -> int:
             if below is not None:
@@ -401,15 +415,15 @@ class Store:
         return await self._parts.executor.call(check_and_copy)
 
     def breathe(self) -> None:
-        """Give the writer thread its next flush, and its chance at the interpreter lock (D3).
+        """Confirm a flush that has come back; yield the interpreter lock to the writer thread (D3).
 
-        To be called once per socket read, before anything else, by whoever reads sockets: confirms
-        a flush that has come back, sleeps 0.1 ms when one has been out for more than 2 ms.
+        Readers of sockets call this once per socket read, before anything else: it starts the next
+        flush, and sleeps 0.1 ms when one has been out for more than 2 ms.
         """
         self._pipeline.breathe()
 
     async def close(self) -> None:
-        """Write what has gathered, fold the log into the file, give up the lock."""
+        """Write what has gathered, fold the log into the file, release the lock."""
         try:
             await self._pipeline.close()
         finally:
@@ -417,7 +431,7 @@ class Store:
             self._opened.lock.release()
 
     async def abandon(self) -> None:
-        """Crash: what is not committed is lost, no `done` is called any more, the lock is free."""
+        """Stop as in a crash: lose what is not committed, call no more `done`, release the lock."""
         self._pipeline.abandon()
         await self._reader.close()
         self._opened.lock.release()
@@ -434,7 +448,7 @@ class Store:
 
     @property
     def durable(self) -> int:
-        """Serial number of the latest changeset that is durable, and all before it."""
+        """Serial number of the latest durable changeset; all before it are durable, too."""
         return self._pipeline.confirmed
 
     @property
@@ -450,15 +464,16 @@ class Store:
     # Commit tokens (REL-2).
 
     def token_outcome(self, client: ClientId, number: int) -> TokenOutcome:
-        """What became of a commit. Unknown: still being written (see `settled`), or forgotten.
+        """Return the outcome of a commit.
 
-        Who joins a changeset with a token asks this first: a number already committed must not
-        join again.
+        "unknown": it is still being written (see `settled`), or no longer remembered. Callers ask
+        this before joining a changeset with a token: a number already committed must not join
+        again.
         """
         return self._tokens.outcome(client, number, self._pipeline.now())
 
     def highest_token(self, client: ClientId) -> int:
-        """The highest number this client ever committed here, -1 = none."""
+        """Return the highest number this client ever committed here, -1 = none."""
         return self._tokens.highest(client)
 
     async def settled(self, client: ClientId) -> None:
@@ -466,14 +481,14 @@ class Store:
         await self._pipeline.settled(client)
 
     async def retained_left(self) -> list[EndpointKey]:
-        """Conversations that have ended of which something is retained still."""
+        """Return conversations that have ended and still have retained messages."""
         rows = await self._reader.rows(text(leftovers.FIND_RETAINED))
         return [EndpointKey(row[0]) for row in rows]
 
     def sweep_left(
         self, outgoing: Sequence[leftovers.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
-        """Delete what is left of dialogs that are over, some rows at a time (REL-36)."""
+        """Delete the remaining rows of dialogs that are over, some at a time (REL-36)."""
         self._pipeline.sweep_left(outgoing, retained)
 
     @property
@@ -482,13 +497,15 @@ class Store:
         return self._pipeline.is_deleting
 
     def sweep(self) -> int:
-        """Delete from the file what was received since; how many messages. Bounded by options."""
+        """Delete received messages from the file, within limits of options; return their number."""
         return self._pipeline.sweep()
 
     async def reclaim(self) -> int:
-        """Give back to the file system what has been free since the last call; how many pages.
+        """Give pages that stayed free since the last call back to the file system; return their
+        number.
 
-        At most `space.MOST` of them, in steps between which flushes are written (MAN-13)."""
+        At most `space.MOST` pages, in steps between which flushes are written (MAN-13).
+        """
         free = await self._unchanged.answer("free pages", self._free_pages)
         spare, self._free = min(free, self._free, space.MOST), free
         given = 0
@@ -505,162 +522,162 @@ class Store:
 
     @property
     def has_nothing_free(self) -> bool:
-        """Whether `reclaim` would give back nothing, as is known without a look."""
+        """Whether `reclaim` would return no page, as far as is known without a read."""
         return not self._free and self._unchanged.known("free pages") == (0,)
 
     async def _free_pages(self) -> int:
         return await self._pipeline.look(space.free_pages)
 
     async def fold(self) -> None:
-        """Give the room of the log back, as far as readers allow. `StoreFull`: it needs some."""
+        """Fold the log into the file, as far as readers allow. `StoreFull`: no room for that."""
         await self._pipeline.run(space.fold)
 
     def prune_clients(self, now: Instant) -> int:
-        """Forget clients not heard of for 24 h, and the oldest above 100,000; how many."""
+        """Remove clients idle for 24 h, and the oldest above 100,000; return their number."""
         return self._pipeline.prune_clients(now)
 
     # Dialog endpoints.
 
     async def endpoint_by_handle(self, handle: Handle) -> DialogEndpoint | None:
-        """The endpoint with this handle."""
+        """Return the endpoint with this handle; None if there is none."""
         return await dialogs.by_handle(self._reader, handle)
 
     async def endpoint_by_conversation(
         self, conversation_id: ConversationId, is_initiator: bool
     ) -> DialogEndpoint | None:
-        """That side of the conversation."""
+        """Return the endpoint of that side of the conversation; None if there is none."""
         return await dialogs.by_conversation(self._reader, conversation_id, is_initiator)
 
     async def endpoints_named(
         self, handles: Sequence[Handle], conversations: Sequence[ConversationId]
     ) -> list[DialogEndpoint]:
-        """Those with one of the handles, and both sides of the conversations; many at a time."""
+        """Return the endpoints with these handles and of these conversations, in few reads."""
         return await dialogs.named(self._reader, handles, conversations)
 
     async def endpoints_by_key(
         self, keys: Iterable[EndpointKey]
     ) -> dict[EndpointKey, DialogEndpoint]:
-        """Those of the endpoints that exist."""
+        """Return the endpoints with these keys; missing ones are left out."""
         return await dialogs.by_key(self._reader, keys)
 
     async def endpoints_of_group(self, group: GroupId) -> list[DialogEndpoint]:
-        """The endpoints of a conversation group, closed ones included."""
+        """Return the endpoints of a conversation group, closed ones included."""
         return await dialogs.by_group(self._reader, group)
 
     async def keys_of_groups(self, groups: Sequence[GroupId]) -> dict[GroupId, list[EndpointKey]]:
-        """The endpoints of many groups, closed ones included; only groups that have any."""
+        """Return the endpoints of many groups, closed ones included; only groups that have any."""
         return await dialogs.keys_of_groups(self._reader, groups)
 
     async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
-        """Endpoints whose lifetime is over, not closed and not in error; oldest first."""
+        """Return endpoints whose lifetime is over, not closed and not in error; oldest first."""
         return await dialogs.expired(self._reader, now, limit)
 
     def nothing_expired(self, now: Instant) -> bool:
-        """Whether it is known without a look that no lifetime is over."""
+        """Return whether it is known without a read that no lifetime is over."""
         return _is_ahead(self._unchanged.known("first expiry"), now)
 
     async def first_expiry(self) -> Instant | None:
-        """When the first lifetime that still counts is over; None = there is none."""
+        """Return when the first lifetime that still counts is over; None = there is none."""
         return await self._unchanged.answer(
             "first expiry", partial(dialogs.first_expiry, self._reader)
         )
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known without a look that `unsettled` has none."""
+        """Whether it is known without a read that `unsettled` returns none."""
         return self._unchanged.known("unsettled") == ([],)
 
     async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
-        """Closed target endpoints that have not heard FIRST_ACKED, by key (DLP-57)."""
+        """Return closed target endpoints that have not received FIRST_ACKED, by key (DLP-57)."""
         read = partial(dialogs.unsettled, self._reader, after, limit)
         return await (self._unchanged.answer("unsettled", read) if after < 0 else read())
 
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
-        """Closed endpoints whose guard time is over (DLP-54), oldest first."""
+        """Return closed endpoints whose guard time is over (DLP-54), oldest first."""
         return await dialogs.purgeable(self._reader, now, limit)
 
     def nothing_purgeable(self, now: Instant) -> bool:
-        """Whether it is known without a look that no guard time is over."""
+        """Return whether it is known without a read that no guard time is over."""
         return _is_ahead(self._unchanged.known("first purge"), now)
 
     async def first_purge(self) -> Instant | None:
-        """When the first guard time of a closed endpoint is over; None = there is none."""
+        """Return when the first guard time of a closed endpoint is over; None = there is none."""
         return await self._unchanged.answer(
             "first purge", partial(dialogs.first_purge, self._reader)
         )
 
     async def count_uses(self, those: Sequence[Use]) -> list[int]:
-        """How many open dialogs each of these needs or ends, in their order (OBJ-37, OBJ-38)."""
+        """Return the number of open dialogs of each use, in their order (OBJ-37, OBJ-38)."""
         return await uses.count(self._reader, those)
 
     async def count_by_state(self) -> dict[str, int]:
-        """How many endpoints are in each state."""
+        """Return the number of endpoints in each state."""
         return await dialogs.count_by_state(self._reader)
 
     async def lingering(self, since: Instant, limit: int) -> list[dialogs.Lingering]:
-        """Endpoints in DI, DO or ER since then or longer, counted; reads all of them (PBT-5)."""
+        """Count endpoints in DI, DO or ER since then, by service; read all of them (PBT-5)."""
         return await dialogs.lingering(self._reader, since, limit)
 
     async def conversation_endpoints(
         self, limit: int, after: EndpointKey | None = None
     ) -> list[DialogEndpoint]:
-        """Endpoints by key, for views."""
+        """Return endpoints by key, for views."""
         return await dialogs.listed(self._reader, limit, after)
 
     async def group_state(self, group: GroupId) -> bytes | None:
-        """State the application keeps for the group (GRP-22)."""
+        """Return the state the application keeps for the group (GRP-22); None if it keeps none."""
         return await dialogs.group_state(self._reader, group)
 
     async def dialog_log(self, limit: int) -> list[DialogLogRow]:
-        """Rows of closing lines the metrics log does not have yet (design D16)."""
+        """Return rows of closing lines the metrics log does not have yet (design D16)."""
         return await dialogs.log_lines(self._reader, limit)
 
     # Conversation timers.
 
     async def timers_due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
-        """Timers that are due and not held, oldest first, behind `after`."""
+        """Return timers that are due and not held, oldest first, after `after`."""
         return await timers.due(self._reader, now, limit, after)
 
     async def first_timer(self) -> Instant | None:
-        """When the first timer that is not held is due; None = there is none."""
+        """Return when the first timer that is not held is due; None = there is none."""
         return await timers.first_due(self._reader)
 
     async def timers_of(self, endpoint: EndpointKey) -> list[Timer]:
-        """The timers of an endpoint."""
+        """Return the timers of an endpoint."""
         return await timers.of(self._reader, endpoint)
 
     async def hold_timers(self, found: list[Timer]) -> None:
-        """Leave these out until `release_timers` (DLG-41)."""
+        """Leave these timers out until `release_timers` (DLG-41)."""
         await self._pipeline.run(lambda connection: timers.hold(connection, found))
 
     async def release_timers(self) -> None:
-        """Look at those that were held again."""
+        """Consider held timers again."""
         await self._pipeline.run(timers.release)
 
     # Retained messages (RCV-31).
 
     async def retained(self, endpoint: EndpointKey) -> Kept:
-        """How much of a conversation is retained."""
+        """Return the number and the bytes of a conversation's retained messages."""
         return await retention.kept(self._reader, endpoint)
 
     async def browse_retained(
         self, queue: QueueKey, limit: int, after_order: int = -1
     ) -> list[RetainedRow]:
-        """Retained messages of a queue by queuing order."""
+        """Return retained messages of a queue by queuing order."""
         return await retention.browse(self._reader, queue, limit, after_order)
 
     async def retained_counts(self) -> dict[QueueKey, int]:
-        """How many messages each queue retains."""
+        """Return the number of messages each queue retains."""
         return await retention.counts(self._reader)
 
     # Event notifications.
 
     async def event_dialogs(self) -> dict[Handle, NotificationKey]:
-        """The dialogs that are open for event notifications (EVT-4), by handle."""
+        """Return the dialogs that are open for event notifications (EVT-4), by handle."""
         return await events.dialogs(self._reader)
 
     async def undelivered_events(self) -> list[EventRow]:
-        """Events that no subscriber was told yet, in their order (PBT-15)."""
+        """Return events not yet delivered to their subscribers, in their order (PBT-15)."""
         return await events.undelivered(self._reader)
 
     # Queues.
@@ -668,10 +685,10 @@ class Store:
     async def page_messages(
         self, queue: QueueKey, priority: int, after_order: int, limit: int, max_bytes: int
     ) -> QueuePage:
-        """Messages of one priority that were written past the window (paged = 1), oldest first.
+        """Return messages of one priority that were written past the window, oldest first.
 
-        At most `limit`, and no further one once their bodies reach `max_bytes`. A row with a wrong
-        body comes in `damaged`, not in `rows` (REL-6).
+        The page has at most `limit` messages, and no further one once their bodies reach
+        `max_bytes`. A row with a wrong body is in `damaged`, not in `rows` (REL-6).
         """
         return await queues.page(
             self._reader,
@@ -692,9 +709,10 @@ class Store:
         after: tuple[int, int] | None = None,
         queue: QueueKey | None = None,
     ) -> QueuePage:
-        """The same of an endpoint, by sequence, then queuing order; only of that `queue`.
+        """Return paged messages of an endpoint, or only of its `queue`, by sequence, then order.
 
-        `after`: queuing order and sequence of the message behind which the page begins."""
+        `after`: queuing order and sequence of the message after which the page begins.
+        """
         return await queues.page_of(
             self._reader,
             endpoint,
@@ -718,9 +736,11 @@ class Store:
         but: Set[int],
         queue: QueueKey | None = None,
     ) -> queues.Tally:
-        """How many messages of an endpoint were written past the window of whatever queue.
+        """Count messages of an endpoint that were written past the window of any queue.
 
-        Of those with queuing orders between these two, and not in `but`; only of that `queue`."""
+        Only queuing orders between `after` and `before` and not in `but` count; only those of
+        `queue`.
+        """
         return await queues.tally(
             self._reader,
             endpoint,
@@ -734,9 +754,10 @@ class Store:
     async def tallies(
         self, but: Mapping[EndpointKey, Set[int]], after: int, before: int, queue: QueueKey
     ) -> dict[EndpointKey, queues.Tally]:
-        """The same of many endpoints of a queue, with the orders that do not count for each.
+        """Count messages as `tally` does, for many endpoints of a queue, each with its own `but`.
 
-        Those of which it would take long are left out."""
+        Endpoints whose count would take long are left out.
+        """
         return await queues.tallies(
             self._reader,
             but,
@@ -747,11 +768,11 @@ class Store:
         )
 
     async def parts(self, endpoint: EndpointKey) -> queues.StoredParts:
-        """Stored fragments of the message that is not complete."""
+        """Return the stored fragments of the endpoint's incomplete message."""
         return await queues.parts(self._reader, endpoint)
 
     async def parts_known(self, endpoint: EndpointKey) -> queues.KnownParts:
-        """How many there are and what they are stored under, without the bodies."""
+        """Return number, bytes and key of the stored fragments, without reading their data."""
         return await queues.parts_known(self._reader, endpoint)
 
     async def browse(
@@ -763,10 +784,11 @@ class Store:
         *,
         reads: int | None = None,
     ) -> QueuePage:
-        """Messages of a queue by queuing order, in memory's window or not; changes nothing.
+        """Return messages of a queue by queuing order, inside its window or not; change nothing.
 
-        After so many `reads` the page comes even if it is empty, and `end` says where the next one
-        goes on: messages of other queues may lie between. No `end` = there are no more."""
+        After `reads` reads the page is returned even if it is empty, and `end` says where the next
+        one continues: messages of other queues may lie between. No `end` = there are no more.
+        """
         skip = self._pipeline.skip
         while True:
             page = await queues.browse(
@@ -786,7 +808,7 @@ class Store:
     async def incomplete(
         self, queue: str, limit: int, after: EndpointKey
     ) -> list[tuple[EndpointKey, int]]:
-        """Endpoint and sequence of messages that wait for a fragment (status 2), by endpoint."""
+        """Return endpoint and sequence of messages missing a fragment (status 2), by endpoint."""
         return await queues.incomplete(self._reader, queue, limit, after)
 
     # Transmission queue.
@@ -794,11 +816,11 @@ class Store:
     async def page_outgoing(
         self, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
     ) -> OutgoingPage:
-        """Outgoing messages of the endpoint written past the window (paged = 1), by sequence."""
+        """Return outgoing messages of the endpoint beyond the window (paged = 1), by sequence."""
         return await transmission.page(self._reader, endpoint, from_sequence, limit, max_bytes)
 
     async def transmission_queue(
         self, limit: int, max_bytes: int, after_order: int = -1
     ) -> OutgoingPage:
-        """Outgoing messages by transmission order, for views."""
+        """Return outgoing messages by transmission order, for views."""
         return await transmission.listed(self._reader, limit, max_bytes, after_order)

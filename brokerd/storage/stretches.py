@@ -1,13 +1,13 @@
 """Stretches: messages beyond a queue's window, found by conversation (design D4).
 
-Reads:  nothing; these are texts of statements.      Calls: nothing.
-Never:  looks at messages of another conversation, or at more of one than is asked for.
+Reads:  nothing; this module makes SQL text.      Calls: nothing.
+Never:  reads messages of another conversation, or more of one than is asked for.
 
 An index by conversation is written all over: each message of a flush goes to a page of its own, and
-the sweep that deletes it comes to that page again. So the index has a stretch of queuing orders
-first. What is new all lies in the newest stretch, what is deleted in the oldest, and each of them
-is some eighty pages. Who looks for a conversation pays for it, with a few seeks for each stretch
-that is there: ten million messages lie in 600.
+the sweep that deletes it comes to that page again. So the index begins with a stretch of queuing
+orders. New messages all lie in the newest stretch, deleted ones in the oldest, and each stretch is
+some eighty pages. The price is paid by reads of a conversation: a few seeks for each stretch in
+use; ten million messages lie in 600.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ _LOWEST: Final = f"ORDER BY {STRETCH} LIMIT 1"
 
 
 def table_at(place: int) -> str:
-    """The name of the table with the messages of a place."""
+    """Return the name of the table with the messages of a place."""
     return messages_at[place].name
 
 
@@ -30,18 +30,20 @@ EVERYWHERE: Final = " UNION ALL ".join(
     f"SELECT * FROM {table}"  # noqa: S608
     for table in map(table_at, PLACES)
 )
-"""All messages of all places, for those who look through whole tables."""
+"""All messages of all places, for readers that scan whole tables."""
 
 
 def found_at(place: int) -> str:
-    """The condition of messages that are found by index there, word for word that of the index."""
+    """Return the condition of messages that are found by index there, word for word as in the
+    index."""
     return "1" if place in SHELVES else PAGED
 
 
 def among(place: int, after: str = "-1", before: str | None = None) -> str:
-    """The condition with which messages of an endpoint are found by index, besides the endpoint.
+    """Return the condition, besides the endpoint, by which its messages are found by index.
 
-    `after`, `before`: SQL for queuing orders between which they are known to lie."""
+    `after`, `before`: SQL for queuing orders between which they are known to lie.
+    """
     most = "" if before is None else f" AND {STRETCH} <= {before} >> {_BITS}"
     find = _find(place)
     return (
@@ -58,11 +60,11 @@ def _find(place: int) -> str:
 
 
 BEFORE_ALL: Final = (-1, -(1 << 62))
-"""Queuing order and sequence of a place before that of every message."""
-# Numbers and orders of one conversation rise together, save for the few numbers below 0, which are
-# of messages that come before all others however late they are (RCV-9): they are found apart, and
-# none is on a shelf. Each part stops at the limit, and the second looks into no stretch behind that
-# with the last row.
+"""Queuing order and sequence before those of every message."""
+# Sequences and queuing orders of one conversation rise together, except for the few sequences below
+# 0, of messages that come before all others however late they are (RCV-9): these are found
+# separately, and none is on a shelf. Each part stops at the limit, and the second reads no stretch
+# behind that with the last row.
 _OF: Final = "endpoint_key = :key"
 _LATER: Final = f"{_OF} AND sequence > max(:after_sequence, -1)"
 _FIRST: Final = (
@@ -74,8 +76,11 @@ _FIRST: Final = (
 
 
 def first_of(place: int) -> str:
-    """The first so many messages of an endpoint behind a place of its own, by sequence; some more
-    if there are messages that come before all others. `least`: queuing order of that, or -1."""
+    """Return SQL for the first `limit` messages of an endpoint after a given one, by sequence.
+
+    It finds some more if there are messages that come before all others. `least`: queuing order of
+    the given message, or -1.
+    """
     table, found, find = table_at(place), found_at(place), _find(place)
     return (
         f"{'' if place in SHELVES else _FIRST}SELECT queuing_order FROM (SELECT queuing_order"  # noqa: S608

@@ -1,7 +1,7 @@
-"""Services of the broker itself, made when they are needed first (EVT-3, BCN-3).
+"""System objects: services of the broker itself, created when first needed (EVT-3, BCN-3).
 
 Reads:  nothing.      Calls: nothing.
-Never:  changes one that is there.
+Never:  changes an object that exists.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _QUEUE: Final = {
 
 
 def put(connection: Connection, *, service: str, queue: str) -> None:
-    """Make a service and its queue, which nobody is shown."""
+    """Create a service and its queue, both hidden, unless they exist."""
     for table, values in (
         (queues, {"name": queue, **_QUEUE}),
         (services, {"name": service, "queue": queue}),

@@ -30,17 +30,17 @@ PAGED: Final = "paged = 1"
 """Condition of a message that memory does not hold (design D4)."""
 
 AHEAD: Final = "paged = 1 AND sequence < 0"
-"""Of them, one that comes before all others of its conversation (RCV-9)."""
+"""Condition of a paged message that comes before all others of its conversation (RCV-9)."""
 
 STRETCH: Final = "queuing_order >> 14"
-"""Stretch of queuing orders in which a message lies (`stretches.py`)."""
+"""The stretch of queuing orders that a message lies in (`stretches.py`)."""
 
 LIFETIME_COUNTS: Final = "state NOT IN ('CD', 'ER')"
 """Condition of an endpoint whose lifetime can still end it (DLG-T14, DLG-T22)."""
 
 
 UNSETTLED: Final = "state = 'CD' AND first_acked = 0"
-"""Condition of a closed target endpoint that has not heard FIRST_ACKED (DLP-57)."""
+"""Condition of a closed target endpoint that has not received FIRST_ACKED (DLP-57)."""
 
 
 def _flag(name: str) -> Column[int]:
@@ -48,15 +48,15 @@ def _flag(name: str) -> Column[int]:
 
 
 def _option(name: str, default: int) -> Column[int]:
-    """A flag that came later: rows written before have its default."""
+    """Return a flag that was added later: older rows have its default."""
     return Column(name, Integer, nullable=False, server_default=text(str(default)))
 
 
-# The one row of facts about this store. `incarnation` is drawn when a store is created, restored
-# or cloned; `epoch` rises at each open; `next_*` are numbers never reused. `host` is the machine
-# it was last enabled on (MAN-7), `disabled_reason` why delivery is off, `unfinished` an operation
-# of administration that is to be finished at the next open, `former_ids` the identifiers this
-# broker had before, newest first, one after the other (MAN-6).
+# The one row of facts about this store. `incarnation` is drawn when a store is created, restored or
+# cloned; `epoch` rises at each open; `next_*` are numbers never reused. `host` is the machine on
+# which it was last enabled (MAN-7), `disabled_reason` why delivery is off, `unfinished` an
+# operation of administration that is to be finished at the next open, `former_ids` the former
+# identifiers of this broker, newest first, one after the other (MAN-6).
 store = Table(
     "store",
     metadata,
@@ -79,8 +79,8 @@ store = Table(
     Column("former_ids", LargeBinary),
 )
 
-# A typed body (OBJ-13). `schema` is the text of one; `require_body` is NULL where what is usual for
-# the kind holds.
+# A typed body (OBJ-13). `schema` is the text of a schema; `require_body` is NULL where the default
+# of the validation kind holds.
 message_types = Table(
     "service_message_types",
     metadata,
@@ -91,7 +91,7 @@ message_types = Table(
     _option("validate_on_send", 0),
 )
 
-# Who may say what (OBJ-23): the contract, and one row per message type in it.
+# Who may send what (OBJ-23): the contract, and one row per message type in it.
 contracts = Table("service_contracts", metadata, Column("name", String, primary_key=True))
 contract_types = Table(
     "service_contract_message_usages",
@@ -126,12 +126,12 @@ queues = Table(
     Column("poison_disconnects", Integer),
     Column("poison_backoff_first", Integer),
     Column("poison_backoff_max", Integer),
-    # Why it is on or off; `status_detail` as a JSON object (PBT-1).
+    # Why the queue is on or off; `status_detail` as a JSON object (PBT-1).
     Column("status_reason", String),
     Column("status_changed_at", Integer),
     Column("status_changed_by", String),
     Column("status_detail", String),
-    # Host, command, limits of readers as a JSON object, where they are not the usual (ACT-20).
+    # Host, command and limits of readers as a JSON object, if they are not the defaults (ACT-20).
     Column("activation_options", String),
     sqlite_autoincrement=True,
 )
@@ -152,7 +152,7 @@ service_contracts = Table(
     Column("contract", ForeignKey("service_contracts.name"), primary_key=True),
 )
 
-# Which level an endpoint has that fits these criteria; NULL is any (OBJ-48).
+# The level of endpoints that match these criteria; NULL matches any (OBJ-48).
 priorities = Table(
     "conversation_priorities",
     metadata,
@@ -178,8 +178,8 @@ routes = Table(
 )
 
 # A subscription to events (EVT-1): `events` as a JSON array, `broker_id` NULL for this broker,
-# `activation_timeout` in microseconds or NULL for the usual one (ACT-37). One that is dropped and
-# created again has another key.
+# `activation_timeout` in microseconds or NULL for the default (ACT-37). A notification that is
+# dropped and created again has another key.
 event_notifications = Table(
     "event_notifications",
     metadata,
@@ -195,8 +195,8 @@ event_notifications = Table(
     sqlite_autoincrement=True,
 )
 
-# A dialog that is open for an event notification (EVT-4). The row stays until the dialog is ended,
-# also when the notification was dropped, so that none is forgotten.
+# A dialog that is open for an event notification (EVT-4). The row stays until the dialog has ended,
+# even if the notification was dropped, so that no such dialog is forgotten.
 event_dialogs = Table(
     "event_dialogs",
     metadata,
@@ -205,7 +205,7 @@ event_dialogs = Table(
     sqlite_with_rowid=False,
 )
 
-# An event that its subscriber could not be told, kept until it can (PBT-15).
+# An event that could not be delivered to its subscriber yet (PBT-15).
 undelivered_events = Table(
     "undelivered_events",
     metadata,
@@ -216,7 +216,7 @@ undelivered_events = Table(
     Column("body", LargeBinary, nullable=False),
 )
 
-# One side of a dialog (DLP-2, VIEW-1), save its progress. `CD` rows only recognise repeats.
+# One side of a dialog (DLP-2, VIEW-1), except its progress. `CD` rows only recognise duplicates.
 conversation_endpoints = Table(
     "conversation_endpoints",
     metadata,
@@ -254,7 +254,7 @@ conversation_endpoints = Table(
     Index("endpoints_purge", "purge_at", sqlite_where=text("purge_at IS NOT NULL")),
 )
 
-# How far one side of a dialog has got: what every message changes, apart from what few do.
+# The progress of one side of a dialog: every message changes it, few change the row above.
 endpoint_progress = Table(
     "endpoint_progress",
     metadata,
@@ -262,13 +262,13 @@ endpoint_progress = Table(
     Column("send_sequence", Integer, nullable=False),
     Column("receive_sequence", Integer, nullable=False),
     Column("receive_fragment", Integer, nullable=False),
-    # The message that was received last: another one under its number is another history (REL-15).
+    # The message that was received last: another one with its number is another history (REL-15).
     Column("last_message", LargeBinary),
 )
 
 
 def _messages(name: str, *more: Index, found: str | None) -> Table:
-    """A table of messages; `found`: the condition of those that are found by index."""
+    """Return a table of messages; `found`: the condition of those that are found by index."""
     where = None if found is None else text(found)
     return Table(
         name,
@@ -285,8 +285,9 @@ def _messages(name: str, *more: Index, found: str | None) -> Table:
         Column("body_hash", LargeBinary),
         Column("body", LargeBinary),
         Index(f"{name}_paged", "queue_key", "priority", "queuing_order", sqlite_where=where),
-        # By stretch first, so that a flush writes few pages of it, and so does the sweep: with the
-        # endpoint first, each of 300 messages in turn of 512 dialogs rewrote a page of its own.
+        # By stretch first, so that a flush writes few pages of the index, and so does the sweep:
+        # with the endpoint first, each of 300 messages in turn of 512 dialogs rewrote a page of its
+        # own.
         Index(f"{name}_of", text(STRETCH), "endpoint_key", "sequence", sqlite_where=where),
         *more,
     )
@@ -300,15 +301,15 @@ queue_messages = _messages(
     found=PAGED,
 )
 
-# The same of messages that were written beyond a window, while there was a shelf for their queue:
-# when the last of its messages is received, a shelf is emptied at once (`shelves.py`). `paged` is
-# the number of the shelf. None of them comes before all others of its conversation (RCV-9).
+# Messages that were written beyond a window, while there was a shelf for their queue: when the last
+# of its messages is received, a shelf is emptied at once (`shelves.py`). `paged` is the number of
+# the shelf. No message on a shelf comes before all others of its conversation (RCV-9).
 _shelves = {number: _messages(f"shelf_{number}", found=None) for number in SHELVES}
 messages_at: Final = {NO_SHELF: queue_messages, **_shelves}
-"""By the number of the place (`shelves.py`)."""
+"""The tables of messages, by the number of the place (`shelves.py`)."""
 
 # A copy of a message of a queue with retention (RCV-31): received (status 0) or sent (status 3). It
-# goes when its conversation ends; `endpoint_key` is null once it was archived, and then it stays.
+# is deleted when its conversation ends; once archived, its `endpoint_key` is NULL, and it stays.
 retained_messages = Table(
     "retained_messages",
     metadata,
@@ -331,8 +332,8 @@ retained_messages = Table(
     Index("retained_messages_of", "endpoint_key", "queuing_order"),
 )
 
-# A conversation timer that is pending (DLG-35); the unnamed one has the name "". `is_held`: it was
-# due while its queue could not take the message, and waits for the queue (DLG-41).
+# A pending conversation timer (DLG-35); the unnamed one has the name "". `is_held`: it was due
+# while its queue could not take the message, and waits for the queue (DLG-41).
 conversation_timers = Table(
     "conversation_timers",
     metadata,
@@ -346,7 +347,7 @@ conversation_timers = Table(
 
 # A conversation group whose transactions were rolled back, and none committed since (PBT-3): how
 # often, until when it waits for its next attempt, since when it is parked. `conversation_id` and
-# `message_id` are of what was received last, `error` is what that rollback gave as its cause.
+# `message_id` are of what was received last, `error` is the cause given by that rollback.
 held_groups = Table(
     "held_groups",
     metadata,
@@ -363,8 +364,8 @@ held_groups = Table(
     sqlite_with_rowid=False,
 )
 
-# Queuing orders, as a JSON array, of messages that were received and may still be in the table
-# above: they are deleted in order, and later. Applied before a store is used (`removals.py`).
+# Queuing orders, as a JSON array, of messages that were received and may still be in the tables
+# above: they are deleted later, in order, and before a store is used (`removals.py`).
 queue_removals = Table(
     "queue_removals",
     metadata,
@@ -372,17 +373,17 @@ queue_removals = Table(
     Column("orders", String, nullable=False),
 )
 
-# An endpoint that has ended, all of whose messages in the tables above are as good as deleted: they
-# are many, and go some at a time (`drops.py`).
+# An endpoint that has ended, all of whose messages in the tables above count as deleted: they are
+# many, and are deleted some at a time (`drops.py`).
 queue_drops = Table(
     "queue_drops",
     metadata,
     Column("endpoint_key", Integer, primary_key=True),
 )
 
-# A body that is stored in pieces: of a message that is not complete yet (status 2, DLP-11), or of a
-# large one. `owner` and `number` say whose it is (`bodies.py`); what belongs to nobody is swept.
-# A message with such a body has a hash and no body in its own row.
+# A body that is stored in pieces: of an incomplete message (status 2, DLP-11), or a large one.
+# `owner` and `number` name its owner (`bodies.py`); bodies without an owner are swept. A message
+# with such a body has a hash and no body in its own row.
 bodies = Table(
     "bodies",
     metadata,
@@ -393,7 +394,7 @@ bodies = Table(
     Index("bodies_owner", "owner", "number", unique=True),
 )
 
-# A piece of it: a fragment as it came, or so many bytes of what a client sent.
+# A piece of a body: a fragment as it arrived, or a part of what a client sent.
 body_pieces = Table(
     "body_pieces",
     metadata,
@@ -422,8 +423,7 @@ transmission_queue = Table(
     Index("transmission_of", "endpoint_key", "sequence", sqlite_where=text(PAGED)),
 )
 
-# A broker that the instance has, whether its file is there or not (MAN-16). In msdb; elsewhere
-# there are none.
+# A broker of the instance, whether its file exists or not (MAN-16). Rows are in msdb only.
 known_brokers = Table(
     "known_brokers",
     metadata,

@@ -1,7 +1,7 @@
-"""Conversation timers that are pending: statements and row mapping (DLG-35 to DLG-41).
+"""Pending conversation timers: statements and row mapping (DLG-35 to DLG-41).
 
 Reads:  conversation_timers.      Calls: the reader it is given.
-Never:  decides when one fires; that is `broker.timers`.
+Never:  decides when a timer fires; `maintenance.timers` does.
 """
 
 from typing import Final, NamedTuple
@@ -37,7 +37,7 @@ _hold = sql(
     .where(
         timers.c.endpoint_key == bindparam("key"),
         timers.c.name == bindparam("of"),
-        timers.c.due_at == bindparam("due"),  # else it was set anew meanwhile
+        timers.c.due_at == bindparam("due"),  # otherwise it was set again meanwhile
     )
     .values(is_held=1)
 )
@@ -64,7 +64,7 @@ OF: Final = (
 
 
 def write(script: Script, rare: Rare) -> None:
-    """Write a flush's part: timers set and gone, then those of endpoints that have ended."""
+    """Write the part of a flush: timers set and cancelled, then those of ended endpoints."""
     for which, due in rare.timers.items():
         if due is None:
             script.add(_delete, which)
@@ -73,19 +73,19 @@ def write(script: Script, rare: Rare) -> None:
 
 
 def hold(connection: Connection, found: list[Timer]) -> None:
-    """Leave these out until they are released; a transaction of its own."""
+    """Leave these timers out until they are released; a transaction of its own."""
     with transaction(connection):
         connection.executemany(_hold, [(1, *one) for one in found])
 
 
 def release(connection: Connection) -> None:
-    """Look at those that were held again; a transaction of its own."""
+    """Consider held timers again; a transaction of its own."""
     with transaction(connection):
         connection.execute(_release, (0, 1))
 
 
 async def due(reader: Reader, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
-    """Timers that are due and not held, oldest first, behind `after`."""
+    """Return timers that are due and not held, oldest first, after `after`."""
     last = after or Timer(EndpointKey(-1), "", Instant(-1))
     values = {
         "now": now,
@@ -98,13 +98,13 @@ async def due(reader: Reader, now: Instant, limit: int, after: Timer | None) -> 
 
 
 async def first_due(reader: Reader) -> Instant | None:
-    """When the first one that is not held is due; None = there is none."""
+    """Return when the first timer that is not held is due; None = there is none."""
     ((found,),) = await reader.rows(FIRST)
     return None if found is None else Instant(found)
 
 
 async def of(reader: Reader, key: EndpointKey) -> list[Timer]:
-    """The timers of an endpoint, the unnamed one first."""
+    """Return the timers of an endpoint, the unnamed one first."""
     return [_timer(row) for row in await reader.rows(OF, {"key": key})]
 
 

@@ -1,7 +1,7 @@
 """Commit tokens: which commits of which client took effect (REL-2).
 
 Reads:  the table of clients, once, at open.      Calls: nothing.
-Never:  guesses: a number still being written, or one forgotten, is unknown.
+Never:  guesses: a number still being written, or no longer remembered, is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.tables import clients
 
 WINDOW: Final = 1024
-"""How many numbers below the highest are remembered."""
+"""Numbers up to the highest that are remembered."""
 KEPT: Final = 24 * 3600 * SECOND
 """How long a client is remembered after its last commit."""
 MOST_CLIENTS: Final = 100_000
 NOBODY: Final = ClientId(b"")
-"""Its row says when a client that had to be forgotten early made its last commit."""
+"""The client id of the row that says when a client removed early made its last commit."""
 
 _BITS = (1 << WINDOW) - 1
 _put = Inserts(clients, replace=True)
@@ -53,17 +53,17 @@ _read = sql(select(clients))
 
 
 class Tokens:
-    """What the clients' rows say, and which numbers are on their way there."""
+    """The clients' rows, and the numbers that are being written."""
 
     def __init__(self, most_clients: int = MOST_CLIENTS) -> None:
         self._clients: dict[ClientId, _Client] = {}
         self._pending: dict[ClientId, set[int]] = {}
-        self._highest: dict[ClientId, int] = {}  # of those with something pending
+        self._highest: dict[ClientId, int] = {}  # of clients with pending numbers
         self._most_clients = most_clients
         self._forgotten_early_at: Instant | None = None
 
     def load(self, connection: Connection) -> None:
-        """Take over what the store has."""
+        """Load the rows of the store."""
         for client, highest, committed, used_at in connection.execute(_read):
             if client == NOBODY:
                 self._forgotten_early_at = Instant(used_at)
@@ -72,7 +72,7 @@ class Tokens:
                 self._clients[ClientId(client)] = _Client(highest, bits, Instant(used_at))
 
     def joined(self, client: ClientId, numbers: Sequence[int]) -> None:
-        """These are gathering: their outcome is not known until they are durable."""
+        """Add numbers of the gathering flush: their outcome is unknown until they are durable."""
         pending = self._pending.get(client)
         if pending is None:
             pending = self._pending[client] = set()
@@ -80,7 +80,7 @@ class Tokens:
         self._highest[client] = max(self._highest.get(client, -1), *numbers)
 
     def flush(self, tokens: Mapping[ClientId, Sequence[int]], now: Instant) -> list[Row]:
-        """The clients' rows with these numbers in them, which are about to be written."""
+        """Record these numbers; return the clients' rows to be written."""
         rows: list[Row] = []
         for client, numbers in tokens.items():
             state = self._clients.get(client)
@@ -93,7 +93,7 @@ class Tokens:
         return rows
 
     def durable(self, tokens: Mapping[ClientId, Sequence[int]]) -> list[ClientId]:
-        """These are written. Returns clients of whom nothing is on its way any more."""
+        """Remove written numbers; return clients with no number left to write."""
         settled = []
         for client, numbers in tokens.items():
             pending = self._pending.get(client)
@@ -107,13 +107,13 @@ class Tokens:
         return settled
 
     def is_settled(self, client: ClientId) -> bool:
-        """Whether no number of the client is on its way."""
+        """Return whether no number of the client is being written."""
         return client not in self._pending
 
     def outcome(
         self, client: ClientId, number: int, now: Instant
     ) -> Literal["committed", "not_committed", "unknown"]:
-        """What became of this number."""
+        """Return the outcome of the commit with this number."""
         if number in self._pending.get(client, ()):
             return "unknown"
         state = self._clients.get(client)
@@ -128,13 +128,16 @@ class Tokens:
         return "committed" if state.committed >> below & 1 else "not_committed"
 
     def highest(self, client: ClientId) -> int:
-        """The highest number known of, on its way or durable; -1 = none."""
+        """Return the client's highest number, being written or durable; -1 = none."""
         state = self._clients.get(client)
         durable = state.highest if state is not None else -1
         return max(durable, self._highest.get(client, -1))
 
     def prune(self, now: Instant) -> tuple[list[ClientId], list[Row]]:
-        """Forget old clients: whose rows go, and the row that tells of those forgotten early."""
+        """Remove old clients; return them, and the row that records early removals.
+
+        That row is written only if clients were removed early.
+        """
         idle = [
             (state.used_at, client)
             for client, state in self._clients.items()
@@ -143,7 +146,7 @@ class Tokens:
         gone = [client for used_at, client in idle if used_at <= now - KEPT]
         excess = len(self._clients) - len(gone) - self._most_clients
         early: list[tuple[Instant, ClientId]] = []
-        if excess > 0:  # the rule is that there are few clients, and sorting many takes long
+        if excess > 0:  # normally there are few clients, and sorting many takes long
             early = nsmallest(excess, (entry for entry in idle if entry[0] > now - KEPT))
         for client in (*gone, *(client for _, client in early)):
             del self._clients[client]
@@ -156,6 +159,6 @@ class Tokens:
 
 
 def write(script: Script, dropped: Sequence[ClientId], rows: Sequence[Row]) -> None:
-    """Write a flush's part of the clients."""
+    """Add the clients' rows of a flush to its script."""
     _drop.add(script, dropped)
     _put.add(script, rows)

@@ -1,7 +1,7 @@
-"""The transmission queue, messages waiting for the peer's ack: statements and row mapping.
+"""Transmission queue, messages waiting for the peer's acknowledgement: statements, row mapping.
 
 Reads:  transmission_queue.      Calls: the reader it is given.
-Never:  decides what is sent; that is the transmitter's.
+Never:  decides what is sent; the transmitter does.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ _DELETE_OF: Final = (
 
 
 def remove_of(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
-    """Remove messages that are found by index, of endpoints up to a sequence each."""
+    """Delete messages that are found by index, of endpoints up to a sequence each."""
     script.add(_DELETE_OF, *ends)
 
 
 def write(script: Script, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:
-    """Write messages, then remove those with these transmission orders."""
+    """Write messages, then delete those with these transmission orders."""
     _insert.add(script, outgoing)
     _delete.add(script, acknowledged)
 
@@ -73,7 +73,7 @@ def _message(row: Values) -> OutgoingRow:
 async def page(
     reader: Reader, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
 ) -> Page[OutgoingRow]:
-    """Outgoing messages of an endpoint found by index, by sequence."""
+    """Return outgoing messages of an endpoint found by index, by sequence."""
     values = {
         "endpoint": endpoint,
         "from_sequence": from_sequence,
@@ -84,6 +84,6 @@ async def page(
 
 
 async def listed(reader: Reader, limit: int, max_bytes: int, after: int) -> Page[OutgoingRow]:
-    """Outgoing messages by transmission order."""
+    """Return outgoing messages by transmission order."""
     values = {"after": after, "limit": limit, "max_bytes": max_bytes}
     return await fetch(reader, LISTED, values, _message, owner=Owner.OUTGOING)

@@ -1,7 +1,7 @@
-"""Uses: which open dialogs need a service or a contract that is to go (OBJ-37, OBJ-38).
+"""Uses: which open dialogs need a service or a contract that is to be dropped (OBJ-37, OBJ-38).
 
 Reads:  conversation_endpoints.      Calls: the reader or connection it is given.
-Never:  ends a dialog; it counts them, and removes what only recognises repeats.
+Never:  ends a dialog; it counts them, and deletes endpoints that only recognise duplicates.
 """
 
 from collections.abc import Sequence
@@ -21,54 +21,56 @@ from brokerd.units import counted
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
-"""Nothing more is received under the contract of such a dialog."""
+"""States of dialogs under whose contract nothing more is received."""
 
 
 class Use(msgspec.Struct, frozen=True):
-    """A service or a contract, and with it the dialogs that need it."""
+    """A service or a contract that dialogs may need."""
 
     service: str | None = None
     contract: str | None = None
 
     def is_open(self, service: str, contract: str, state: State) -> bool:
-        """Whether an endpoint needs it still; what is only to be ended needs no contract."""
+        """Return whether an endpoint still needs it; one that only has to be ended needs no
+        contract."""
         if self.service is not None:
             return service == self.service and state is not State.CLOSED
         return contract == self.contract and state.value not in _OVER
 
     def show(self) -> str:
-        """For people."""
+        """Return the name for people."""
         return f"contract {self.contract}" if self.service is None else f"service {self.service}"
 
 
 async def count(reader: Reader, uses: Sequence[Use]) -> list[int]:
-    """How many open dialogs need each."""
+    """Return the number of open dialogs that need each."""
     return [int((await reader.rows(_counting(use)))[0][0]) for use in uses]
 
 
 def refuse_if_used(connection: Connection, uses: Sequence[Use]) -> None:
-    """`InUse` with the number of open dialogs; to be called inside the transaction that drops."""
+    """Raise `InUse` with the number of open dialogs; call this in the transaction that drops."""
     for use in uses:
-        # The values of this statement are few and its text depends on them: it is rarely run.
+        # The text of this statement depends on its values, which are few: it is rarely run.
         (found,) = connection.execute(*_text(_counting(use))).fetchone()
         if found:
             raise InUse(in_use(use, found))
 
 
 def in_use(use: Use, found: int) -> str:
-    """What is wrong, for people."""
+    """Return the message of `InUse`."""
     dialogs = counted(found, "open dialog needs", "open dialogs need")
     return f"{dialogs} {use.show()}; nothing was changed"
 
 
 def forget_closed(connection: Connection, service: str) -> None:
-    """Remove a service's endpoints that only recognise repeats: there is nobody to repeat to."""
+    """Delete a service's closed endpoints: without the service there are no duplicates to
+    recognise."""
     connection.execute(_FORGET_PROGRESS, (service, _CLOSED))
     connection.execute(_FORGET, (service, _CLOSED))
 
 
 def move_messages(connection: Connection, service: str, queue: str) -> None:
-    """Put the messages of a service on its queue, those that are not there (OBJ-35)."""
+    """Move the messages of a service to its queue, those that are elsewhere (OBJ-35)."""
     for move in _MOVES:
         connection.execute(move, (queue, service, queue))
 

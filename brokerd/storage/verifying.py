@@ -1,8 +1,9 @@
-"""Verifying a store: what its rows say, held against each other (HK-10, BI-D3).
+"""Verifying a store: whether its rows agree with each other (HK-10, BI-D3).
 
-This is the half of the checker that needs no history: every row has the rows it stands for, numbers
-are in their range and without gaps, every body is the one that was written. It sees one moment of
-the file, so a daemon may have it open.
+This is the half of the checker that needs no history: every row has the rows it refers to, numbers
+are in their range and without gaps, every body is as it was written. It sees one moment of the
+file, so a daemon may have it open.
+
 Reads:  the whole file, on a connection that only queries.      Calls: SQLite.
 Never:  changes anything, runs what is stored in the file (BI-D4), or stops at the first finding.
 """
@@ -30,24 +31,24 @@ from brokerd.storage.stretches import EVERYWHERE
 from brokerd.units import counted
 
 MOST: Final = 100
-"""Findings of one kind that are told; the file may be full of them."""
+"""Findings of one kind that are reported at most; the file may be full of them."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that cannot be."""
+    """A contradiction in the store."""
 
     table: str
     where: str
     """The keys of the row, or of what the row belongs to."""
     problem: str
     is_left_over: bool = False
-    """Whether nothing is damaged: the next start deletes it, or the daemon that has the store
-    does so already (REL-36)."""
+    """Whether nothing is damaged: the next start deletes the rows, or the daemon that has the store
+    open is deleting them (REL-36)."""
     is_unknown: bool = False
-    """Whether nothing is damaged, but the files that are there cannot tell whether anything is
-    missing (REL-41)."""
+    """Whether nothing is damaged, but the existing files cannot tell whether anything is missing
+    (REL-41)."""
     cure: str = ""
-    """What to do about it, where that is known."""
+    """The remedy, if one is known."""
 
     @property
     def is_damage(self) -> bool:
@@ -56,9 +57,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def refuse_damaged(path: Path, *, name: str) -> None:
-    """The same check for whoever needs a store that is whole; leftovers do no harm.
+    """Verify a store for callers that need a whole one; leftovers do no harm.
 
-    `name`: what to call the file. `StoreDamaged` names the first thing that cannot be."""
+    `name`: what to call the file. `StoreDamaged` names the first contradiction.
+    """
     damage = [one for one in verify(path) if one.is_damage]
     if damage:
         first = damage[0]
@@ -69,10 +71,10 @@ def refuse_damaged(path: Path, *, name: str) -> None:
 
 
 def verify(path: Path) -> list[Finding]:
-    """Everything in the store at `path` that cannot be, and what is left over.
+    """Return all contradictions in the store at `path`, and what is left over.
 
-    `StoreDamaged`, `StoreVersion`: it is no store, or not one of this version; `StoreDamaged` as
-    well where SQLite cannot read on.
+    `StoreDamaged`, `StoreVersion`: it is no store, or not one of this version; `StoreDamaged` also
+    if SQLite cannot read on.
     """
     files.check_header(path)
     loss = find_loss(path, is_in_use=is_held(path))
@@ -109,7 +111,7 @@ def _rows(connection: Connection) -> Iterator[Finding]:
 
 
 def _left_over(connection: Connection) -> Iterator[Finding]:
-    """What dialogs that are over have left, counted: there may be very many (REL-36)."""
+    """Count the rows that dialogs that are over have left: there may be very many (REL-36)."""
     for table, where in _LEFT_OVER:
         query = f"SELECT count(*), count(DISTINCT endpoint_key) FROM {table} WHERE {where}"  # noqa: S608  # ours
         rows, dialogs = connection.execute(query).fetchone()
@@ -119,7 +121,7 @@ def _left_over(connection: Connection) -> Iterator[Finding]:
 
 
 def _bodies(connection: Connection) -> Iterator[Finding]:
-    """Bodies that are not the ones that were written (REL-6), in one piece or in several."""
+    """Find bodies that are not as they were written (REL-6), in one piece or in several."""
     for table, messages, key, owner in _BODIES:
         query = (
             f"{_LIVE} SELECT m.{key}, conversation_id, is_initiator, sequence, body, body_hash,"  # noqa: S608  # ours
@@ -128,7 +130,8 @@ def _bodies(connection: Connection) -> Iterator[Finding]:
         )
         found = 0
         for number, conversation, flag, sequence, body, stored, *there in connection.execute(query):
-            from_initiator = bool(flag) is (owner is Owner.OUTGOING)  # a queue has the peer's
+            # A queue has the peer's messages.
+            from_initiator = bool(flag) is (owner is Owner.OUTGOING)
             place = ConversationId(conversation), from_initiator, sequence
             if body is None and stored is not None:
                 sound = _is_whole(connection, place, stored, *there)
@@ -149,14 +152,14 @@ def _is_whole(
     key: BodyKey | None,
     size: int,
 ) -> bool:
-    """Whether a body in pieces is the one that was written."""
+    """Return whether a body in pieces is as it was written."""
     if key is None or not is_large_sound(place, key, size, stored):
         return False
     return size == _size(connection, key)
 
 
 def _size(connection: Connection, key: BodyKey) -> int | None:
-    """Bytes of a body in pieces; None = they are not the ones that were written."""
+    """Return the size in bytes of a body in pieces; None = a piece is not as it was written."""
     pieces = "SELECT piece, hash, data FROM body_pieces WHERE body_key = ? ORDER BY piece"
     try:
         return sum(map(len, bodies.sound(key, connection.execute(pieces, (key,)))))
@@ -165,8 +168,7 @@ def _size(connection: Connection, key: BodyKey) -> int | None:
 
 
 def _other_pieces(connection: Connection) -> Iterator[Finding]:
-    """The same for what belongs to no message that waits: fragments of messages that are not
-    complete, and what is retained."""
+    """Find such bodies without a waiting message: of incomplete messages, and retained ones."""
     rows = connection.execute(
         "SELECT body_key, owner, size FROM bodies WHERE owner IN (?, ?)",
         (int(Owner.ARRIVING), int(Owner.RETAINED)),
@@ -182,8 +184,8 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 
 
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
-# What was received is deleted later (`removals.py`), and what many unread messages an ended dialog
-# had (`drops.py`): such a row is a message no more.
+# Received messages are deleted later (`removals.py`), and so are the many unread ones of an ended
+# dialog (`drops.py`): such rows count as deleted.
 _LIVE: Final = (
     f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608
     f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED})"
@@ -203,7 +205,8 @@ _WITH_GAP: Final = (
     " HAVING count(DISTINCT sequence) <= max(sequence) - min(sequence)"
 )
 _WRONG: Final = (
-    # table, what is wrong, the columns that say where, and the rest of the query that finds it
+    # Table, what is wrong, the columns that identify the row, and the rest of the query that finds
+    # it.
     (
         "conversation_endpoints",
         "has a state that does not exist",
@@ -326,7 +329,7 @@ _WRONG: Final = (
     ),
 )
 _BODIES: Final = (
-    # table, where its messages are, their key, whose their bodies in pieces are
+    # Table, where its messages are, their key, the owner of their bodies in pieces.
     ("queue_messages", "live", "queuing_order", Owner.WAITING),
     ("transmission_queue", "transmission_queue", "transmission_order", Owner.OUTGOING),
 )

@@ -1,4 +1,4 @@
-"""Writers: run one job after the other on the writing connection, and report on the loop (D3).
+"""Writers: run one job after another on the writing connection, and report on the loop (D3).
 
 Reads:  nothing.      Calls: the jobs it is given.      Never: runs two at once, or out of order.
 """
@@ -26,30 +26,30 @@ Reported = Callable[[T | None, BaseException | None], None]
 
 
 class Ended(NamedTuple):
-    """What became of a script; times in seconds of the machine's monotonic clock."""
+    """The result of a script; times in seconds of the machine's monotonic clock."""
 
     error: sqlite3.Error | None
     is_fence_passed: bool
     is_committing: bool
-    """Whether COMMIT had begun: its error leaves open whether it took effect."""
+    """Whether COMMIT had begun: after an error in it the outcome is unknown."""
     started: float
     committing: float
     ended: float
 
 
 class Scripted(Protocol[T_co]):
-    """A job that can be told as a script, for a writer that runs these by themselves."""
+    """A job that can also be expressed as a script, for writers that run scripts without Python."""
 
     def __call__(self, connection: Connection) -> T_co:
-        """Do it on the connection."""
+        """Run the job on the connection."""
         ...
 
     def script(self) -> Script | None:
-        """What it does, as one transaction; None = it has to be called."""
+        """Return the job as the script of one transaction; None = it has to be called."""
         ...
 
     def outcome(self, ended: Ended) -> T_co:
-        """What the call would have returned or raised."""
+        """Return or raise what the call would have returned or raised."""
         ...
 
 
@@ -58,11 +58,11 @@ class Writer(Protocol):
 
     @property
     def contends(self) -> bool:
-        """Whether what it does now contends with the loop for the interpreter."""
+        """Whether its present work contends with the loop for the interpreter."""
         ...
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """As `submit`; the job may be run as the script it is."""
+        """Run the job later, as `submit` does; it may be run as its script."""
         ...
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
@@ -70,7 +70,7 @@ class Writer(Protocol):
         ...
 
     def poll(self) -> None:
-        """Report what is done now, if the loop has not come to it yet."""
+        """Report finished jobs now, without waiting for the loop."""
         ...
 
     def close(self) -> None:
@@ -78,12 +78,12 @@ class Writer(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Crash: roll back, close; no job runs and none is reported from here on."""
+        """Stop as in a crash: roll back and close; run and report no further job."""
         ...
 
 
 class ThreadWriter:
-    """A thread of its own (design D3)."""
+    """A writer with a thread of its own (design D3)."""
 
     contends = True
 
@@ -97,15 +97,15 @@ class ThreadWriter:
         self._thread.start()
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """It is called."""
+        """Run the job by calling it."""
         self.submit(job, reported)
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
-        """Hand the job over."""
+        """Pass the job to the thread."""
         self._jobs.put((job, reported))
 
     def poll(self) -> None:
-        """Report what the thread has done. A busy loop reads all its sockets before it hears."""
+        """Report finished jobs now: a busy loop reads all its sockets before the callback runs."""
         while self._done and not self._abandoned:
             reported, value, error = self._done.popleft()
             reported(value, error)
@@ -117,7 +117,7 @@ class ThreadWriter:
         self._connection.close()
 
     def abandon(self) -> None:
-        """Let the job that runs end, tell nobody, and close."""
+        """Let the running job end, report nothing, roll back and close."""
         self._abandoned = True
         self._jobs.put(None)
         self._thread.join()
@@ -130,9 +130,9 @@ class ThreadWriter:
                 return
             value, error = run_job(job, self._connection)
             self._done.append((reported, value, error))
-            with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+            with suppress(RuntimeError):  # the loop was closed: there is nobody to report to
                 self._loop.call_soon_threadsafe(self.poll)
-            del item, job, reported, value, error  # a waiting thread holds nothing
+            del item, job, reported, value, error  # a waiting thread keeps nothing alive
 
 
 Schedule = Callable[[Callable[[], None]], None]
@@ -140,12 +140,13 @@ Schedule = Callable[[Callable[[], None]], None]
 
 
 def soon(function: Callable[[], None]) -> None:
-    """On the loop's next turn."""
+    """Call the function on the loop's next turn."""
     asyncio.get_running_loop().call_soon(function)
 
 
 class InlineWriter:
-    """On the loop, for tests and simulation: the same SQL, completing when `schedule` says."""
+    """A writer on the loop, for tests and simulation: the same SQL, completing when `schedule`
+    says."""
 
     contends = False
 
@@ -157,25 +158,25 @@ class InlineWriter:
         self._abandoned = False
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """It is called."""
+        """Run the job by calling it."""
         self.submit(job, reported)
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
-        """Run it after a delay, and report it after another."""
+        """Run the job after a delay, and report it after another."""
         self._jobs.append((job, reported))
         if not self._running:
             self._running = True
             self._schedule(self._run)
 
     def poll(self) -> None:
-        """Nothing: a job is reported when `schedule` says."""
+        """Do nothing: `schedule` decides when a job is reported."""
 
     def close(self) -> None:
-        """Close."""
+        """Close the connection."""
         self._connection.close()
 
     def abandon(self) -> None:
-        """Forget the jobs, roll back and close."""
+        """Drop the jobs, roll back and close."""
         self._abandoned = True
         self._jobs.clear()
         roll_back_and_close(self._connection)
@@ -198,8 +199,11 @@ class InlineWriter:
 
 
 def roll_back_and_close(connection: Connection) -> None:
-    """Roll back and close. SQLite folds the log as the last connection closes, and removes it: so
-    that it may be gone has to be in the record first."""
+    """Roll back and close.
+
+    SQLite folds and removes the log as the last connection closes, so the record has to say before
+    that the log may be missing; hence the fold here, which updates the record.
+    """
     roll_back(connection)
     with suppress(sqlite3.Error, StoreFault):  # then SQLite cannot fold it either, and it stays
         fold(connection)
@@ -207,11 +211,11 @@ def roll_back_and_close(connection: Connection) -> None:
 
 
 class NotRecorded(sqlite3.OperationalError):  # one of the errors of a job
-    """A job was done, and the record of the log does not say so: nobody may hear of it."""
+    """A job was done, but the record of the log does not say so: it must not be confirmed."""
 
 
 def run_job(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
-    """Run a job, and write down how far the log has got before anybody hears of it."""
+    """Run a job, and record how far the log has got before the result is reported."""
     value, error = outcome_of(job, connection)
     if (head := head_of(connection)) is not None:
         _, failure = outcome_of(_recording, head.advance)
@@ -220,13 +224,13 @@ def run_job(job: Job[T], connection: Connection) -> tuple[T | None, BaseExceptio
 
 
 def sync_head(connection: Connection) -> None:
-    """Make the record of the log durable."""
+    """Sync the record of the log."""
     if (head := head_of(connection)) is not None:
         _recording(head.sync)
 
 
 def _recording(step: Callable[[], None]) -> None:
-    """A step of the record's; where it fails, the store does."""
+    """Update the record; if that fails, the store has failed."""
     try:
         step()
     except OSError as error:
@@ -234,12 +238,12 @@ def _recording(step: Callable[[], None]) -> None:
 
 
 def head_of(connection: Connection) -> LogHead | None:
-    """The record beside the store of a connection that writes."""
+    """Return the record beside the store of a writing connection; None if it has none."""
     return getattr(connection, "head", None)
 
 
 def fold(connection: Connection) -> int:
-    """Fold the log into the file as far as readers allow; pages that are left."""
+    """Fold the log into the file as far as readers allow; return the number of pages left."""
     refuse_moved_log(connection)
     _, pages, folded = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if (head := head_of(connection)) is not None:
@@ -248,9 +252,10 @@ def fold(connection: Connection) -> int:
 
 
 def fold_and_cut(connection: Connection) -> None:
-    """The same, waiting for readers as long as the connection waits for locks; then cut the log.
+    """Fold all of the log, waiting for readers as `connection` waits for locks; then cut the log.
 
-    The record is durable in between: a log that is gone has to be known not to be needed."""
+    The record is durable in between: before the log is gone it has to say that it is not needed.
+    """
     refuse_moved_log(connection)
     busy, pages, folded = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
     if busy or pages != folded:
@@ -261,15 +266,16 @@ def fold_and_cut(connection: Connection) -> None:
 
 
 def outcome_of(call: Callable[[A], T], given: A) -> tuple[T | None, BaseException | None]:
-    """What the call returns, or what it raises."""
+    """Return the value of the call and None, or None and its error."""
     try:
         return call(given), None
-    except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
+    except BaseException as error:  # noqa: BLE001  # reported on the loop, which decides
         return None, error
 
 
 def roll_back(connection: Connection) -> None:
-    """Undo what is open. A failure changes nothing: SQLite has then rolled back by itself."""
+    """Roll back an open transaction. A failure changes nothing: SQLite has then rolled back by
+    itself."""
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")

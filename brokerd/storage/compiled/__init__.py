@@ -1,1 +1,1 @@
-"""What reads and writes stores beside the interpreter: threads in C, and who speaks to them."""
+"""Readers and writers of stores outside the interpreter: threads in C, and their Python side."""

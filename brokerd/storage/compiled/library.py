@@ -1,7 +1,7 @@
-"""The part in C, where it was built, and its errors as the driver would raise them.
+"""Library: the part in C, if it was built, and its errors as the driver would raise them.
 
 Reads:  its sources, once.      Calls: nothing.
-Never:  takes what was built of other sources than those beside it.
+Never:  uses a library that was built from other sources than those beside it.
 """
 
 import sqlite3
@@ -32,7 +32,7 @@ BUILT: Final[Any] = _built()
 IS_BUILT: Final = BUILT is not None
 """Whether the installation has the compiled part."""
 SqliteError: Final[type[Exception]] = BUILT.SqliteError if IS_BUILT else RuntimeError
-"""What it raises when SQLite refuses something: an extended result code, and a message."""
+"""Error for what SQLite refuses: an extended result code, and a message."""
 
 _PRIMARY: Final = 0xFF
 # fmt: off
@@ -43,7 +43,7 @@ _NAMES: Final = (
     "NOTADB",
 )
 # fmt: on
-"""Of SQLite's primary result codes, in their order."""
+"""Names of SQLite's primary result codes, in their order."""
 _CLASSES: Final[dict[str, type[sqlite3.Error]]] = {
     "CORRUPT": sqlite3.DatabaseError,
     "NOTADB": sqlite3.DatabaseError,
@@ -53,32 +53,35 @@ _CLASSES: Final[dict[str, type[sqlite3.Error]]] = {
 
 
 class Worker(Protocol):
-    """A thread with a connection of its own, that does one thing at a time."""
+    """A thread with a connection of its own that does one thing at a time."""
 
     def execute(self, text: str, /) -> str:
-        """Run a statement here and now; the first value of its last row, "" = it has none."""
+        """Run a statement now; return the first value of its last row, "" = none."""
         ...
 
     def hear(self) -> None:
-        """Readable no longer, until there is a result that was not there before."""
+        """Clear the descriptor, so that it is readable again only when a new result is there."""
         ...
 
     def fileno(self) -> int:
-        """Readable when there is a result, or was."""
+        """Return the descriptor, which is readable if there is, or was, a result."""
         ...
 
     def close(self) -> None:
-        """Wait for what is under way, and close."""
+        """Wait for the running statement, and close."""
         ...
 
 
 def driver() -> str:
-    """The file of Python's driver, "" = it is in the interpreter: who loads it has its SQLite."""
+    """Return the file of Python's driver, through which its SQLite is found.
+
+    "" = the driver is part of the interpreter.
+    """
     return getattr(import_module("_sqlite3"), "__file__", None) or ""
 
 
 def sqlite_error(code: int, message: str) -> sqlite3.Error:
-    """An error of the driver's with this extended result code."""
+    """Return the driver's error for this extended result code."""
     primary = code & _PRIMARY
     name = _NAMES[primary] if primary < len(_NAMES) else "UNKNOWN"
     error = _CLASSES.get(name, sqlite3.OperationalError)(message)

@@ -1,10 +1,10 @@
-"""The compiled reader: pages on a thread that needs no interpreter, where it was built (design D4).
+"""Compiled reader: pages on a thread that needs no interpreter, if it was built (design D4).
 
-Reads:  what it is asked for.      Calls: the reader, which is written in C.
+Reads:  the statements it is given.      Calls: the reader in C.
 Never:  reads two pages at a time.
 
-The driver lets go of the interpreter for each row of a result, and a busy loop gives it back late.
-The reader meets it again when all rows of a page are there.
+The driver releases the interpreter lock for each row of a result, and a busy loop gives it back
+late. This reader takes the lock once, when all rows of a page are there.
 """
 
 import asyncio
@@ -24,21 +24,22 @@ ALL: Final = -1
 
 
 class Reader(Worker, Protocol):
-    """What `reader.c` makes."""
+    """The interface of the reader in `reader.c`."""
 
     def submit(self, text: str, values: Values, most: int, /) -> None:
-        """Have a statement run; what `most` means is in `CompiledReader.rows`."""
+        """Submit a statement; `CompiledReader.rows` says what `most` means."""
         ...
 
     def result(self) -> tuple[int, str, list[Values]] | None:
-        """Result code, message, rows; None = it is still read."""
+        """Return result code, message, rows; None = it is still reading."""
         ...
 
 
 def compiled_reader(path: Path, *, pragmas: Iterable[str], limit: float) -> "CompiledReader | None":
-    """A reader of this store; None = it is not built, or does not fit here.
+    """Return a reader of this store; None = it is not built, or cannot be used here.
 
-    `limit`: seconds after which a read is cut."""
+    `limit`: seconds after which a read is interrupted.
+    """
     if library.BUILT is None:
         return None
     reader: Reader | None = None
@@ -49,12 +50,12 @@ def compiled_reader(path: Path, *, pragmas: Iterable[str], limit: float) -> "Com
     except (OSError, RuntimeError, SqliteError):
         if reader is not None:
             reader.close()
-        return None  # Python's way meets the same, or does without
+        return None  # Python's reader meets the same error, or does without
     return CompiledReader(reader)
 
 
 class CompiledReader:
-    """One page after the other, in the order they are asked for."""
+    """Reads one page after another, in the order in which they are requested."""
 
     def __init__(self, reader: Reader) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,17 +66,18 @@ class CompiledReader:
         self._loop.add_reader(reader.fileno(), self._hear)
 
     async def rows(self, text: str, values: Values, most: int = ALL) -> list[Values]:
-        """The rows of a statement. `sqlite3.Error`: it failed.
+        """Return the rows of a statement. `sqlite3.Error`: it failed.
 
-        `most`: the last column is the size of a row, and not among the values; no further row is
-        read once the sizes of those before make so much."""
+        `most`: the last column is the size of a row, and is left out of the values; a row is the
+        last one if the sizes up to it reach `most`.
+        """
         future: asyncio.Future[list[Values]] = self._loop.create_future()
         self._waiting.append((text, values, most, future))
         self._go_on()
         return await future
 
     async def close(self) -> None:
-        """Read what was asked for, and close."""
+        """Finish the running read, and close."""
         while self._asked is not None:
             if self._idle is None or self._idle.done():
                 self._idle = self._loop.create_future()
@@ -94,7 +96,7 @@ class CompiledReader:
                 self._asked = future
             except SqliteError as error:
                 future.set_exception(sqlite_error(*error.args))
-            except Exception as error:  # noqa: BLE001  # told to who asked
+            except Exception as error:  # noqa: BLE001  # reported to the caller
                 future.set_exception(error)
         if self._asked is None and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

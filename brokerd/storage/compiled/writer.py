@@ -1,12 +1,12 @@
-"""The compiled writer: flushes on a thread that needs no interpreter, where it was built (D3).
+"""Compiled writer: flushes on a thread that needs no interpreter, if it was built (D3).
 
 Reads:  nothing.      Calls: the flusher, which is written in C, and a `ThreadWriter` for the rest.
 Never:  runs a script and a job at the same time. A checkpoint beside a commit that begins the log
-        anew loses commits: SQLite's own fault, mended in 3.51.3, and many have older ones.
+        anew loses commits: a fault of SQLite's, mended in 3.51.3, and many have older ones.
 
-A thread of Python's needs the interpreter between statements, and a busy loop gives it away late:
-what passes between a flush's statements costs more than these. The flusher is given the rows of a
-flush at once, has a connection of its own, and meets the interpreter again when all is synced.
+A thread of Python's needs the interpreter lock between statements, and a busy loop gives it away
+late: waiting for it costs a flush more than its statements do. The flusher is given all rows of a
+flush at once, has a connection of its own, and takes the lock again when everything is synced.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ T = TypeVar("T")
 
 
 class Flusher(Worker, Protocol):
-    """What `flusher.c` makes."""
+    """The interface of the flusher in `flusher.c`."""
 
     def keep_head(self, index: int, head: int, /) -> None:
-        """Record each commit beside the store, before its result: `LogHead.descriptors`."""
+        """Record each commit beside the store, before its result; takes `LogHead.descriptors`."""
         ...
 
     def submit(self, script: tuple[Step, ...], is_fenced: bool, /) -> None:
-        """Hand a script over; the one before has been asked for."""
+        """Submit a script; the result of the one before has been read."""
         ...
 
     def result(self) -> tuple[int, str, bool, bool, float, float, float] | None:
-        """Result code and message, then the rest of an `Ended`; None = it is still written."""
+        """Return result code and message, then the rest of an `Ended`; None = still writing."""
         ...
 
 
@@ -59,10 +59,11 @@ def compiled_writer(
     kept: Mapping[str, object],
     busy: float,
 ) -> "CompiledWriter | None":
-    """A writer to this store beside its connection; None = it is not built, or does not fit here.
+    """Return a writer to this store; None = it is not built, or cannot be used here.
 
-    It fits where it finds the very SQLite that the connection is made with, and where that keeps
-    its promises (REL-1). `kept`: what pragmas have to say then."""
+    It can be used if it finds the very SQLite that `connection` uses, and if that keeps its
+    promises (REL-1). `kept`: values that pragmas must return then.
+    """
     if library.BUILT is None:
         return None
     flusher: Flusher | None = None
@@ -74,7 +75,7 @@ def compiled_writer(
             flusher.execute(f"PRAGMA {pragma}")
         fits = all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items())
     except (OSError, RuntimeError, SqliteError):
-        fits = False  # Python's writer meets the same, or does without
+        fits = False  # Python's writer meets the same error, or does without
     if flusher is not None and fits:
         if (head := head_of(connection)) is not None and head.descriptors is not None:
             flusher.keep_head(*head.descriptors)
@@ -85,7 +86,7 @@ def compiled_writer(
 
 
 class CompiledWriter:
-    """Scripts go to the flusher, other jobs to a thread: one at a time, in order."""
+    """Sends scripts to the flusher and other jobs to a thread: one at a time, in order."""
 
     def __init__(self, connection: Connection, flusher: Flusher) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,21 +100,21 @@ class CompiledWriter:
 
     @property
     def contends(self) -> bool:
-        """While a job has the connection."""
+        """Whether a job has the connection."""
         return self._is_busy and self._written is None
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
-        """Run it on the connection when its turn comes."""
+        """Run the job on the connection when its turn comes."""
         self._waiting.append((job, None, reported))
         self._go_on()
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """Run its script when its turn comes."""
+        """Run the job's script when its turn comes."""
         self._waiting.append((job, job, reported))
         self._go_on()
 
     def poll(self) -> None:
-        """Report what is done."""
+        """Report finished scripts and jobs."""
         if self._written is not None and not self._abandoned:
             found = self._flusher.result()
             if found is not None:
@@ -127,7 +128,7 @@ class CompiledWriter:
         self.poll()
 
     def close(self) -> None:
-        """Close both connections; what is left in the queue is run before."""
+        """Run what is left in the queue, and close both connections."""
         self._closed = True
         self._loop.remove_reader(self._flusher.fileno())
         self._flusher.close()
@@ -136,7 +137,7 @@ class CompiledWriter:
         self._thread.close()
 
     def abandon(self) -> None:
-        """Let what runs end, tell nobody, and close."""
+        """Let the running job end, report nothing, and close."""
         self._abandoned = self._closed = True
         self._waiting.clear()
         with suppress(RuntimeError):  # the loop was closed
@@ -156,7 +157,7 @@ class CompiledWriter:
             else:
                 self._written = scripted, reported
                 self._hand_over(script)
-        except BaseException as error:  # noqa: BLE001  # told on the loop, which decides
+        except BaseException as error:  # noqa: BLE001  # reported on the loop, which decides
             self._written = None
             self._loop.call_soon(self._tell, reported, None, error)
 
