@@ -1,1 +1,1 @@
-"""Checks of bodies outside of the daemon: in a child process whose time and memory are limited."""
+"""Checks of bodies outside the daemon: in a child process whose time and memory are limited."""

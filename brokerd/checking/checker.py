@@ -1,7 +1,7 @@
-"""What a checker is, whichever process its checks run in, and what it says (OBJ-61).
+"""Checker: the interface of checkers in any process, and their verdicts (OBJ-61).
 
 Reads:  nothing.      Calls: validation, for the checker that runs in this process.
-Never:  decides what becomes of a message.
+Never:  decides what happens to a message.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from brokerd.objects.validation import GaveUp, problem
 
 
 class Outcome(StrEnum):
-    """How a check of one body ended."""
+    """The outcome of the check of one body."""
 
     FIT = "fit"
     UNFIT = "unfit"
-    """The body is not what its message type asks for."""
+    """The body is not as its message type requires."""
     OVERRUN = "overrun"
-    """No verdict: the check took more time or memory than it may, crashed, or gave up."""
+    """No verdict: the check took more time or memory than allowed, crashed, or gave up."""
     UNAVAILABLE = "unavailable"
-    """No verdict, and not for the body's sake: checks cannot be run at present."""
+    """No verdict, for no fault of the body: checks cannot be run at present."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What came of the check of one body."""
+    """The result of the check of one body."""
 
     outcome: Outcome
     text: str = ""
-    """Why, except for a body that fits."""
+    """The reason; empty if the body fits."""
 
 
 FIT: Final = Verdict(Outcome.FIT)
@@ -42,15 +42,15 @@ Done = Callable[[Verdict], None]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the check of one body may use."""
+    """Limits of the check of one body."""
 
     time: timedelta = timedelta(seconds=1)
     """Processor time for each 4 MiB of the body, or part of that."""
     memory: int = 256 * 1024 * 1024
-    """Bytes beside what the process has before."""
+    """Bytes in addition to what the process has before."""
 
     def seconds(self, size: int) -> float:
-        """Processor time for a body of this many bytes."""
+        """Return the processor time in seconds for a body of this many bytes."""
         return self.time.total_seconds() * max(1, -(-size // SHARE))
 
 
@@ -59,7 +59,7 @@ SHARE: Final = 4 * 1024 * 1024
 
 
 class Counts(msgspec.Struct):
-    """What a checker has done since its start."""
+    """Counts of a checker since its start."""
 
     checked: int = 0
     unfit: int = 0
@@ -68,36 +68,37 @@ class Counts(msgspec.Struct):
     unavailable: int = 0
     """Checks that could not be run at all."""
     restarts: int = 0
-    """Processes that ended while they had something to check, or that did not start."""
+    """Processes that ended while they had bodies to check, or that did not start."""
     failing: str = ""
     """Why the process does not start; empty while it does."""
 
 
 class Pending(msgspec.Struct, eq=False):
-    """One body that has no verdict yet."""
+    """A body that has no verdict yet."""
 
     kind: MessageType
     body: bytes
     done: Done
     cancelled: bool = False
-    """Set by whoever has no need of the verdict any more: it is not checked when its turn comes."""
+    """Set by a caller that no longer needs the verdict: the body is not checked when its turn
+    comes."""
     alone: bool = False
-    """Whether the process gets it while it has nothing else, so that its end says something."""
+    """Whether the process gets the body while it has no other, so that its end is attributable."""
     refused: bool = False
-    """Whether the process has said that it is unfit; the reason may follow."""
+    """Whether the process has reported the body as unfit; the reason may follow."""
 
 
 CANCELLED: Final = Verdict(Outcome.UNAVAILABLE, "its verdict is not needed any more")
 
 
 class Checker(Protocol):
-    """Checks bodies without holding up its caller."""
+    """Checks bodies without blocking its caller."""
 
     counts: Counts
 
     @property
     def waiting(self) -> int:
-        """Bodies that have no verdict yet."""
+        """Number of bodies that have no verdict yet."""
         ...
 
     def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
@@ -105,11 +106,11 @@ class Checker(Protocol):
         ...
 
     def limit(self, limits: Limits) -> None:
-        """Give checks other limits from now on."""
+        """Use other limits for checks from now on."""
         ...
 
     async def stop(self) -> None:
-        """End what runs; no check asked for before is answered any more."""
+        """Stop all checks; no pending one is answered any more."""
         ...
 
 
@@ -121,17 +122,17 @@ class InProcess:
         self.waiting = 0
 
     def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
-        """Check it on the next turn of the loop."""
+        """Check the body on the next turn of the loop."""
         self.waiting += 1
         pending = Pending(kind, body, done)
         asyncio.get_running_loop().call_soon(self._check, pending)
         return pending
 
     def limit(self, limits: Limits) -> None:
-        """There are none here."""
+        """Do nothing: this checker has no limits."""
 
     async def stop(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: nothing runs between turns."""
 
     def _check(self, pending: Pending) -> None:
         self.waiting -= 1

@@ -1,14 +1,15 @@
-"""The process in which checks of bodies run, one after the other, each with its limits (OBJ-61).
+"""Child: the process that checks bodies, one after another, each with its limits (OBJ-61).
 
 Reads:  requests from standard input.      Calls: validation.
-Never:  opens a file, talks to anybody but its parent, or outlives it: the end of its input ends it.
+Never:  opens a file, talks to anything but its parent, or outlives it: the end of its input ends
+        it.
 Fails:  as a whole. Too much processor time ends it with SIGPROF. Too much memory is an error of
-        Python, which is answered, or ends it in the library that asked for it; the parent knows
-        which check it was.
+        Python, which is answered, or ends the process in the library that asked for it; the parent
+        knows which check it was.
 
     python -m brokerd.checking.child MEMORY
 
-What is read and written are frames: 4 bytes of length, then msgpack. A request is
+Input and output are frames: 4 bytes of length, then msgpack. A request is
 `[seconds, definition, body]`, where the definition is a number, or `[number, validation, schema]`
 the first time; answers come in the order of the requests.
 """
@@ -28,7 +29,7 @@ from brokerd.model import MessageType, Validation
 from brokerd.objects.validation import GaveUp, problem
 
 READY: Final = 0
-"""It has started. Each answer is one of these numbers and a text."""
+"""The child has started. Each answer is one of these numbers and a text."""
 FIT: Final = 1
 UNFIT: Final = 2
 REFUSED: Final = 3
@@ -36,16 +37,16 @@ REFUSED: Final = 3
 NO_MEMORY: Final = 4
 GAVE_UP: Final = 5
 EXPLAINING: Final = 0.1
-"""Seconds of processor time to find the place of a fault in a body that is refused already."""
+"""Seconds of processor time to find the place of a fault in a body that is already refused."""
 LENGTH: Final = 4
 
 _LOADED_AHEAD: Final = ("lxml.etree", "jsonschema_rs")
 _READ: Final = 1024 * 1024
 _MOST_UNWRITTEN: Final = 32
 _LONGEST_UNWRITTEN: Final = 0.01
-"""Seconds after which answers are written although more requests are here: whoever waits for one
-is not to wait for the checks behind it, nor the parent to take a child that works for a stalled
-one. Answers to small bodies come faster and are written together."""
+"""Seconds after which answers are written although more requests have come: a caller must not wait
+for the checks behind its own, nor the parent take a busy child for a stalled one. Answers to small
+bodies come faster and are written together."""
 
 Definition = int | tuple[int, str, str | None]
 Request = tuple[float, Definition, bytes]
@@ -53,13 +54,13 @@ Answer = tuple[int, str]
 
 
 def frame(value: object) -> bytes:
-    """A value as both sides write it."""
+    """Return a value as both sides write it."""
     encoded = msgspec.msgpack.encode(value)
     return len(encoded).to_bytes(LENGTH, "big") + encoded
 
 
 class Child:
-    """Reads requests, writes answers."""
+    """Reads requests and writes answers."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.msgpack.Decoder(Request)
@@ -70,7 +71,7 @@ class Child:
         self._left = bytearray()
 
     def run(self) -> None:
-        """Answer until there is nothing more to read."""
+        """Answer requests until the input ends."""
         self._answer(READY)
         self._write()
         while (request := self._next()) is not None:
@@ -83,7 +84,7 @@ class Child:
                 self._write()
 
     def _next(self) -> Request | None:
-        """The next request; None at the end. Answers are written where it has to wait for one."""
+        """Return the next request; None at the end. Write the answers before waiting for input."""
         left = self._left
         while len(left) < LENGTH or len(left) < (end := LENGTH + _length(left)):
             self._write()
@@ -111,13 +112,15 @@ class Child:
             return GAVE_UP, str(gave_up)
         except MemoryError:
             return NO_MEMORY, ""
-        except Exception as error:  # noqa: BLE001  # per body: a library's own, whatever it is
+        except Exception as error:  # noqa: BLE001  # per body: a library may raise anything
             return GAVE_UP, f"{type(error).__name__}: {error}"
         return (UNFIT, text) if text else (FIT, "")
 
     def _refused(self) -> None:
         self._answer(REFUSED)
         self._write()
+        # The body is unfit already: limit the time left for the reason, so that it cannot cost a
+        # whole check. A timer at 0 would be off, hence `or`.
         left = signal.getitimer(signal.ITIMER_PROF)[0]
         signal.setitimer(signal.ITIMER_PROF, min(left, EXPLAINING) or EXPLAINING)
 
@@ -137,8 +140,8 @@ def _length(left: bytearray) -> int:
 
 
 def limit(memory: int) -> None:
-    """Let this process have so many bytes more than it has, and leave no core behind."""
-    with open("/proc/self/statm", encoding="ascii") as sizes:  # it is no file
+    """Limit this process to so many bytes more than it has, and to no core file."""
+    with open("/proc/self/statm", encoding="ascii") as sizes:  # not a regular file
         pages = int(sizes.read().split()[0])
     whole = pages * resource.getpagesize() + memory
     resource.setrlimit(resource.RLIMIT_AS, (whole, whole))
@@ -149,7 +152,7 @@ def main() -> None:
     """Load what checks may need, then lower the limits and begin."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for name in _LOADED_AHEAD:
-        with suppress(ImportError):  # no type can ask for it: its schema would have been refused
+        with suppress(ImportError):  # no type can need it: its schema would have been refused
             importlib.import_module(name)
     with suppress(OSError):  # a system without /proc: time is limited, memory is not
         limit(int(sys.argv[1]))

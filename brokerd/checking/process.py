@@ -1,10 +1,10 @@
-"""Runs checks in a child process, started when first needed, and anew when it ends (OBJ-61).
+"""Check process: runs checks in a child process, started when needed and after each end (OBJ-61).
 
 Reads:  nothing.      Calls: the operating system.
 Never:  checks a body in this process, or blames one for the end of the child unless it was the only
         one that the child had.
-Wakes:  once a turn of the loop, for all that was asked meanwhile.
-Fails:  a check whose time, memory or process ran out has `Outcome.OVERRUN`; all that wait have
+Wakes:  once per turn of the loop, for all that was requested meanwhile.
+Fails:  a check whose time, memory or process ran out has `Outcome.OVERRUN`; all waiting ones have
         `Outcome.UNAVAILABLE` once the child has failed to start a few times in a row.
 """
 
@@ -39,21 +39,21 @@ MOST_SENT: Final = 256
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Bytes of these, unless a single one has more."""
 STALLED_AFTER: Final = 10.0
-"""Seconds without an answer, beside ten times the processor time of the check, after which the
-child is killed: it has been stopped, or waits for memory that is on a disk."""
+"""Seconds without an answer, in addition to ten times the processor time of the check, after which
+the child is killed: it was stopped, or waits for memory that is swapped out."""
 START_WITHIN: Final = 60.0
-"""Seconds that the child has to be ready."""
+"""Seconds within which the child has to be ready."""
 MOST_STARTS: Final = 3
-"""Failed starts in a row after which those that wait are told."""
+"""Failed starts in a row after which waiting checks are given up as unavailable."""
 FIRST_DELAY: Final = 0.1
-"""Seconds before the second attempt to start it; doubled with each further one."""
+"""Seconds before the second attempt to start the child; doubled with each further one."""
 LONGEST_DELAY: Final = 30.0
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 _MIB: Final = 1024 * 1024
 
 
 class CheckProcess:
-    """The child, and what waits for it."""
+    """The child, and the bodies that wait for it."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class CheckProcess:
 
     @property
     def waiting(self) -> int:
-        """Bodies that have no verdict yet."""
+        """Number of bodies that have no verdict yet."""
         return len(self._queue) + len(self._sent)
 
     @property
     def pid(self) -> int | None:
-        """The process that checks, once it has started."""
+        """Process id of the child; None = it has not started."""
         return None if self._child is None else self._child.pid
 
     def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
@@ -97,15 +97,15 @@ class CheckProcess:
         return pending
 
     def limit(self, limits: Limits) -> None:
-        """Give checks other limits from now on; a child that has other ones is replaced."""
+        """Use other limits for checks from now on; replace a child with another limit of memory."""
         if limits.memory != self._limits.memory and self._child is not None:
             for asked in self._sent:
-                asked.alone = False  # it is not for one of them that the child ends
+                asked.alone = False  # the child does not end because of any of these
             self._child.kill()
         self._limits = limits
 
     async def stop(self) -> None:
-        """End the child; no check asked for before is answered any more."""
+        """End the child; no pending check is answered any more."""
         self._stopped = True
         self._queue.clear()
         self._sent.clear()
@@ -128,7 +128,7 @@ class CheckProcess:
             asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
-        """Hand over what there is room for, in one write."""
+        """Send as many bodies as the child may have, in one write."""
         self._scheduled = False
         running = self._child
         if running is None:
@@ -199,7 +199,8 @@ class CheckProcess:
                 running.kill()
                 await running.ended
                 failed = f"it was not ready within {START_WITHIN:g} s"
-        except Exception as error:  # noqa: BLE001  # whatever it is, those that wait are told
+        # Whatever it is, `_not_started` answers the waiting checks.
+        except Exception as error:  # noqa: BLE001
             failed = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
             running.kill()
@@ -242,7 +243,7 @@ class CheckProcess:
     # Answers.
 
     def answered(self, running: "_Pipes", answers: list[child.Answer]) -> None:
-        """The child has answered."""
+        """Pass the child's answers on, in the order of the bodies sent."""
         if running is not self._child:
             return
         for what, text in answers:
@@ -290,7 +291,7 @@ class CheckProcess:
     # The end of the child.
 
     def ended(self, running: "_Pipes") -> None:
-        """The child is gone: what it had goes to the next one, save what has ended it."""
+        """Send the bodies of an ended child to the next one, except the one that has ended it."""
         if running is not self._child or self._stopped:
             return
         self._child = None
@@ -298,6 +299,8 @@ class CheckProcess:
             self.counts.restarts += 1
             self._blame(running.returncode)
         self._stalled = False
+        # Nobody knows which of them ended the child: each is sent alone now, so that its end is
+        # attributed to the right one.
         for asked in self._sent:
             asked.alone = True
         self._queue.extendleft(reversed(self._sent))
@@ -307,7 +310,7 @@ class CheckProcess:
         self._start()
 
     def _blame(self, status: int) -> None:
-        """A body that was the only one has its verdict; others are tried again, one by one."""
+        """Give the first body a verdict if it was refused or alone; the others are tried again."""
         first, how = self._sent[0], _how(status)
         if first.refused:
             text = "not valid (to find out where takes more than a check may)"
@@ -321,7 +324,7 @@ class CheckProcess:
         self._tell(first, self._overrun(cause, how, len(first.body)), cause)
 
     def _watch(self) -> None:
-        """See to it that the first answer outstanding comes at all."""
+        """Kill the child if the first outstanding answer does not come."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
@@ -337,7 +340,7 @@ class CheckProcess:
 
 
 class _Pipes(asyncio.SubprocessProtocol):
-    """One child, and what it writes."""
+    """One child and its output."""
 
     def __init__(self, owner: CheckProcess) -> None:
         loop = asyncio.get_running_loop()
@@ -355,14 +358,15 @@ class _Pipes(asyncio.SubprocessProtocol):
         self.pid = self._transport.get_pid()
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input."""
+        """Write to the child's standard input."""
         assert self._transport is not None, "it was started"
         pipe = cast("asyncio.WriteTransport | None", self._transport.get_pipe_transport(0))
-        if pipe is not None and not pipe.is_closing():  # else it has ended, and is replaced soon
+        # Otherwise the child has ended, and is replaced soon.
+        if pipe is not None and not pipe.is_closing():
             pipe.write(data)
 
     def kill(self) -> None:
-        """End it, at once."""
+        """Kill the child."""
         if self._transport is not None:
             with suppress(ProcessLookupError):
                 self._transport.kill()
@@ -385,7 +389,7 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._owner.answered(self, answers)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """It has ended, and all that it wrote has been read."""
+        """Report the end of the child, after all of its output has been read."""
         assert self._transport is not None, "it was started"
         self.returncode = self._transport.get_returncode() or 0
         self._transport.close()
@@ -395,7 +399,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
 
 def _environment() -> dict[str, str]:
-    """Little of the daemon's own, and where this very program is."""
+    """Return few of the daemon's variables, and the path of this program."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     ours = str(Path(__file__).parents[2])
     path = [ours, *filter(None, [os.environ.get("PYTHONPATH", "")])]

@@ -302,8 +302,7 @@ class Store:
         client: ClientId | None = None,
         tokens: Sequence[int] = (),
     ) -> None:
-        """Complete changesets written into the flush: one per token, or one; `done`
-        as in `join`."""
+        """Complete changesets written into the flush: one, or one per token; `done`: see `join`."""
         self._pipeline.joined_straight(done, client, tokens)
 
     def after(self, done: Callable[[], None]) -> None:
@@ -347,8 +346,7 @@ class Store:
         self.identity = msgspec.structs.replace(self.identity, **facts)
 
     async def epoch_on_disk(self) -> int:
-        """Return the epoch in the file; another one than in `identity`: another
-        process opened it."""
+        """Return the epoch in the file; it differs from `identity` if another process opened it."""
         return await self._pipeline.run(files.epoch_of)
 
     @property
@@ -501,8 +499,7 @@ class Store:
         return self._pipeline.sweep()
 
     async def reclaim(self) -> int:
-        """Give pages that stayed free since the last call back to the file system; return their
-        number.
+        """Give pages free since the last call back to the file system; return their number.
 
         At most `space.MOST` pages, in steps between which flushes are written (MAN-13).
         """
