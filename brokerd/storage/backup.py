@@ -74,8 +74,7 @@ def _refuse_among_stores(target: Path, directory: Path) -> None:
 
 
 def _copy(source: Path, aside: Path) -> None:
-    """Copy in one step, so that the copy shows one moment of the store, whatever is written
-    meanwhile."""
+    """Copy in one step: the copy shows one moment of the store, whatever is written meanwhile."""
     name = f"file:{quote(str(source.absolute()))}?mode=ro"
     with closing(sqlite3.connect(name, uri=True)) as there, closing(sqlite3.connect(aside)) as here:
         there.backup(here)

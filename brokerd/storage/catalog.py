@@ -1,6 +1,6 @@
-"""Catalog: message types, contracts, queues, services and routes of one broker (design D9).
+"""Catalog: all objects of one broker, from message types to event notifications (design D9).
 
-Reads:  the catalog tables, at open and after each change.      Calls: nothing.
+Reads:  the catalog tables, at open and after each change.      Calls: `uses`, `events`.
 Never:  decides whether an object may be dropped; foreign keys only refuse to leave a hole.
 """
 

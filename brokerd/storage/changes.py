@@ -63,7 +63,7 @@ class Owner(IntEnum):
     WAITING = 2
     """The queuing order of a message that waits for a local service."""
     OUTGOING = 3
-    """A transmission order."""
+    """The transmission order of an outgoing message."""
     RETAINED = 4
     """The queuing order of a retained message."""
     ASIDE = 5
@@ -137,7 +137,7 @@ class DialogLogRow(NamedTuple):
 
 
 class RetainedRow(NamedTuple):
-    """A copy of a message that its conversation sent (RCV-35)."""
+    """A retained message: the copy of one that was received or sent (RCV-31, RCV-35)."""
 
     queuing_order: int
     queue: QueueKey
@@ -241,7 +241,7 @@ class EventRow(NamedTuple):
     subject: str
     """The object concerned; of some events only the latest about each subject is kept."""
     body: bytes
-    """The message."""
+    """The message for the subscriber."""
 
 
 class EventChanges:

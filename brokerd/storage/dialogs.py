@@ -2,7 +2,7 @@
 
 Reads:  conversation_endpoints, endpoint_progress, group_states, dialog_log.
 Calls:  the reader it is given.
-Never:  decides what an endpoint may do; that is `protocol.dialog`.
+Never:  decides what an endpoint may do; `protocol.dialog` does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -221,8 +221,7 @@ class Reader(Protocol):
         ...
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """Return all rows of a statement made once that clients wait for, in as few hops as
-        possible."""
+        """Return all rows of a statement made once that clients wait for, in few hops."""
         ...
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
@@ -532,8 +531,7 @@ class Threaded:
     """Executor for production: a writer thread, aiosqlite for reading."""
 
     def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled`: whether flushes and pages may run outside the interpreter, if
-        that was built."""
+        """`compiled`: whether flushes and pages may leave the interpreter, if that was built."""
         self._compiled = compiled
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -558,8 +556,7 @@ class Threaded:
 
 
 class Inline:
-    """Executor for tests and simulation: no threads; `schedule` completes flushes (HK-3). @
-    `compiled`: whether flushes and pages may leave the interpreter, if that was built."""
+    """Executor for tests and simulation: no threads; `schedule` completes flushes (HK-3)."""
 
     def __init__(self, schedule: Schedule = soon) -> None:
         self._schedule = schedule

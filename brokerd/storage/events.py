@@ -1,6 +1,6 @@
 """Event notifications, their dialogs, undelivered events: statements and row mapping (EVT).
 
-Reads:  event_notifications, event_dialogs, undelivered_events.      Calls: nothing.
+Reads:  event_notifications, event_dialogs, undelivered_events.      Calls: `system_objects`.
 Never:  decides whom to notify; a notification's dialog outlives it in `event_dialogs`.
 """
 

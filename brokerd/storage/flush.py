@@ -223,6 +223,7 @@ class Flush:
             self.logged += changes.logged
         if changes.rare is not None:
             if self.rare is None:
+                # Taken over, not copied: a changeset belongs to the store once it has joined.
                 self.rare = changes.rare
             else:
                 self.rare.take(changes.rare)

@@ -34,8 +34,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class OwnerLock:
-    """The lock of a store, held from before its first check until it is closed, or the process
-    ends."""
+    """The lock of a store, held from before its first check until it is closed."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         """Take the lock of the store at `path`.

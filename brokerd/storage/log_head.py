@@ -269,8 +269,7 @@ def write_state(path: Path, state: State) -> None:
 
 
 def descriptor_of(path: Path) -> int:
-    """Return this process's descriptor of a file; -1 = it is not open, or that cannot be
-    determined."""
+    """Return this process's descriptor of a file; -1 = it is not open, or that is unknown."""
     try:
         found = path.stat()
     except OSError:
@@ -279,8 +278,7 @@ def descriptor_of(path: Path) -> int:
 
 
 def descriptor_of_file(number: tuple[int, int]) -> int:
-    """Return the descriptor of the file with this device and inode, which may have no path any
-    more."""
+    """Return the descriptor of the file with this device and inode; it may have no path."""
     try:
         names = os.listdir("/dev/fd")
     except OSError:

@@ -215,8 +215,7 @@ async def fetch(
 
 
 def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
-    """Return whether the page may have ended at its limits; bodies in pieces count as reaching
-    them."""
+    """Return whether the page may end at its limits; a body in pieces counts as doing so."""
     if len(read) >= values["limit"]:
         return True
     most = int(values["max_bytes"])

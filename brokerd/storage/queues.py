@@ -379,7 +379,7 @@ def _merged(
     ]
     kept: tuple[list[QueueRow], list[QueueRow]] = [], []
     size = 0
-    # The first row is returned however large it is, or a page could be empty for ever.
+    # The first row is returned however large it is, as in the page of one place.
     for at, (place, is_damaged, row) in enumerate(sorted(rows, key=itemgetter(0))):
         if place > until:
             break

@@ -119,8 +119,7 @@ def retain(
 
 
 def write(script: Script, rare: Rare, *, some_bodies: bool) -> None:
-    """Write the part of a flush: retained messages, then the trimming of conversations with too
-    many."""
+    """Write the part of a flush: retained messages, then what exceeds a limit."""
     _insert.add(script, rare.retained)
     for key, limit in rare.trim.items():
         _trim(script, key, limit, some_bodies=some_bodies)

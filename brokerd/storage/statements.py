@@ -113,8 +113,7 @@ class Script:
         return True
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the script for a writer without the interpreter; takes 2/3 of the time of row by
-        row."""
+        """Return the script for a writer outside the interpreter; 2/3 of the time of row by row."""
         steps: list[Step] = []
         for text, rows, texts in self.parts:
             left = rows

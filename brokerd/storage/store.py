@@ -471,7 +471,7 @@ class Store:
         return self._tokens.outcome(client, number, self._pipeline.now())
 
     def highest_token(self, client: ClientId) -> int:
-        """Return the highest number this client ever committed here, -1 = none."""
+        """Return the client's highest number, being written or durable; -1 = none."""
         return self._tokens.highest(client)
 
     async def settled(self, client: ClientId) -> None:

@@ -34,8 +34,7 @@ EVERYWHERE: Final = " UNION ALL ".join(
 
 
 def found_at(place: int) -> str:
-    """Return the condition of messages that are found by index there, word for word as in the
-    index."""
+    """Return the condition of messages found by index there, word for word as in the index."""
     return "1" if place in SHELVES else PAGED
 
 

@@ -31,8 +31,7 @@ class Use(msgspec.Struct, frozen=True):
     contract: str | None = None
 
     def is_open(self, service: str, contract: str, state: State) -> bool:
-        """Return whether an endpoint still needs it; one that only has to be ended needs no
-        contract."""
+        """Return whether an endpoint still needs it; one that only has to end needs no contract."""
         if self.service is not None:
             return service == self.service and state is not State.CLOSED
         return contract == self.contract and state.value not in _OVER
@@ -63,8 +62,7 @@ def in_use(use: Use, found: int) -> str:
 
 
 def forget_closed(connection: Connection, service: str) -> None:
-    """Delete a service's closed endpoints: without the service there are no duplicates to
-    recognise."""
+    """Delete a service's closed endpoints: without it there are no duplicates to recognise."""
     connection.execute(_FORGET_PROGRESS, (service, _CLOSED))
     connection.execute(_FORGET, (service, _CLOSED))
 

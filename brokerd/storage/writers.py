@@ -145,8 +145,7 @@ def soon(function: Callable[[], None]) -> None:
 
 
 class InlineWriter:
-    """A writer on the loop, for tests and simulation: the same SQL, completing when `schedule`
-    says."""
+    """A writer on the loop, for tests and simulation; `schedule` says when a job completes."""
 
     contends = False
 
@@ -274,8 +273,7 @@ def outcome_of(call: Callable[[A], T], given: A) -> tuple[T | None, BaseExceptio
 
 
 def roll_back(connection: Connection) -> None:
-    """Roll back an open transaction. A failure changes nothing: SQLite has then rolled back by
-    itself."""
+    """Roll back an open transaction. On a failure SQLite has rolled back by itself."""
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
