@@ -1,1 +1,1 @@
-"""A message's way, in order of travel: verbs, transmitter, dispatcher."""
+"""Delivery of messages between brokers: outgoing, incoming, forwarded, and the fast path."""

@@ -1,6 +1,6 @@
-"""Boxcars: what is sent here and what passes through share the boxcars to a destination (TRN-43).
+"""Boxcars: own messages and forwarded ones share the boxcars to a destination (TRN-43).
 
-Reads:  the levels of what waits.      Calls: the transmitter and the forwarder, which fill them.
+Reads:  the levels of waiting items.      Calls: the transmitter and the forwarder, to fill them.
 Never:  holds an item.
 """
 
@@ -9,7 +9,7 @@ from brokerd.delivery.outgoing.transmitter import Transmitter
 
 
 class Boxcars:
-    """One per instance; the transport asks here for items."""
+    """Source of items for the transport, one per instance."""
 
     def __init__(self, *, transmitter: Transmitter, forwarder: Forwarder) -> None:
         self._transmitter = transmitter
@@ -17,12 +17,12 @@ class Boxcars:
         self._others_first = False
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        """Items for a destination; what waits at the same level has the first place by turns."""
+        """Return items for a destination; on equal levels both sources go first by turns."""
         others = self._forwarder.level(address)
         if others is None:
             return self._transmitter.fill(address, room_bytes, room_items)
         own = self._transmitter.level(address)
-        if own is None:  # acks may wait all the same, and are not to wait for all of the others
+        if own is None:  # acks may still wait, and must not wait for all forwarded items
             own = others
         if own == others:
             self._others_first = not self._others_first

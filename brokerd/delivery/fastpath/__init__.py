@@ -1,1 +1,1 @@
-"""Fast path: ordinary messages skip what they do not need."""
+"""Fast path: the shortened way of ordinary messages."""

@@ -1,9 +1,9 @@
-"""Whole messages that arrive in order on open dialogs: the common case, straight.
+"""Fast path of whole messages that arrive in order on open dialogs.
 
 Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
-Never: decides anything that the dispatcher's rounds would decide otherwise. Where there is anything
-to decide (a refusal, a gap, a fragment, an end, a state other than CO) it does nothing, and the
-dispatcher takes the long way. A test holds the two ways together.
+Never: decides anything that the dispatcher's rounds would decide otherwise. If there is anything to
+decide (a refusal, a gap, a fragment, an end, a state other than CO), it does nothing, and the
+dispatcher takes the general path. A test compares the paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InOrder(Straight):
     __slots__ = ()
 
     def take(self, live: Live, item: Fragment) -> bool:
-        """Put one more on its queue; False = nothing was done."""
+        """Append a message to its queue; False = nothing was done."""
         if item.flags or item.fragments != 1:
             return False
         endpoint = live.endpoint

@@ -1,7 +1,7 @@
-"""A send inside a transaction without the general forms, where there is nothing special about it.
+"""Fast path of an ordinary SEND inside an open transaction.
 
 Reads: the broker's memory.      Calls: broker.transaction.
-Never: waits, or says what is wrong: whatever is unusual is left to `verbs.send`, which does.
+Never: waits or reports an error: anything unusual is left to `verbs.sends`, which does both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from brokerd.ids import Handle, MessageId
 
 
 def send_plainly(tx: Transaction, handle: Handle, message_type: str, body: bytes | None) -> bool:
-    """Send on one open dialog of a group that is free or this transaction's own, as nearly every
-    send is; False = nothing was done, and `verbs.send` is to be called."""
+    """Send on an open dialog whose group is free or locked by this transaction.
+
+    False: nothing was done, and `verbs.sends` has to be called."""
     broker = tx.broker
     live = broker.endpoints.find(handle)
     if live is None or not _is_at_hand(tx, live) or not _is_plain(tx, live, message_type, body):
@@ -33,7 +34,7 @@ def send_plainly(tx: Transaction, handle: Handle, message_type: str, body: bytes
 
 
 def _is_at_hand(tx: Transaction, live: Live) -> bool:
-    """Whether nothing has to be waited for, neither a lock nor the other side of the dialog."""
+    """Return whether the send has to wait neither for a lock nor for the far endpoint."""
     group = live.group
     if group.holder is not tx and (group.holder is not None or group.line):
         return False
@@ -41,7 +42,7 @@ def _is_at_hand(tx: Transaction, live: Live) -> bool:
 
 
 def _is_plain(tx: Transaction, live: Live, message_type: str, body: bytes | None) -> bool:
-    """Whether there is no permission, limit, copy or look into the body to think of."""
+    """Return whether no permission, limit, retained copy or check of the body applies."""
     broker, options = tx.broker, tx.broker.options
     if not options.fast_paths or tx.rights is not None or live.queue.retains or broker.is_full:
         return False

@@ -1,8 +1,8 @@
-"""Changesets of one message, written straight into the flush that gathers (design D2).
+"""Changesets of ordinary messages, written directly into the gathering flush (design D2).
 
 Reads: the broker's memory.      Calls: the gathering flush of the store.
-Never: decides anything that a `Round` would decide otherwise; `sends.py` (sends) and `arrivals.py`
-(arrivals) know which messages are that plain.
+Never: decides anything that a `Round` would decide otherwise; `sends.py`, `short_dialogs.py` and
+`arrivals.py` decide which messages are ordinary.
 
 Many such messages come together: the flush, the time and the catalog are looked up once for all of
 them. Between `gather` and `joined_straight` nothing else may join the store.
@@ -27,14 +27,14 @@ class Straight:
     __slots__ = ("_accepting", "_broker", "_flush", "_now", "_serial", "arrived")
 
     def __init__(self, broker: Broker, *, checked: bool = False) -> None:
-        """`checked`: bodies that are checked beside the loop may have their verdict by now."""
+        """Begin a run; `checked`: bodies checked outside the event loop may have a verdict now."""
         self._broker = broker
         self._flush: Flush = broker.store.gather()
         self._serial = broker.store.gathering
         self._now: Instant = broker.clock.utc()
         self._accepting = Accepting(broker, checked=checked)
         self.arrived: list[tuple[Live, QueueRow]] = []
-        """What they put on queues; to be published when it is durable."""
+        """Rows appended to queues, to be published once they are durable."""
 
     def _enqueue(
         self,
@@ -44,7 +44,7 @@ class Straight:
         message_id: MessageId,
         body: bytes | None,
     ) -> None:
-        """Put one on the queue of the endpoint that got it; `got` is how that stands then."""
+        """Append a message to the queue of its receiver, whose new state is `got`."""
         self._line_up(live, got, got.receive_sequence - 1, message_type, message_id, body)
         self._flush.progress[got.key] = live.endpoint = got
         live.serial = self._serial
@@ -58,7 +58,7 @@ class Straight:
         message_id: MessageId,
         body: bytes | None,
     ) -> None:
-        """The same of one that the endpoint has already."""
+        """Append a message to the queue of an endpoint that has been stepped for it already."""
         store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
         size = len(body) if body else 0
         place = store.shelves.place(queue.queue.key) if queue.must_page(priority, size) else 0

@@ -1,13 +1,12 @@
-"""Transactions of nothing but SENDs on open dialogs, one or many: the common case, straight.
+"""Fast path of transactions that only SEND on open dialogs, one message or several.
 
 Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
-Never: decides anything that `verbs.send` and `Transaction.commit` would decide otherwise. Where
-there is anything to decide (a lock, a wait, a refusal, a state other than CO) it stops before that
-transaction has changed anything, and the caller takes the long way. A test holds the two ways
-together.
+Never: decides anything that `verbs.sends` and `Transaction.commit` would decide otherwise. If there
+is anything to decide (a lock, a wait, a refusal, a state other than CO), it stops before the
+transaction has changed anything, and the caller takes the general path. A test compares the paths.
 
-What a client wrote in one go is sent in one go: the flush, the time and the catalog are looked up
-once for all of them, and they share one callback when they are durable.
+Requests that a client wrote together are sent together: the flush, the time and the catalog are
+looked up once for all of them, and one callback reports that they are durable.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.hashes import body_hash
 
 Done = Callable[[Sequence[int]], None]
-"""Told the requests that are durable."""
+"""Called with the requests that are durable."""
 
 
 Message = tuple[Handle, str, bytes | None]
-"""The dialog to send on, the type and the body."""
+"""The handle of the dialog to send on, the message type, and the body."""
 
 
 class Sends(NamedTuple):
@@ -42,7 +41,7 @@ class Sends(NamedTuple):
 
     request: int
     token: int
-    """Commit token: above all that this client used before (REL-2)."""
+    """Commit token: higher than any that this client used before (REL-2)."""
     messages: Sequence[Message]
 
 
@@ -54,11 +53,14 @@ def send_each(
     done: Done,
     holder: Transaction | None = None,
 ) -> int:
-    """Send and commit, in order, up to the first transaction that has to take the long way; how
-    many. `done` is called with their requests when they are durable. `holder` may have locked the
-    groups while bodies were checked.
+    """Send and commit, in order, up to the first transaction that needs the general path.
 
-    `StoreFault`: nothing was done."""
+    Return the number of transactions sent. `done` is called with their requests once they are
+    durable. `holder`: the transaction that may have locked the groups while bodies were checked.
+
+    Raises:
+        StoreFault: nothing was done.
+    """
     if not broker.options.fast_paths or not broker.enabled or broker.is_full:
         return 0
     run = _Run(broker, holder)
@@ -83,13 +85,14 @@ def send_each(
 _Sent = tuple[
     Live, DialogEndpoint, Live | None, DialogEndpoint | None, str, MessageId, bytes | None
 ]
-"""A message that its dialog has been stepped for: the endpoint and how it was before, the same of
-the other side if that is here, the message's type, id and body. One a message: with names it takes
-four times as long to make."""
+"""A message whose dialog has been stepped: endpoint and its former state, far endpoint and its
+former state if this broker has it, type, id and body of the message.
+
+A plain tuple, because there is one per message and a named one takes four times as long to make."""
 
 
 class _Run(Straight):
-    """Sends that join one flush together."""
+    """Transactions of sends that join one flush together."""
 
     __slots__ = ("_allowed", "_holder", "_longest", "_most", "leaving")
 
@@ -103,11 +106,11 @@ class _Run(Straight):
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
-        """Send these in one more transaction; False = nothing was done.
+        """Send messages in one more transaction; False = nothing was done.
 
-        First each dialog is stepped for each of them: where one cannot be sent like this, the
-        steps before it are taken back, and no row is there yet. Nobody looks in between."""
-        if len(messages) == 1:  # as nearly all are: nothing to gather, nor to take back
+        All dialogs are stepped before any row is written. If a message cannot be sent on the fast
+        path, the steps before it are undone; no other code runs in between."""
+        if len(messages) == 1:  # nearly always: nothing to gather or to undo
             ((handle, message_type, body),) = messages
             one = self._step(handle, message_type, body or None)
             if one is not None:
@@ -128,7 +131,7 @@ class _Run(Straight):
         return True
 
     def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
-        """Step the dialog, and its other side if that is here; None = nothing was done."""
+        """Step a dialog, and its far endpoint if this broker has it; None = nothing was done."""
         live = self._broker.endpoints.find(handle)
         if live is None or live.queue.retains or not self._is_at_hand(live.group):
             return None
@@ -141,7 +144,9 @@ class _Run(Straight):
         return step(live, sent, message_type, body)
 
     def _is_at_hand(self, group: Group) -> bool:
-        """Whether the group is free, or locked for these very sends: others may wait behind."""
+        """Return whether the group is free, or locked by `holder` for these very sends.
+
+        In the second case other transactions may wait for the lock."""
         if group.holder is None:
             return not group.line
         return group.holder is self._holder
@@ -174,7 +179,7 @@ class _Run(Straight):
         return live, before, None, None, message_type, message_id, body
 
     def _write(self, one: _Sent) -> None:
-        """Its rows. Where the other side is in this broker: straight onto its queue (SND-14)."""
+        """Write the rows of a message; if the far endpoint is here, onto its queue (SND-14)."""
         live, _, peer, peer_before, message_type, message_id, body = one
         if peer is None or peer_before is None:
             self._to_transmission(one)
@@ -186,7 +191,7 @@ class _Run(Straight):
         self._line_up(peer, got, peer_before.receive_sequence, message_type, message_id, body)
 
     def _to_transmission(self, one: _Sent) -> None:
-        """The other side is elsewhere: into the transmission queue (DLP-20)."""
+        """Write a message to a far endpoint elsewhere into the transmission queue (DLP-20)."""
         live, before, _, _, message_type, message_id, body = one
         broker, flush, out = self._broker, self._flush, live.outgoing
         assert out is not None, "looked at before it was stepped"
@@ -224,7 +229,7 @@ class _Run(Straight):
 
 
 def _take_back(sent: list[_Sent]) -> None:
-    """These dialogs stand as they did before."""
+    """Restore the endpoints to their state before the steps."""
     for live, before, peer, peer_before, *_ in reversed(sent):
         live.endpoint = before
         if peer is not None and peer_before is not None:
@@ -237,10 +242,10 @@ def _durable(
     requests: list[int],
     done: Done,
 ) -> None:
-    """They are durable: queues and the transmitter learn it here (REL-4).
+    """Publish durable messages to queues and the transmitter (REL-4).
 
-    The run itself is not held until then: it knows the flush that calls this, and circles wait
-    for the collector."""
+    A function and not a method, so that the flush does not refer to the run, which refers to the
+    flush: a reference cycle would wait for the garbage collector."""
     for out, row in leaving:
         out.published(row)
     publish(arrived)

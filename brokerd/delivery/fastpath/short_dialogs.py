@@ -1,13 +1,13 @@
-"""Dialogs of one message inside a broker: begun, sent on and ended in one transaction, straight.
+"""Fast path of one-message dialogs inside a broker: begun, sent on and ended in one transaction.
 
 Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
-Never: decides anything that the verbs and `Transaction.commit` would decide otherwise. Where there
-is anything to decide (a route, a refusal, a queue that is off) it stops before that dialog has
-changed anything, and the caller takes the long way. A test holds the two ways together.
+Never: decides anything that the verbs and `Transaction.commit` would decide otherwise. If there is
+anything to decide (a route, a refusal, a queue that is off), it stops before the dialog has changed
+anything, and the caller takes the general path. A test compares the paths.
 
-By the long way the initiator's endpoint comes and goes within the transaction (DLG-16), and nobody
-ever sees it: here it is not made. What is left of it is its closing line (design D16). So nobody
-looks in the store either whether its handle is in use there: no row will ever have it twice.
+On the general path the initiator's endpoint is created and deleted within the transaction (DLG-16)
+and never visible. Here it is not created at all; only its closing line is written (design D16). Its
+handle is not looked up in the store, because this endpoint never gets a row.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from brokerd.verbs.sends import MAX_LIFETIME, is_reserved
 
 
 class Terms(NamedTuple):
-    """What decides whether such a dialog may be: alike for very many of them."""
+    """The terms of such a dialog, which decide whether it is allowed; very many share them."""
 
     from_service: str
     to_service: str
     contract: str
     message_type: str
     lifetime: int | None
-    """Seconds."""
+    """Lifetime in seconds; None = the default of the broker."""
 
 
 class OneWay(NamedTuple):
-    """One dialog, as a transaction of its own."""
+    """One dialog, which is a transaction of its own."""
 
     request: int
     token: int
-    """Commit token: above all that this client used before (REL-2)."""
+    """Commit token: higher than any that this client used before (REL-2)."""
     handle: Handle
     terms: Terms
     body: bytes | None
@@ -58,10 +58,13 @@ class OneWay(NamedTuple):
 def converse_each(
     broker: Broker, dialogs: Iterable[OneWay], *, client: ClientId, done: Done
 ) -> int:
-    """Begin, send, end and commit, in order, up to the first that has to take the long way; how
-    many. `done` is called with their requests when they are durable.
+    """Begin, send, end and commit, in order, up to the first dialog that needs the general path.
 
-    `StoreFault`: nothing was done."""
+    Return the number of dialogs. `done` is called with their requests once they are durable.
+
+    Raises:
+        StoreFault: nothing was done.
+    """
     if not broker.options.fast_paths or not broker.enabled:
         return 0
     if broker.is_watched or broker.is_full:
@@ -95,7 +98,7 @@ class _Run(Straight):
         self._targets: Alike | None = None
 
     def add(self, one: OneWay) -> bool:
-        """One more; False = nothing was done."""
+        """Add one dialog; False = nothing was done."""
         broker, terms, body = self._broker, one.terms, one.body or None
         if broker.endpoints.find(one.handle) is not None or (body and len(body) > self._longest):
             return False
@@ -116,7 +119,7 @@ class _Run(Straight):
         return True
 
     def _agree(self, terms: Terms) -> Contract | None:
-        """The contract of such dialogs, if all of them begin, send and arrive without more ado."""
+        """Return the contract of dialogs with these terms; None = they are not all ordinary."""
         broker, catalog = self._broker, self._broker.catalog_index
         source = catalog.services.get(terms.from_service)
         target = catalog.services.get(terms.to_service)
@@ -135,7 +138,7 @@ class _Run(Straight):
         return contract if plain and broker.always_here(terms.to_service) else None
 
     def _mold(self, terms: Terms) -> DialogEndpoint:
-        """Such a target, but for its key and its names."""
+        """Return a target endpoint with these terms, without key, handle and ids."""
         broker, now = self._broker, self._now
         lifetime = broker.options.default_lifetime if terms.lifetime is None else terms.lifetime
         return dialog.plain_whole(
@@ -178,6 +181,6 @@ class _Run(Straight):
 
 
 def _durable(arrived: list[tuple[Live, QueueRow]], requests: Sequence[int], done: Done) -> None:
-    """They are durable: the queue learns it here (REL-4)."""
+    """Publish durable messages to their queue (REL-4)."""
     publish(arrived)
     done(requests)

@@ -1,11 +1,11 @@
-"""Forwarder: arrivals for someone else leave again, from memory only (FWD).
+"""Forwarder: sends arrivals for other instances on, from memory only (FWD).
 
-Reads:  items of boxcars as they came, the ways of the router.   Calls: routes, forward_report.
-Never:  acknowledges (FWD-3), joins fragments (FWD-4), looks at a body, or stops reading from a
-        peer: where a next hop is slow the memory for forwarded messages fills, and what does not
-        fit is dropped, since whoever sent it still has it (FWD-2).
-Wakes:  on arrival, when a destination has room; a pass drops what could not leave (FWD-9).
-Fails:  with a reason for each message, to the log and to the neighbour it came from (NBT-6).
+Reads:  items of boxcars, the ways of the router.   Calls: peers.router, forwarding.report.
+Never:  acknowledges (FWD-3), joins fragments (FWD-4), inspects a body, or stops reading from a
+        peer: if a next hop is slow, the memory for forwarded messages fills, and items that do not
+        fit are dropped, because their sender still has them (FWD-2).
+Wakes:  on arrival, when a destination has room; a pass drops items held too long (FWD-9).
+Fails:  with a reason for each item, to the log and to the neighbour that brought it (NBT-6).
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from brokerd.routing.classify import ArrivalKey, Remote
 from brokerd.routing.reasons import DropReason, Reason
 
 ITEM_COST: Final = 1024
-"""Bytes of memory that an item takes here beside its body."""
+"""Bytes of memory that an item takes in addition to its body."""
 HEADER_ROOM: Final = 400
-"""Bytes allowed for the header of an item in a boxcar."""
+"""Bytes reserved for the header of an item in a boxcar."""
 SHARE: Final = 4
-"""A next hop may hold so many times what is left, so that a slow one leaves room for the others."""
+"""A next hop may hold this multiple of the free memory, so a slow one leaves room for others."""
 MEGABYTE: Final = 1024 * 1024
-"""What MESSAGE_FORWARD_SIZE is counted in (END-9)."""
+"""The unit of MESSAGE_FORWARD_SIZE, in bytes (END-9)."""
 MOST_NOTICES: Final = 100
-"""NOTICEs that wait for a connection to one address."""
+"""Limit of NOTICEs that wait for a connection to one address."""
 _MILLISECONDS: Final = 1000
 _Key = tuple[ConversationId, bool, int, int]
 
 
 class ForwarderOptions(msgspec.Struct, frozen=True):
-    """Figures of the forwarder (END-9, FWD-9)."""
+    """Settings of the forwarder (END-9, FWD-9)."""
 
     forwarding: bool = False
     limit: int = 10 * MEGABYTE
-    """Bytes of memory for what is held (FWD-7)."""
+    """Bytes of memory for held items (FWD-7)."""
     max_age: timedelta = timedelta(seconds=60)
     starvation: timedelta = timedelta(seconds=10)
-    """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
+    """Waiting time that raises an item by one level, each time it elapses (TRN-42)."""
     largest_item: int = 1024 * 1024 - 1
     """Bytes of the largest item that fits into a frame (TRN-33)."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """One item on its way."""
+    """One item that is held to be forwarded."""
 
     item: Item
     header: Header
     key: _Key | None
-    """Which fragment it is; None for what has no sequence."""
+    """Identity of a fragment; None for an unsequenced item."""
     hops: int
-    """Forwarding steps it takes here (RTE-43)."""
+    """Number of forwarding steps that count for this instance (RTE-43)."""
     arrived: float
     peer: InstanceId
-    """The neighbour it came from."""
+    """Neighbour that brought the item."""
     size: int
-    """Bytes of memory."""
+    """Bytes of memory that the item takes."""
 
 
 class _NextHop:
-    """What waits for one address."""
+    """Items that wait for one address."""
 
     __slots__ = ("held", "size")
 
@@ -83,7 +83,7 @@ class _NextHop:
 
 
 class Forwarder:
-    """One per instance."""
+    """The forwarding side of an instance, which has exactly one."""
 
     def __init__(
         self,
@@ -110,28 +110,28 @@ class Forwarder:
         self._stopping = False
         self.report = report
         self.forwarding = options.forwarding
-        """Whether what is for others leaves again (END-9)."""
+        """Whether items for other instances are forwarded (END-9)."""
         self.limit = options.limit
         self.used = 0
-        """Bytes of memory that is taken now."""
+        """Bytes of memory in use."""
 
     @property
     def held(self) -> int:
-        """Items of every kind that are held."""
+        """Number of held items of every kind."""
         return sum(len(line.held) for line in self._hops.values())
 
     @property
     def fragments_held(self) -> int:
-        """Fragments that are held (NBT-15)."""
+        """Number of held fragments (NBT-15)."""
         return len(self._keys)
 
     # Arriving.
 
     def take(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
-        """Hold what is for others, to leave again; what is for this instance is handed back."""
+        """Hold the items for other instances; return those for this instance."""
         ways, now = self._ways, self._clock.monotonic()
         ours: list[Item] = []
-        woken: dict[str, None] = {}  # in the order in which they came (HK-1)
+        woken: dict[str, None] = {}  # in the order of arrival; a set has no stable one (HK-1)
         for item, header in zip(items, headers, strict=True):
             way = ways.of(item)
             address = way.address
@@ -165,7 +165,7 @@ class Forwarder:
     def _refusal(
         self, item: Item, key: _Key | None, hops: int, size: int, address: str
     ) -> DropReason | None:
-        """Why it is not held; None if it is (FWD-6 to FWD-8, FWD-10)."""
+        """Return why an item is dropped; None = it is held (FWD-6 to FWD-8, FWD-10)."""
         hop = item.hop
         if hop.hops < hops:
             return DropReason.HOPS_EXHAUSTED
@@ -182,7 +182,7 @@ class Forwarder:
     # Leaving.
 
     def level(self, address: str) -> int | None:
-        """The level at which what waits for an address leaves; None if nothing does (TRN-43)."""
+        """Return the level of the first item for an address; None = nothing waits (TRN-43)."""
         line = self._hops.get(address)
         if line is None:
             return None
@@ -192,9 +192,9 @@ class Forwarder:
     def fill(
         self, address: str, room_bytes: int, room_items: int, *, alone: bool = True
     ) -> list[bytes]:
-        """Items for a destination, in the order in which they came, each with its hop counted.
+        """Return encoded items for a destination in the order of arrival, with updated hop blocks.
 
-        `alone`: nothing else is in the boxcar yet, so the first may be larger than the room."""
+        `alone`: the boxcar is still empty, so the first item may be larger than the room."""
         line = self._hops.get(address)
         if line is None:
             return []
@@ -227,7 +227,7 @@ class Forwarder:
         return items
 
     def _release(self, line: _NextHop, one: Held) -> None:
-        """It has left its line: its memory is free."""
+        """Free the memory of an item that has left its line."""
         line.size -= one.size
         self.used -= one.size
         if one.key is not None:
@@ -236,7 +236,7 @@ class Forwarder:
     # Dropping.
 
     def purge(self) -> int:
-        """Every fifth tick: drop what is held for too long (FWD-9); how many."""
+        """Drop items held too long, every fifth tick (FWD-9); return how many."""
         self.report.notices_dropped += sum(map(len, self._notices.values()))
         self._notices.clear()
         now = self._clock.monotonic()
@@ -253,7 +253,7 @@ class Forwarder:
         return purged
 
     def routes_changed(self) -> None:
-        """Drop what is held for an address that is not its way any more (FWD-11)."""
+        """Drop items that are held for an address that is not their way any more (FWD-11)."""
         for address in list(self._hops):
             self._drop_where(
                 address,
@@ -265,7 +265,7 @@ class Forwarder:
         return self._ways.of(one.item).address != address
 
     def configure(self, *, forwarding: bool, limit: int) -> None:
-        """Take other settings at once (END-6, END-9); what is held stays if it may (FWD-17)."""
+        """Apply new settings at once (END-6, END-9); without forwarding drop all items (FWD-17)."""
         self.limit = limit
         if self.forwarding and not forwarding:
             self._drop_all(Reason.FORWARDING_DISABLED)
@@ -273,7 +273,7 @@ class Forwarder:
         self._router.allow_forwarding(forwarding)
 
     def stop(self) -> None:
-        """The transport stops: what is held goes nowhere (FWD-11)."""
+        """Drop all held items, because the transport stops (FWD-11)."""
         self._stopping = True
         self._drop_all(DropReason.TRANSPORT_STOPPING)
         self.report.summarise(all_of_it=True)
@@ -310,7 +310,7 @@ class Forwarder:
     # NOTICEs of others.
 
     def pass_notice(self, notice: Notice) -> bool:
-        """Send a NOTICE on to whoever sent what was not taken; whether it left (NBT-6)."""
+        """Pass a NOTICE on to the sender of the fragment (NBT-6); return whether it left."""
         if not self.forwarding or not notice.to_service:
             return False
         asked = ArrivalKey(
@@ -327,12 +327,12 @@ class Forwarder:
         return False
 
     def came_online(self, address: str) -> None:
-        """Send the NOTICEs that were to go there while nobody was there."""
+        """Send the NOTICEs that waited for a connection to an address."""
         for notice in self._notices.pop(address, ()):
             self._send_notice(address, notice)
 
     def _send_notice(self, address: str, notice: Notice) -> bool:
-        """At once, or when a connection leads there; a few are kept until the next pass."""
+        """Send a NOTICE now, or keep it for a connection until the next pass; a few are kept."""
         if self._notice(address, notice):
             self.report.notices_passed += 1
             return True
@@ -343,14 +343,14 @@ class Forwarder:
             self.report.notices_dropped += 1
         return False
 
-    # What people ask.
+    # For views.
 
     def waiting(self) -> dict[str, tuple[int, int]]:
-        """Items and bytes of memory that wait, by next hop (MON-8)."""
+        """Return the number of held items and their bytes of memory, by next hop (MON-8)."""
         return {address: (len(line.held), line.size) for address, line in self._hops.items()}
 
     def counters(self) -> dict[str, object]:
-        """The row of `forwarder_counters`: gauges, and totals since the start (MON-13)."""
+        """Return the row of `forwarder_counters`: gauges, and totals since the start (MON-13)."""
         return {
             "is_forwarding": self.forwarding,
             "limit_bytes": self.limit,
@@ -365,7 +365,7 @@ class Forwarder:
         }
 
     def rows(self) -> list[dict[str, object]]:
-        """The rows of `forwarded_messages` (MON-2), in the order in which they will leave."""
+        """Return the rows of `forwarded_messages`, in sending order for each address (MON-2)."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             _row(one, address, now, utc)

@@ -1,8 +1,8 @@
-"""What became of what others sent through here: counters, the log, and a NOTICE (FWD-12, NBT-6).
+"""Report of forwarded items and dropped ones: counters, log lines, NOTICEs (FWD-12, NBT-6).
 
-Reads:  what it is told.      Calls: the log; whoever sends a NOTICE to a neighbour.
-Never:  decides that something is dropped, or writes a line for each message: of many drops for one
-        reason the first is written at once, the others are summed up (MON-11).
+Reads:  its arguments.      Calls: the log; `refuse`, to send a NOTICE to a neighbour.
+Never:  decides that an item is dropped, or writes a line for each message, except at level debug:
+        of many drops for one reason the first is logged, the others are summed up (MON-11).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import FORWARDED_MESSAGE_DROPPED, FORWARDED_MESSAGE_SENT
 
 MOST_FLOODS: Final = 1000
-"""Reasons and next hops whose drops are summed up apart; the rest is summed up together."""
+"""Limit of pairs of reason and next hop that are summed up separately; the rest is one sum."""
 OTHERS: Final = "(others)"
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
-    """How much is told."""
+    """How much is logged."""
 
     each: bool = False
-    """Whether there is a line for each message, at level debug (MON-16)."""
+    """Whether each message gets a line, at level debug (MON-16)."""
     summary: timedelta = timedelta(minutes=1)
-    """After which the drops that were held back are summed up (MON-11)."""
+    """Period after which the drops that were not logged are summed up (MON-11)."""
 
 
 class _Flood:
@@ -46,7 +46,7 @@ class _Flood:
 
 
 class ForwardReport:
-    """One per instance."""
+    """Counters and log of the forwarder, one per instance."""
 
     def __init__(
         self,
@@ -60,20 +60,21 @@ class ForwardReport:
         self._log = log
         self.options = options
         self._refuse = refuse
-        """Tells a neighbour why a fragment of it was not taken (NBT-6)."""
+        """Sends a NOTICE to a neighbour with the reason why its fragment was dropped (NBT-6)."""
         self._floods: dict[tuple[str, str], _Flood] = {}
         self.received = self.sent = 0
-        """Fragments: taken to be forwarded, passed on (NBT-15)."""
+        """Number of fragments received to be forwarded, and passed on (NBT-15)."""
         self.messages_sent = self.bytes_sent = 0
-        """Items of every kind, acknowledgements included, and their bytes (MON-13)."""
+        """Number of items of every kind passed on, acknowledgements included, and their bytes
+        (MON-13)."""
         self.dropped: Counter[str] = Counter()
-        """Fragments dropped, by reason (DSP-13)."""
+        """Number of fragments dropped, by reason (DSP-13)."""
         self.discarded: Counter[str] = Counter()
-        """Items of every kind dropped, by reason (MON-13)."""
+        """Number of items of every kind dropped, by reason (MON-13)."""
         self.notices_passed = self.notices_dropped = 0
 
     def passed(self, item: Item, size: int, address: str, hops: int, consumed: int) -> None:
-        """It has left for the next hop."""
+        """Count and log an item that has left for the next hop."""
         self.messages_sent += 1
         self.bytes_sent += size
         if type(item) is Fragment:
@@ -91,11 +92,11 @@ class ForwardReport:
         peer: InstanceId | None = None,
         consumed: int = 0,
     ) -> None:
-        """It goes nowhere; the neighbour it came from is told (NBT-6)."""
+        """Count and log a dropped item; send a NOTICE to the neighbour that brought it (NBT-6)."""
         self.discarded[reason] += 1
         if type(item) is Fragment:
             self.dropped[reason] += 1
-            # Of a duplicate the first copy is still on its way, so nothing is wrong.
+            # A duplicate is no failure: the first copy is still on its way (FWD-10).
             if peer is not None and reason != DropReason.FORWARD_DUPLICATE:
                 self._refuse(item, reason, peer)
         self.tell(item, reason, size=size, address=address, consumed=consumed)
@@ -103,7 +104,7 @@ class ForwardReport:
     def tell(
         self, item: Item, reason: str, *, size: int = 0, address: str = "", consumed: int = 0
     ) -> None:
-        """Write that it was dropped, at once or with the others for this reason (MON-11)."""
+        """Log a dropped item, at once or in the sum for its reason and next hop (MON-11)."""
         if self.options.each:
             self._log.debug(
                 FORWARDED_MESSAGE_DROPPED,
@@ -133,7 +134,7 @@ class ForwardReport:
         )
 
     def summarise(self, *, all_of_it: bool = False) -> int:
-        """Write what was held back for long enough; returns how many lines."""
+        """Log the sums whose period is over; return the number of lines."""
         now = self._clock.monotonic()
         written = 0
         for key, flood in list(self._floods.items()):
@@ -154,7 +155,7 @@ class ForwardReport:
         return written
 
     def totals(self) -> dict[str, int]:
-        """Totals since the start (MON-13)."""
+        """Return the totals since the start (MON-13)."""
         return {
             "forwarded_messages_total": self.messages_sent,
             "forwarded_bytes_total": self.bytes_sent,
@@ -166,7 +167,7 @@ class ForwardReport:
 
 
 def _fields(item: Item, address: str, hops: int, consumed: int) -> dict[str, object]:
-    """The own fields of both events (MON): what an operator needs to find the message."""
+    """Return the fields of both events by which an operator finds the message (MON)."""
     fields: dict[str, object] = {
         "conversation_id": show(item.conversation_id),
         "role": "initiator" if item.from_initiator else "target",

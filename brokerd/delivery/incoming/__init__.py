@@ -1,1 +1,1 @@
-"""Messages that arrive for this instance: sorting, storing, acknowledging."""
+"""Messages that arrive for this instance: they are sorted, stored and acknowledged."""

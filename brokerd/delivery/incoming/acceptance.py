@@ -1,7 +1,7 @@
-"""Whether what arrived may be stored: a new dialog, and each message of a run (DLP-40, OBJ-29).
+"""Acceptance of arrivals: may a dialog begin, may each message be stored (DLP-40, OBJ-29).
 
 Reads: objects of the broker.      Calls: broker.checks.
-Never: changes anything, or answers; `storing.py` does with what is said here.
+Never: changes or answers anything; `storing.py` does, by the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.protocol.frames import Fragment
 
 
 def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refusal | None:
-    """Why this fragment may not begin a dialog here."""
+    """Return why this fragment may not begin a dialog; None = it may."""
     return checks.refuse_dialog(
         broker.catalog_index,
         service=first.to_service,
@@ -37,10 +37,10 @@ def check_run(
     run: list[Fragment],
     inspected: Mapping[int, bytes],
 ) -> tuple[list[Fragment], checks.Refusal | None]:
-    """The part of the run that may be stored, and why the rest may not (OBJ-29).
+    """Return the prefix of a run that may be stored, and why the rest may not (OBJ-29).
 
-    Without an endpoint the run begins a dialog that `refuse_opening` has nothing against.
-    `inspected`: bodies that were checked already, by sequence; those of cut messages joined."""
+    Without an endpoint the run begins a dialog, which `refuse_opening` has accepted. `inspected`:
+    bodies that were checked already, by sequence; bodies of several fragments are joined."""
     contract = broker.contracts[run[0].contract] if live is None else live.contract
     known = broker.message_types
     size = 0 if live is None else live.parts_size
@@ -49,8 +49,10 @@ def check_run(
             continue
         size = len(item.body) + (size if item.fragment else 0)
         announced = size
-        if item.fragments > 1 and not item.fragment:  # a cut message has full fragments first
+        if item.fragments > 1 and not item.fragment:  # only the last fragment is not full
             announced = (item.fragments - 1) * size + 1
+        # Refuse a message by its announced size at its first fragment, before storing parts of it
+        # (DLP-13, DSP-15).
         if max(size, announced) > broker.options.max_message:
             about = "about " if item.fragments > 1 else ""
             text = f"{about}{max(size, announced)} bytes are more than this broker takes"

@@ -1,6 +1,6 @@
-"""Arrivals of one dialog: what waits to be stored, in order, and what came too early. PURE.
+"""Buffer of one dialog's arrivals: fragments to be stored, in order, and early ones. PURE.
 
-Reads: what it is given.      Calls: nothing.
+Reads: its arguments.      Calls: nothing.
 Never: decides what happens to a dialog; it only puts fragments in order (DLP-35, DSP-1).
 Nothing here is durable or acknowledged, so all of it can be dropped at any time (DSP-14).
 """
@@ -8,17 +8,17 @@ Nothing here is durable or acknowledged, so all of it can be dropped at any time
 from brokerd.protocol.frames import Fragment
 
 MAX_RANGES = 16
-"""Ranges an acknowledgement block carries (DLP-16)."""
+"""Limit of ranges that an acknowledgement block carries (DLP-16)."""
 
 
 ROUND_BYTES = 512 * 1024
-"""Bytes of bodies that one dialog stores in one flush, unless one fragment alone has more."""
+"""Limit of body bytes that one dialog stores in one flush; a single fragment may have more."""
 FRAGMENT_COST = 2048
-"""Bytes of memory that a fragment takes here beside its body."""
+"""Bytes of memory that a fragment takes in addition to its body."""
 
 
 def weight(item: Fragment) -> int:
-    """Bytes of memory that a fragment takes here."""
+    """Return the bytes of memory that a fragment takes."""
     return FRAGMENT_COST + len(item.body)
 
 
@@ -41,70 +41,71 @@ class Arrivals:
     def __init__(self, sequence: int, fragment: int) -> None:
         self.sequence = sequence
         self.fragment = fragment
-        """The next fragment expected, behind what waits in `run`."""
+        """The next fragment expected, after those in `run`."""
         self.highest_seen = sequence - 1
         self.run: list[Fragment] = []
         """Consecutive fragments that wait to be stored."""
         self._early: dict[tuple[int, int], tuple[Fragment, int]] = {}
         self._storing: list[Fragment] = []
         self._counts: dict[int, int] = {}
-        # How many fragments each message has of which some, and not all, have come.
+        # Fragment count of each message that has arrived in part, by sequence.
         self.size = 0
         """Bytes of memory held."""
         self.early_size = 0
-        """Of them, those of fragments that wait for a gap to close."""
+        """Bytes of `size` that belong to early fragments, which wait for a gap to close."""
         self.tick = 0
-        """The tick at which it last had something new."""
+        """The tick of the latest arrival."""
 
     @property
     def busy(self) -> bool:
-        """Whether something of it is being stored (DSP-3)."""
+        """Whether fragments of the dialog are being stored (DSP-3)."""
         return bool(self._storing)
 
     @property
     def nothing_waits(self) -> bool:
-        """Whether the next fragment could be stored at once, behind what is being stored."""
+        """Whether no fragment waits, so that the next one could be stored without delay."""
         return not self.run and not self._early
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held or under way."""
+        """Whether no fragment waits or is being stored."""
         return not self.run and not self._early and not self.busy
 
     @property
     def early(self) -> int:
-        """Fragments that wait for a gap to close."""
+        """Number of fragments that wait for a gap to close."""
         return len(self._early)
 
     @property
     def early_extent(self) -> tuple[int, int, int] | None:
-        """First and last sequence of them, and the last one's fragment."""
+        """First and last sequence of the early fragments, and the last one's fragment number."""
         if not self._early:
             return None
         last, fragment = max(self._early)
         return min(self._early)[0], last, fragment
 
     def catch_up(self, sequence: int) -> None:
-        """Messages before this one came another way, straight from a sender here (SND-14).
+        """Skip messages before `sequence`, delivered directly by a sender of this broker (SND-14).
 
-        They do so only while nothing of the dialog is under way, so nothing is held."""
+        Direct delivery happens only while nothing of the dialog is under way, so the buffer is
+        empty."""
         if self.sequence < sequence and self.is_empty:
             self.sequence, self.fragment = sequence, 0
             self._counts.clear()
             self.highest_seen = max(self.highest_seen, sequence - 1)
 
     def place(self, item: Fragment) -> int:
-        """Where a fragment belongs: below 0 = here already, 0 = next, above = early."""
+        """Return the place of a fragment: below 0 = repeated, 0 = next, above 0 = early."""
         if item.sequence != self.sequence:
             return item.sequence - self.sequence
         return item.fragment - self.fragment
 
     def agrees(self, item: Fragment) -> bool:
-        """Whether it names as many fragments as those of its message that came before (DLP-13)."""
+        """Return whether its fragment count equals that of the message's earlier ones (DLP-13)."""
         return self._counts.get(item.sequence, item.fragments) == item.fragments
 
     def append(self, item: Fragment) -> None:
-        """Take the next fragment, and what it makes consecutive."""
+        """Append the next fragment to the run, and the early ones that are consecutive now."""
         self._take(item)
         self.size += weight(item)
         while self._early:
@@ -115,7 +116,7 @@ class Arrivals:
             self._take(following[0])
 
     def keep_early(self, item: Fragment, tick: int) -> bool:
-        """Hold a fragment that came too early; False if it is held already."""
+        """Keep a fragment that came too early; False = it is a repeat of one that is kept."""
         key = (item.sequence, item.fragment)
         if key in self._early:
             return False
@@ -127,9 +128,9 @@ class Arrivals:
         return True
 
     def take_run(self, limit: int) -> list[Fragment]:
-        """Remove up to `limit` consecutive fragments, which are being stored from now on.
+        """Dequeue and return up to `limit` fragments, which count as being stored from now on.
 
-        Of large ones fewer: one dialog must not make a flush long for all others."""
+        Large fragments are fewer: one dialog must not make a flush long for all others."""
         size = 0
         for at, item in enumerate(self.run[:limit]):
             size += len(item.body)
@@ -142,23 +143,23 @@ class Arrivals:
         return run
 
     def pass_on(self, item: Fragment) -> None:
-        """The next fragment, a whole message, is being stored without having waited here."""
+        """Record that the next fragment, a whole message, is being stored by the fast path."""
         self._storing.append(item)
         self.sequence = item.sequence + 1
         self.highest_seen = max(self.highest_seen, item.sequence)
 
     def stored(self, count: int) -> None:
-        """The oldest so many of what was being stored are durable, or not wanted."""
+        """Remove the oldest `count` of the fragments being stored: they are durable or dropped."""
         del self._storing[:count]
 
     def put_back(self, run: list[Fragment]) -> None:
-        """The run that was taken last could not be stored: it waits again (DSP-8)."""
+        """Put back the run that was dequeued last and could not be stored (DSP-8)."""
         del self._storing[len(self._storing) - len(run) :]
         self.run[:0] = run
         self.size += sum(map(weight, run))
 
     def drop_run(self, sequence: int, fragment: int) -> list[Fragment]:
-        """Forget what waits, all of it; what was dropped is expected again."""
+        """Drop and return all waiting fragments; expect `sequence` and `fragment` next."""
         dropped = self.run + [item for item, _ in self._early.values()]
         self.run.clear()
         self._early.clear()
@@ -168,7 +169,7 @@ class Arrivals:
         return dropped
 
     def purge_early(self, tick: int) -> list[Fragment]:
-        """Drop what has been early for one full tick (DSP-9)."""
+        """Drop and return the fragments that have been early for one full tick (DSP-9)."""
         old = [key for key, (_, since) in self._early.items() if since < tick - 1]
         dropped = [self._early.pop(key)[0] for key in old]
         size = sum(map(weight, dropped))
@@ -178,13 +179,13 @@ class Arrivals:
         return dropped
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
-        """What is held and not stored yet, as an acknowledgement says it (DLP-16)."""
+        """Return the ranges that are held and not stored yet, for an acknowledgement (DLP-16)."""
         found: list[tuple[int, int, int, int]] = []
         ends = [part for part in (self._storing, self.run) if part]
-        if ends:  # one run: what is being stored, then what waits behind it
+        if ends:  # one range: the fragments being stored are followed by the run
             first, last = ends[0][0], ends[-1][-1]
             found.append((first.sequence, first.fragment, last.sequence, last.fragment))
-        before: Fragment | None = None  # the first early one never follows the run
+        before: Fragment | None = None  # an early fragment never follows the run directly
         for key in sorted(self._early):
             item, previous = self._early[key][0], before
             before = item
@@ -197,7 +198,7 @@ class Arrivals:
         return tuple(found)
 
     def _forget_counts(self) -> None:
-        """Keep those of messages of which something is stored or held."""
+        """Keep the counts only of messages that are stored or buffered in part."""
         begun = {sequence for sequence, _ in self._early}
         if self.fragment:
             begun.add(self.sequence)
@@ -215,7 +216,7 @@ class Arrivals:
 
 
 def _follows(last: Fragment, item: Fragment) -> bool:
-    """Whether a fragment comes right behind another."""
+    """Return whether a fragment is the direct successor of another."""
     if item.sequence == last.sequence:
         return item.fragment == last.fragment + 1
     whole = last.fragment + 1 == last.fragments

@@ -1,7 +1,7 @@
-"""What became of every fragment that arrived, by count and in the log (DSP-13, NBT-15).
+"""Counters and log lines for the outcome of every fragment that arrived (DSP-13, NBT-15).
 
-Reads: what it is told.      Calls: the log.
-Never: decides that something is dropped; whoever does says so here, once for each fragment.
+Reads: its arguments.      Calls: the log, notices.
+Never: decides that a fragment is dropped; the caller does, and reports each fragment once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 
 MEMORY_FULL = "dispatcher_memory"
-"""Why fragments are dropped that there is no room for, of any dialog (DSP-10)."""
+"""Reason for fragments dropped because the dispatcher's memory is full (DSP-10)."""
 STORE_FAILED = "store_failed"
-"""Why fragments were dropped that could not be stored, though the store is well (DSP-8)."""
+"""Reason for fragments that could not be stored, for no fault of the store (DSP-8)."""
 
 
 _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHAUSTED})
-"""Reasons for which something is dropped that is not for this instance (RTE-24, FWD-6)."""
+"""Reasons for dropping items that are not for this instance (RTE-24, FWD-6)."""
 
 
 _SSB_CODES: Final = SSB_CODES | dict.fromkeys((MEMORY_FULL, "dialog_memory", "early_memory"), 11237)
 
 
 class Accounts:
-    """The dispatcher's counters; one set per instance."""
+    """The dispatcher's counters, one set per instance."""
 
     __slots__ = (
         "_clock",
@@ -62,16 +62,16 @@ class Accounts:
         self._notices = notices
         self._not_forwarded = not_forwarded
         self.received = self.stored = self.duplicates = 0
-        """Fragments: taken from the transport, stored, had already (NBT-15)."""
+        """Number of fragments received from the transport, stored, and repeated (NBT-15)."""
         self.parts = 0
-        """Of the stored ones, those that did not complete a message."""
+        """Number of stored fragments that did not complete a message."""
         self.dropped: Counter[str] = Counter()
-        """Fragments dropped, by reason (DSP-13)."""
+        """Number of fragments dropped, by reason (DSP-13)."""
         self.memory_full_at: Instant | None = None
-        """When one was last dropped for want of memory."""
+        """When a fragment was last dropped for lack of memory; None = never."""
 
     def refuse(self, item: Item, reason: str, neighbour: InstanceId | None) -> None:
-        """It is not for anybody here, or there is no room for it: its sender is told (NBT-4)."""
+        """Drop an item for which there is no recipient or no room; notify its sender (NBT-4)."""
         self.drop((item,), reason)
         if reason == MEMORY_FULL:
             self.memory_full_at = self._clock.utc()
@@ -79,7 +79,9 @@ class Accounts:
             self._notices.refuse(item, reason, neighbour)
 
     def drop(self, items: Iterable[Item], reason: str) -> int:
-        """These are not wanted, or not any more; how many fragments. Nobody is told."""
+        """Count and log dropped items; return the number of fragments. Send no NOTICE.
+
+        Items that were for others are reported through `not_forwarded` instead of logged here."""
         count = 0
         for item in items:
             sequenced = type(item) is Fragment
@@ -100,7 +102,7 @@ class Accounts:
         return count
 
     def repeated(self, item: Fragment) -> None:
-        """It was here already (DLP-33)."""
+        """Count and log a fragment that had been received before (DLP-33)."""
         self.duplicates += 1
         self._log.debug(
             MESSAGE_UNDELIVERABLE,
@@ -113,7 +115,9 @@ class Accounts:
         )
 
     def corrupted(self, item: Fragment, reason: str) -> None:
-        """Its header contradicts what came before; nobody is told but the log (DLP-13)."""
+        """Count and log a fragment whose header contradicts earlier ones (DLP-13).
+
+        No NOTICE is sent."""
         self.dropped[reason] += 1
         self._log.warning(
             CORRUPTED_MESSAGE,
@@ -135,9 +139,9 @@ class Accounts:
         counted: str = "",
         ssb_code: int | None = None,
     ) -> None:
-        """Say that a message for us cannot be put on its queue, and why (EVT-10).
+        """Log that a message for this broker cannot be put on its queue, and why (EVT-10).
 
-        `counted`: the reason under which this fragment is dropped, where it is."""
+        `counted`: the reason under which the fragment counts as dropped; empty = it does not."""
         if counted:
             self.dropped[counted] += 1
         out = live.outgoing if live is not None else None
@@ -158,7 +162,7 @@ class Accounts:
         )
 
     def failed(self, broker: Broker, item: Fragment, attempts: int, error: Exception) -> None:
-        """What waits of a dialog could not be stored, for no fault of the store (DSP-8)."""
+        """Log that the run of a dialog could not be stored, for no fault of the store (DSP-8)."""
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="sequenced",
@@ -173,7 +177,7 @@ class Accounts:
         )
 
     def unsequenced(self, live: Live, what: str, ssb_code: int | None = None) -> None:
-        """Say that an acknowledgement or a broker's error was not taken, and why (DLP-17)."""
+        """Log that an acknowledgement or a broker's error was refused, and why (DLP-17)."""
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="unsequenced",

@@ -1,7 +1,7 @@
-"""Finding the dialog of an arrival: where it is, reading it, holding it, letting it go (DSP-4).
+"""Dialogs that have arrivals in memory: finding, reading, holding and releasing them (DSP-4).
 
-Reads: endpoints of the brokers, routing.      Calls: routes.
-Never: looks into a fragment; `sorting.py` does, once the dialog is known.
+Reads: endpoints of the brokers, routing.      Calls: peers.router, counters.
+Never: inspects a fragment; `sorting.py` does, once the dialog is known.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from brokerd.routing.classify import Dropped, Local
 from brokerd.routing.reasons import DropReason
 
 Key = tuple[ConversationId, bool]
-"""Conversation, and whether it comes from the initiator."""
+"""Conversation id, and whether the arrivals come from the initiator."""
 
 
 class ArrivingDialog:
-    """What the dispatcher knows of one direction of one dialog while fragments of it are here."""
+    """State of one direction of one dialog, kept while it has arrivals in memory."""
 
     __slots__ = (
         "arrivals",
@@ -50,34 +50,34 @@ class ArrivingDialog:
         self.broker = broker
         self.key = key
         self.live: Live | None = None
-        """Its endpoint; None while that is read, and where there is none."""
+        """The endpoint; None while it is being read, and if the dialog has none."""
         self.arrivals: Arrivals | None = None
         self.loading = False
         self.waiting: list[tuple[Item, InstanceId | None]] = []
-        """What came while its endpoint is read, and who brought it."""
+        """Items that arrived while the endpoint is being read, with the neighbour of each."""
         self.neighbour: InstanceId | None = None
-        """Who brought its fragments last; None = a broker of this instance."""
+        """Neighbour that brought the latest fragment; None = a broker of this instance."""
         self.failures = 0
-        """Times in a row that its run could not be stored (DSP-8)."""
+        """Number of times in a row that the run could not be stored (DSP-8)."""
         self.idle_since: float | None = None
-        """When a tick first found something of it that nothing is done with (DSP-9)."""
+        """When a tick first found fragments that are not being processed (monotonic, DSP-9)."""
         self.inspected: dict[int, bytes] = {}
-        """Bodies that are being checked, or were, by sequence (`inspection.py`)."""
+        """Bodies that are being or have been checked, by sequence (`inspection.py`)."""
         self.inspecting_now = 0
-        """How many of them have no verdict yet."""
+        """Number of inspected bodies that have no verdict yet."""
         self.early_counted: tuple[int, InstanceId | None] = (0, None)
-        """Bytes of early fragments that are counted for a peer (DSP-16)."""
+        """Bytes of early fragments that are counted for a peer, and the peer (DSP-16)."""
 
     def is_for(self, item: Item) -> bool:
-        """Whether an item of the dialog is for this broker (RTE-31).
+        """Return whether an item of the dialog is for this broker (RTE-31).
 
-        It is not if the sender's routes have led to another broker since (XMT-7)."""
+        False: the sender's routes lead to another broker of this instance now (XMT-7)."""
         target = item.hop.local_target
         return not target or target == self.broker.broker_id
 
     @property
     def rests(self) -> bool:
-        """Whether nothing of it is here or under way."""
+        """Whether the dialog has nothing in memory and nothing under way."""
         arrivals = self.arrivals
         if self.loading or self.waiting or self.inspecting_now or arrivals is None:
             return False
@@ -85,13 +85,13 @@ class ArrivingDialog:
 
     @property
     def buffered(self) -> int:
-        """Fragments of it in memory."""
+        """Number of fragments of the dialog in memory."""
         arrivals = self.arrivals
         return len(self.waiting) + (len(arrivals.run) + arrivals.early if arrivals else 0)
 
 
 class ArrivingDialogs:
-    """All of them, by conversation and direction."""
+    """All dialogs with arrivals in memory, by conversation and direction."""
 
     __slots__ = (
         "_accounts",
@@ -128,13 +128,13 @@ class ArrivingDialogs:
         self._is_reading = False
 
     def of(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
-        """The dialog of an item; None if it is not for here, and then it is dropped."""
+        """Return the dialog of an item; None = it is not for this instance and was dropped."""
         key = (item.conversation_id, item.from_initiator)
         one = self.known.get(key)
         if one is not None:
             if one.is_for(item):
                 return one
-            if not one.rests:  # what is under way there is settled first; the item comes again
+            if not one.rests:  # its current broker finishes first; the item is sent again
                 self._accounts.refuse(item, DropReason.ROUTE_CHANGED, neighbour)
                 return None
             self.let_go(one)
@@ -146,17 +146,17 @@ class ArrivingDialogs:
         return one
 
     def all(self) -> list[ArrivingDialog]:
-        """Every dialog of which something is here."""
+        """Return every dialog that has arrivals in memory."""
         return list(self.known.values())
 
     def came_from(self, one: ArrivingDialog, neighbour: InstanceId | None) -> None:
-        """A fragment of it came this way; its acknowledgement can go back so (NBT-1)."""
+        """Record the neighbour that brought a fragment; its ack may go back that way (NBT-1)."""
         one.neighbour = neighbour
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.neighbour = neighbour
 
     def hold(self, one: ArrivingDialog, live: Live | None) -> None:
-        """Know the endpoint from now on; what is known here must not leave memory unnoticed."""
+        """Set the endpoint of a dialog, and pin it so that it does not leave memory meanwhile."""
         if one.live is not None:
             one.live.pins -= 1
             one.live.release = None
@@ -164,11 +164,12 @@ class ArrivingDialogs:
         if live is not None:
             live.pins += 1
             live.release = partial(self._over.add, one)
-            out = one.broker.outgoing(live)  # says what is durable, so it is made before any step
+            # Made before any step, because it starts from the durable state of the endpoint.
+            out = one.broker.outgoing(live)
             out.neighbour = one.neighbour
 
     def let_go(self, one: ArrivingDialog) -> None:
-        """Forget a dialog of which nothing is here any more."""
+        """Remove a dialog that has nothing in memory any more, and unpin its endpoint."""
         if one.live is not None:
             one.broker.unfinished.let_go(one.live)
         elif one.key[1]:
@@ -177,9 +178,9 @@ class ArrivingDialogs:
         self.known.pop(one.key, None)
 
     def let_go_of_over(self) -> None:
-        """Forget dialogs that are over, unless something of them is here (PBT-5).
+        """Remove dialogs that are over, unless they have arrivals in memory (PBT-5).
 
-        Apart from when that is said, because then somebody may be busy with them."""
+        Not done when an endpoint ends, because its dialog may be in use by a caller then."""
         over = list(self._over)
         self._over.clear()
         for one in over:
@@ -187,9 +188,10 @@ class ArrivingDialogs:
                 self.let_go(one)
 
     def _locate(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
-        """The broker that holds, or is to hold, this side of the dialog (DSP-4, RTE-32).
+        """Return the broker that has, or is to get, this side of the dialog (DSP-4, RTE-32).
 
-        A sender of this instance has decided it, by its own routes (RTE-30)."""
+        None: the item was dropped and reported. A sender of this instance has chosen the broker
+        by its own routes (RTE-30)."""
         if item.hop.local_target:
             return self._locate_target(item, neighbour)
         side = not item.from_initiator
@@ -215,7 +217,7 @@ class ArrivingDialogs:
         return None
 
     def _find(self, one: ArrivingDialog) -> None:
-        """Learn the endpoint; while it is read from the store, what arrives waits."""
+        """Look up the endpoint; while it is read from the store, arrivals wait."""
         found = one.broker.endpoints.look_up_conversation(one.key[0], not one.key[1])
         if isinstance(found, Blocked):
             one.loading = True
@@ -238,9 +240,9 @@ class ArrivingDialogs:
             self._loaded(one)
 
     async def _know_parts(self, one: ArrivingDialog, live: Live) -> None:
-        """After a restart: how much of the message that is not complete is stored (DLP-11).
+        """Read, after a restart, how much of an incomplete message is stored (DLP-11).
 
-        Somebody may have ended the dialog meanwhile, and dropped it."""
+        The dialog may have been ended meanwhile, and its parts dropped."""
         stored = await insist(one.broker.store.parts_known, live.endpoint.key)
         endpoint = live.endpoint
         if not live.gone and live.body_key is None and dialog.keeps_parts(endpoint):
@@ -253,16 +255,17 @@ class ArrivingDialogs:
         self._loaded(one)
 
     def read_parts(self, one: ArrivingDialog) -> None:
-        """Read the stored fragments of its message, because the last one is here (DSP-15).
+        """Read the stored fragments of a message whose last fragment has arrived (DSP-15).
 
-        Until then what arrives of the dialog waits."""
+        Until they are read, further arrivals of the dialog wait."""
         one.loading = True
         self._unread.append(one)
         self.read_more()
 
     def read_more(self) -> None:
-        """Read those of the dialogs that wait for it, one after the other, while there is room for
-        what was read; it is used up as soon as its messages are stored."""
+        """Read the stored fragments of waiting dialogs, one dialog at a time, while memory allows.
+
+        The memory is free again as soon as the completed messages are stored."""
         if self._unread and not self._is_reading:
             self._is_reading = True
             self._spawn(self._read_each())
@@ -280,7 +283,7 @@ class ArrivingDialogs:
             stored = await insist(one.broker.store.parts, live.endpoint.key)
             if live.parts_stored and stored.bodies and len(stored.bodies) == live.parts_stored:
                 one.broker.unfinished.have(live, stored.bodies)
-            elif live.parts_stored:  # else somebody has ended the dialog meanwhile
+            elif live.parts_stored:  # otherwise the dialog was ended meanwhile
                 one.broker.unfinished.remove(live)
                 one.broker.damaged_parts.add(live.endpoint.key)
         one.loading = False

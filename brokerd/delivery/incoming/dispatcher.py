@@ -1,21 +1,21 @@
-"""Message dispatcher: arrivals for us -> dialog step -> queue, then the ack (DSP).
+"""Message dispatcher: arrivals for this instance -> dialog step -> queue, then the ack (DSP).
 
-Reads:  items of boxcars, endpoints of the brokers.   Calls: the steps in the table below.
+Reads:  items of boxcars, endpoints of the brokers.   Calls: the modules in the table below.
 Never:  acknowledges before the commit (DLP-15), or keeps anything durable of its own (DSP-14).
-Wakes:  on arrival; a round takes what waits of all dialogs in one changeset a broker (DSP-3).
-Fails:  a dialog that cannot be stored is left out and comes again; the others go on.
+Wakes:  on arrival; a round stores the runs of all dialogs, in one changeset per broker (DSP-3).
+Fails:  a dialog that cannot be stored is left out and sent again by its peer; the others go on.
 
-An arrival's way, in this order:
+The modules in the order in which an arrival passes them:
 
-    arriving_dialogs  finds the dialog: which broker, its endpoint, reading it where need be
-    in_order          a whole message, next in order, of a dialog in state CO: stored at once
-    receipts          takes the acknowledgement it carries, and errors made by a broker
-    sorting           puts the fragment where it belongs: next, early, repeated, refused
-    acceptance        says whether what is next may be stored
-    storing           stores runs, in the `open_rounds`, and owes the acknowledgement
+    dialogs            finds the dialog: its broker and its endpoint, which may have to be read
+    fastpath.arrivals  stores a whole message that is next in order, of a dialog in state CO
+    receipts           applies the acknowledgement of an item, and errors made by a broker
+    sorting            sorts a fragment: next, early, repeated or refused
+    acceptance         decides whether the next fragments may be stored
+    storing            stores runs in the open rounds (`rounds`) and owes the acknowledgement
 
-Beside it, `arrivals` is the buffer of one dialog, `arrival_memory` the sum of them, and `accounts`
-says what became of each fragment."""
+Beside them, `buffer` holds the arrivals of one dialog, `memory` counts the bytes of all buffers,
+and `counters` reports the outcome of each fragment."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from brokerd.telemetry.log import Log
 
 
 class DispatcherOptions(msgspec.Struct, frozen=True):
-    """Figures of the receiving side (DSP-3, DSP-10)."""
+    """Settings of the receiving side (DSP-3, DSP-10)."""
 
     batch: int = 256
     mem_low: int = 32 * 1024 * 1024
@@ -61,13 +61,13 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     mem_hard: int = 96 * 1024 * 1024
     mem_dialog: int = 8 * 1024 * 1024
     max_openings: int = 1000
-    """Dialogs of one peer whose first message is not complete (DSP-16)."""
+    """Limit of dialogs of one peer whose first message is not complete (DSP-16)."""
     stale: timedelta = timedelta(seconds=10)
-    """How long a fragment may wait here without anything being done with it (DSP-9)."""
+    """How long a fragment may stay in memory without being processed (DSP-9)."""
     store_retries: int = 3
-    """Failures in a row after which what waits of a dialog is dropped (DSP-8)."""
+    """Number of failures in a row after which the buffer of a dialog is dropped (DSP-8)."""
     strict_error_origin: bool = False
-    """Whether errors count only from where the dialog sends to (NBT-24)."""
+    """Whether broker errors count only from the instance that the dialog sends to (NBT-24)."""
 
 
 class _Straight:
@@ -82,7 +82,7 @@ class _Straight:
         self._batches: list[Batch] = []
 
     def take(self, one: ArrivingDialog, item: Fragment) -> bool:
-        """Store one more; False = nothing was done."""
+        """Add one fragment to what is stored; False = nothing was done."""
         live, arrivals = one.live, one.arrivals
         assert live is not None
         assert arrivals is not None
@@ -94,7 +94,9 @@ class _Straight:
         return True
 
     def join(self, durable: Callable[[list[Batch]], None]) -> int:
-        """Hand them to the commit pipeline; how many. `durable` is called when they are."""
+        """Hand the fragments to the commit pipeline and return their number.
+
+        `durable` is called with them once they are durable."""
         batches = self._batches
         if batches:
             self.broker.store.joined_straight(partial(_tell, self._run.arrived, batches, durable))
@@ -102,7 +104,7 @@ class _Straight:
 
 
 class Dispatcher:
-    """One per instance."""
+    """The receiving side of an instance, which has exactly one."""
 
     def __init__(
         self,
@@ -122,7 +124,10 @@ class Dispatcher:
         ack_log: AckLog,
         peer_at: Callable[[str], InstanceId | None],
     ) -> None:
-        """`pause`, `resume`: of reading from all peers. `peer_at`: who lives at an address."""
+        """Build the parts of the receiving side and connect them.
+
+        `pause` and `resume` stop and restart the reading from all peers. `peer_at` returns the
+        instance at an address. `not_forwarded` reports a dropped item that was for others."""
         self._clock = clock
         self._ack_log = ack_log
         self._stale = options.stale.total_seconds()
@@ -187,56 +192,58 @@ class Dispatcher:
 
     @property
     def received(self) -> int:
-        """Fragments taken from the transport (NBT-15)."""
+        """Number of fragments received from the transport (NBT-15)."""
         return self._accounts.received
 
     @property
     def stored(self) -> int:
-        """Fragments stored (NBT-15)."""
+        """Number of fragments stored (NBT-15)."""
         return self._accounts.stored
 
     @property
     def stored_messages(self) -> int:
-        """Messages that are complete with what was stored (MON-13)."""
+        """Number of messages that the stored fragments completed (MON-13)."""
         return self._accounts.stored - self._accounts.parts
 
     @property
     def duplicates(self) -> int:
-        """Fragments that were here already (NBT-15)."""
+        """Number of fragments that had been received before (NBT-15)."""
         return self._accounts.duplicates
 
     @property
     def dropped(self) -> Counter[str]:
-        """Fragments dropped, by reason (DSP-13)."""
+        """Number of fragments dropped, by reason (DSP-13)."""
         return self._accounts.dropped
 
     @property
     def memory_full_at(self) -> Instant | None:
-        """When a fragment was last dropped for want of memory (DSP-10)."""
+        """When a fragment was last dropped for lack of memory; None = never (DSP-10)."""
         return self._accounts.memory_full_at
 
     @property
     def handlers(self) -> int:
-        """Task handlers: one, in the loop, for as long as the instance runs (DSP-6)."""
+        """Number of task handlers: one, in the event loop, while the instance runs (DSP-6)."""
         return 1
 
     @property
     def restarts(self) -> int:
-        """Runs of dialogs that a tick gave to the handler again (DSP-7)."""
+        """Number of runs that a tick gave to the task handler again (DSP-7)."""
         return self._storing.restarts
 
     @property
     def buffered(self) -> int:
-        """Fragments in memory."""
+        """Number of fragments in memory."""
         return sum(one.buffered for one in self._dialogs.known.values())
 
     @property
     def history_lost(self) -> int:
-        """Dialogs that ended because one side had forgotten (REL-15)."""
+        """Number of dialogs ended because one side had lost its history (REL-15)."""
         return self._receipts.history_lost
 
     def arrived(self, items: Sequence[Item], neighbour: InstanceId | None = None) -> None:
-        """Take the items of one boxcar, of this neighbour; None = of this instance."""
+        """Process the items of one boxcar.
+
+        `neighbour`: the instance that sent the boxcar; None = the items come from this instance."""
         accounts, dialogs, durable = self._accounts, self._dialogs, self._storing.durable
         known = dialogs.known
         straight: _Straight | None = None
@@ -253,6 +260,8 @@ class Dispatcher:
                         if self._ack_log.is_on:
                             self._ack_log.received(one.broker, item, one.live)
                         continue
+            # Between `gather` and `joined_straight` nothing else may join the store
+            # (`fastpath/rows.py`), and an item on the general path may.
             if straight is not None:
                 accounts.stored += straight.join(durable)
                 straight = None
@@ -277,14 +286,16 @@ class Dispatcher:
     def out_of_order(
         self, conversation_id: ConversationId, from_initiator: bool
     ) -> tuple[int, int, int] | None:
-        """First and last sequence, and last fragment, of what is held early (VIEW-1)."""
+        """Return first and last sequence, and last fragment, of the early fragments (VIEW-1).
+
+        None: the dialog has no early fragments."""
         one = self._dialogs.known.get((conversation_id, from_initiator))
         if one is None or one.arrivals is None:
             return None
         return one.arrivals.early_extent
 
     def let_go(self, broker: Broker) -> None:
-        """Drop what is here for a broker whose delivery is off (DSP-12, DSP-14)."""
+        """Drop all arrivals in memory for a broker whose delivery is off (DSP-12, DSP-14)."""
         for one in [one for one in self._dialogs.all() if one.broker is broker]:
             if one.arrivals is not None:
                 self._memory.size -= one.arrivals.size
@@ -293,14 +304,15 @@ class Dispatcher:
                 self._early.update(one)
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._storing.forget(one)
-            if not one.loading:  # else it is let go once it is read
+            if not one.loading:  # otherwise released once its endpoint is read
                 self._dialogs.let_go(one)
         self._memory.check()
 
     def purge(self) -> int:
-        """Every tick: drop what has been early or unwanted for too long (DSP-9); how many.
+        """Drop fragments that have been early or unprocessed for too long, every tick (DSP-9).
 
-        What could not be stored is tried again (DSP-7, DSP-8)."""
+        Schedule runs again that could not be stored (DSP-7, DSP-8). Return the number of dropped
+        fragments."""
         self._sorting.tick += 1
         now = self._clock.monotonic()
         self._dialogs.let_go_of_over()
@@ -312,6 +324,8 @@ class Dispatcher:
 
     def _purge(self, one: ArrivingDialog, now: float) -> int:
         arrivals, tick, purged = one.arrivals, self._sorting.tick, 0
+        # Only fragments that no task has picked up become stale (DSP-9): a flush or the check of a
+        # body may take longer than the limit, and ends by itself.
         taken_up = one.inspecting_now or (arrivals is not None and arrivals.busy)
         if not taken_up and (one.waiting or (arrivals is not None and arrivals.run)):
             if one.idle_since is None:
@@ -339,7 +353,9 @@ class Dispatcher:
         return purged
 
     def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
-        """Begin to store arrivals without a round; what a round has changed comes first."""
+        """Begin to store arrivals of a broker without a round.
+
+        An open round that has changed its endpoints is handed over first, to keep the order."""
         if before is not None:
             self._accounts.stored += before.join(self._storing.durable)
         if self._rounds.touches_endpoints(broker):
@@ -347,7 +363,7 @@ class Dispatcher:
         return _Straight(broker, self._sorting.tick)
 
     def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
-        """Its endpoint is being read: keep it until then."""
+        """Keep an item until the endpoint of its dialog is read; refuse it if memory is full."""
         size = weight(item) if type(item) is Fragment else 0
         if size and not self._memory.has_room(size):
             self._accounts.refuse(item, MEMORY_FULL, neighbour)
@@ -356,7 +372,7 @@ class Dispatcher:
         one.waiting.append((item, neighbour))
 
     def _go_on(self, one: ArrivingDialog) -> None:
-        """The endpoint of a dialog is read: what waited for it is sorted."""
+        """Sort the items that waited for the endpoint of their dialog, which is read now."""
         if not one.broker.enabled:  # switched off meanwhile
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._dialogs.let_go(one)
@@ -379,7 +395,9 @@ class Dispatcher:
 
 
 def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
-    """Whether a fragment is the next of a known dialog, and its ack says nothing that counts."""
+    """Return whether the fast path may try a fragment.
+
+    It has to be the next one of a known dialog, and its acknowledgement must change nothing."""
     live, arrivals = one.live, one.arrivals
     if live is None or arrivals is None or one.loading or live.gone or not one.is_for(item):
         return False
@@ -401,6 +419,6 @@ def _tell(
     batches: list[Batch],
     durable: Callable[[list[Batch]], None],
 ) -> None:
-    """They are durable: queues learn it, and then it may be acknowledged (REL-4, DLP-15)."""
+    """Publish durable messages to their queues, then let them be acknowledged (REL-4, DLP-15)."""
     publish(arrived)
     durable(batches)

@@ -1,7 +1,7 @@
-"""Arrivals wait for the checks of their bodies (OBJ-18, OBJ-62).
+"""Checks of arriving bodies, for which their dialogs wait (OBJ-18, OBJ-62).
 
 Reads:  message types, stored parts of a message.      Calls: broker.inspection.
-Never:  refuses a body that is unfit: `broker.checks` does, and knows the verdict by then.
+Never:  refuses an invalid body: `broker.checks` does, once the verdict is known.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from brokerd.model import MessageType
 from brokerd.protocol.frames import Fragment
 
 CHECK_UNAVAILABLE = "check_unavailable"
-"""Why arrivals are refused while checks cannot be run: their sender keeps them (OBJ-61)."""
+"""Reason for refusing arrivals while checks cannot run; their sender keeps them (OBJ-61)."""
 
 
 def joined(live: Live | None, run: list[Fragment]) -> bytes:
-    """The body of the message that the run ends with; its first parts may be stored already."""
+    """Return the body of the message that a run ends with, including its stored parts."""
     last = run[-1]
     here = [item.body for item in run if item.sequence == last.sequence]
     stored = live.parts if live is not None and len(here) < last.fragments else ()
@@ -34,8 +34,9 @@ def _completes(item: Fragment) -> bool:
 
 
 def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
-    """Whether fragments of that message are stored, and are not the ones that came: its group will
-    be parked, and nobody is told that the body is unfit (REL-6)."""
+    """Return whether stored fragments of an item's message are damaged (REL-6).
+
+    Its group will be parked; the body is not reported as invalid."""
     if live is None or not broker.damaged_parts:
         return False
     endpoint = live.endpoint
@@ -43,10 +44,10 @@ def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
 
 
 class Arriving:
-    """Lets runs of arrivals through as far as their bodies have a verdict, or need none.
+    """Releases runs of arrivals as far as their bodies have a verdict, or need none.
 
-    What comes before a body that is being checked is stored first, and the dialog waits for the
-    verdict; other dialogs do not. All bodies of a run are checked together."""
+    Fragments before a body that is being checked are stored first; then the dialog waits for the
+    verdict, and other dialogs do not. All bodies of a run are checked together."""
 
     __slots__ = ("_is_here", "_resume")
 
@@ -57,8 +58,9 @@ class Arriving:
         self._resume = resume
 
     def ready(self, one: ArrivingDialog, limit: int) -> int:
-        """How many fragments of the run may be stored now; 0 = `resume` is called later, unless
-        `refuses` says why the first one is not taken."""
+        """Return how many fragments of the run may be stored now, and start the missing checks.
+
+        0: `resume` is called later, unless `refuses` returns why the first one is refused."""
         arrivals, broker = one.arrivals, one.broker
         assert arrivals is not None
         ready = min(limit, len(arrivals.run))
@@ -69,21 +71,21 @@ class Arriving:
             if kind is None or not kind.validation.is_structured:
                 continue
             if item.fragments > 1 and at:
-                return min(ready, at)  # the parts before it are joined to it once they are stored
+                return min(ready, at)  # join the parts before it once they are stored
             body = self._body(one, item)
             if not broker.inspection.concerns(kind, len(body)):
                 continue
             verdict = self._verdict(one, item.sequence, kind, body)
             if verdict is None or verdict.outcome is Outcome.UNAVAILABLE:
-                ready = min(ready, at)
-            elif verdict.outcome is Outcome.OVERRUN:  # it is the last that is stored for now
+                ready = min(ready, at)  # no return: the bodies behind it are checked meanwhile
+            elif verdict.outcome is Outcome.OVERRUN:  # the last one stored: it parks its group
                 return min(ready, at + (not _has_unchecked(one.live)))
         return ready
 
     def _verdict(
         self, one: ArrivingDialog, sequence: int, kind: MessageType, body: bytes
     ) -> Verdict | None:
-        """The verdict on a body; None = it is being checked from now on, or has to wait."""
+        """Return the verdict on a body; None = its check is running, or has to wait."""
         inspection = one.broker.inspection
         verdict = inspection.verdict(kind, body)
         if verdict is not None or inspection.is_asked(kind, body) or _has_unchecked(one.live):
@@ -104,11 +106,10 @@ class Arriving:
         return joined(one.live, [item]) if kept is None else kept
 
     def refuses(self, one: ArrivingDialog) -> str:
-        """Why the first message of the run is neither stored nor refused for good; empty if it is
-        ready, or waits for its verdict.
+        """Return why the first message of the run is refused for now; empty = it is ready or waits.
 
-        A group has one unchecked message at a time, whose row says which it is; until that is dealt
-        with, no further one is checked: nobody can make the daemon try one after the other."""
+        A group has one unchecked message at a time, which its row names. Until that is settled no
+        further one is checked, so that a sender cannot make the daemon try one after another."""
         arrivals, inspection = one.arrivals, one.broker.inspection
         assert arrivals is not None
         first = arrivals.run[0]
@@ -124,7 +125,7 @@ class Arriving:
         return CHECK_OVERRUN if _has_unchecked(one.live) else ""
 
     def overruns(self, one: ArrivingDialog, run: Iterable[Fragment]) -> dict[int, str]:
-        """The messages of a run whose checks came to no verdict, and why."""
+        """Return the messages of a run whose checks came to no verdict, with the reason."""
         inspection, types = one.broker.inspection, one.broker.message_types
         found: dict[int, str] = {}
         for item in run:
@@ -136,7 +137,7 @@ class Arriving:
         return found
 
     def stored(self, one: ArrivingDialog, run: Iterable[Fragment]) -> None:
-        """These need their verdicts no longer."""
+        """Drop the verdicts of fragments that are stored."""
         if one.inspected:
             for item in run:
                 body = one.inspected.pop(item.sequence, None)
@@ -144,7 +145,7 @@ class Arriving:
                     one.broker.inspection.forget(body)
 
     def forget(self, one: ArrivingDialog) -> None:
-        """Nothing of the dialog is wanted any more."""
+        """Drop all checks and verdicts of a dialog."""
         for body in one.inspected.values():
             one.broker.inspection.forget(body)
         one.inspected.clear()
@@ -158,6 +159,6 @@ class Arriving:
 
 
 def _has_unchecked(live: Live | None) -> bool:
-    """Whether its group is parked for a message whose check came to no verdict (OBJ-62)."""
+    """Return whether the group is parked because a check came to no verdict (OBJ-62)."""
     held = live.group.held if live is not None else None
     return held is not None and held.row.reason == CHECK_OVERRUN

@@ -1,7 +1,7 @@
-"""Memory that arrivals take until they are stored, and when to stop reading (DSP-10, TRN-34).
+"""Memory of arrivals until they are stored, and when to stop reading (DSP-10, TRN-34).
 
-Reads: what it is told.      Calls: pause and resume of the transport.
-Never: drops anything; it only says that there is no room.
+Reads: its arguments.      Calls: pause and resume of the transport.
+Never: drops anything; it only reports that there is no room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ArrivalMemory:
-    """Bytes held for all dialogs of the instance."""
+    """Bytes that arrivals of all dialogs of the instance take."""
 
     __slots__ = ("_hard", "_high", "_low", "_pause", "_paused", "_resume", "size")
 
@@ -39,11 +39,11 @@ class ArrivalMemory:
         self.size = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more stays below the hard limit (DSP-10)."""
+        """Return whether `size` more bytes stay within the hard limit (DSP-10)."""
         return self.size + size <= self._hard
 
     def check(self) -> None:
-        """Stop reading from peers above the high mark, go on below the low one."""
+        """Pause the reading from peers above the high mark, resume it below the low mark."""
         if not self._paused and self.size > self._high:
             self._paused = True
             self._pause()
@@ -53,10 +53,10 @@ class ArrivalMemory:
 
 
 class EarlyShares:
-    """Memory that fragments take which wait for a gap to close, by the peers that brought them.
+    """Memory of early fragments, which wait for a gap to close, by the peer that brought them.
 
-    Nothing but the missing fragment ends their wait, so one peer could hold all memory with them
-    and stop the reading from all others. It may hold as much as it leaves free to them (DSP-16)."""
+    Only the missing fragment or a tick ends their wait, so one peer could fill all memory and stop
+    the reading from the others. It may hold at most as much as it leaves free to them (DSP-16)."""
 
     __slots__ = ("_by_peer", "_limit", "_total")
 
@@ -66,11 +66,11 @@ class EarlyShares:
         self._by_peer: Counter[InstanceId | None] = Counter()
 
     def has_room(self, peer: InstanceId | None, size: int) -> bool:
-        """Whether this peer may hold so much more."""
+        """Return whether this peer may hold `size` more bytes."""
         return self._by_peer[peer] + size <= self._limit - self._total - size
 
     def update(self, one: ArrivingDialog) -> None:
-        """Count what a dialog holds now, and who brought it."""
+        """Update the count with the early bytes that a dialog holds now, and their peer."""
         held = 0 if one.arrivals is None else one.arrivals.early_size
         before, peer = one.early_counted
         if held == before and peer == one.neighbour:

@@ -1,10 +1,10 @@
-"""Dialogs whose first message is not complete: how many of them a peer may have (DSP-16).
+"""Openings: dialogs whose first message is not complete, and their limit for a peer (DSP-16).
 
-Reads:  endpoints of dialogs that were begun elsewhere.      Calls: nothing.
-Never:  ends one: its fragments were acknowledged, so it stays until it is complete or over.
+Reads:  endpoints of dialogs begun by peers.      Calls: nothing.
+Never:  ends a dialog: its fragments were acknowledged, so it stays until it is complete or over.
 
-Nobody at this side knows of such a dialog, and only its peer can go on with it. What is refused is
-not acknowledged and comes again; meanwhile dialogs that were let in complete and make room.
+No program on this side knows of an opening, and only its peer can complete it. A refused fragment
+is not acknowledged, so the peer sends it again, when other openings may have been completed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class _Opening(Struct):
     peer: InstanceId | None
     broker: Broker | None = None
     endpoint: EndpointKey | None = None
-    """Its endpoint; None until the commit of its first fragment is through, because before that the
-    broker does not list it as incomplete, and it would be taken for one that is over."""
+    """Key of the endpoint; None until the commit of the first fragment is durable. Before that the
+    broker does not list it as incomplete, and `sweep` would take it for one that is over."""
 
 
 class Openings:
-    """Those that peers have begun since the start of the instance."""
+    """The openings that peers have begun since the start of the instance."""
 
     __slots__ = ("_by_peer", "_has_refused", "_known", "_most")
 
@@ -42,7 +42,7 @@ class Openings:
         return len(self._known)
 
     def begin(self, conversation_id: ConversationId, peer: InstanceId | None) -> bool:
-        """A fragment of a dialog came that nothing is stored of; False = it is one too many."""
+        """Count a dialog of which nothing is stored yet; False = the peer has reached its limit."""
         if conversation_id in self._known:
             return True
         if self._by_peer[peer] >= self._most:
@@ -52,7 +52,7 @@ class Openings:
         return True
 
     def stored(self, broker: Broker, live: Live, peer: InstanceId | None) -> None:
-        """The commit of fragments of a dialog is through: it is an opening, or is no longer."""
+        """Update the count after a commit of fragments: the dialog may be an opening or not."""
         endpoint = live.endpoint
         if live.gone or endpoint.state is not State.STARTED_INBOUND:
             self.forget(endpoint.conversation_id)
@@ -63,7 +63,7 @@ class Openings:
         known.broker, known.endpoint = broker, endpoint.key
 
     def forget(self, conversation_id: ConversationId) -> None:
-        """It is none, or nothing of it is left."""
+        """Remove a dialog that is not an opening any more, or of which nothing is left."""
         known = self._known.pop(conversation_id, None)
         if known is not None:
             self._by_peer[known.peer] -= 1
@@ -71,10 +71,11 @@ class Openings:
                 del self._by_peer[known.peer]
 
     def sweep(self) -> None:
-        """Every tick: make room where one was refused since the last tick.
+        """Remove openings that have ended, every tick, if one was refused since the last tick.
 
-        An administrator, or the end of its lifetime, ends an opening without a fragment. To search
-        for those at each refusal would make refusals dear, which a peer can cause at will."""
+        An administrator or the end of its lifetime ends an opening without a fragment. Searching
+        for such openings at each refusal would make refusals expensive, and a peer can cause
+        any number of them."""
         if not self._has_refused:
             return
         self._has_refused = False

@@ -1,7 +1,7 @@
-"""Acknowledgements and broker errors that arrive: rows go, endpoints are bound, or fail (DLP-20).
+"""Arriving acks and broker errors: they delete rows, bind endpoints or end dialogs (DLP-20).
 
-Reads: items that arrived.      Calls: the open rounds, transmitter, answers.
-Never: touches what the other side sends here; `sorting.py` does.
+Reads: items that arrived.      Calls: rounds, transmitter, orphan_replies.
+Never: touches the messages that the far side sends; `sorting.py` does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OVER = frozenset({State.ERROR, State.CLOSED})
 
 
 class Receipts:
-    """What the far side says of what this side sent."""
+    """Applies what the far side reports about the messages of this side."""
 
     __slots__ = (
         "_accounts",
@@ -52,7 +52,9 @@ class Receipts:
         log: Log,
         peer_at: Callable[[str], InstanceId | None] | None,
     ) -> None:
-        """`peer_at`: who lives at an address, where errors count only from there (NBT-24)."""
+        """Take `peer_at`, which returns the instance at an address.
+
+        None: broker errors count from any neighbour (NBT-24)."""
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
@@ -61,10 +63,10 @@ class Receipts:
         self._log = log
         self._peer_at = peer_at
         self.history_lost = 0
-        """Dialogs that were ended because one side had forgotten (REL-15)."""
+        """Number of dialogs ended because one side had lost its history (REL-15)."""
 
     def acknowledged(self, broker: Broker, live: Live, ack: Ack) -> None:
-        """Turn an acknowledgement block into `AckReceived`, and let its rows go (DLP-20)."""
+        """Apply an acknowledgement: step the endpoint, delete the acknowledged rows (DLP-20)."""
         endpoint = live.endpoint
         out = live.outgoing
         if tells(live, ack):
@@ -75,7 +77,8 @@ class Receipts:
                 self._rounds.when_durable(broker, now_bound)
             if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
                 settled = partial(self._answers.settle, broker, live, ack)
-                self._rounds.when_durable(broker, settled)  # else message 0 could come again
+                # Once durable: a crash before it would bring message 0 back.
+                self._rounds.when_durable(broker, settled)
         if out is None:
             return
         removal = out.acknowledge(ack, self._clock.monotonic())
@@ -85,16 +88,17 @@ class Receipts:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
                 told = partial(self._first_acked, broker, out)
-                self._rounds.when_durable(broker, told)  # else message 0 could come again (REL-14)
+                # Once durable: a crash before it would bring message 0 back (REL-14).
+                self._rounds.when_durable(broker, told)
 
     def _first_acked(self, broker: Broker, out: Outgoing) -> None:
-        """From now on the target may forget that it has had message 0 (DLP-57)."""
+        """Send FIRST_ACKED from now on: the target may forget that it had message 0 (DLP-57)."""
         out.first_acked = True
         if not out.live.gone:
             self._transmitter.owe_ack(broker, out, 0, at_once=False)
 
     def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
-        """Let the endpoint learn what it says; whether that may be taken."""
+        """Step the endpoint with an acknowledgement; False = it was refused."""
         outcome = self._rounds.of(broker).step(
             live, dialog.AckReceived(ack, broker.options.replay_guard)
         )
@@ -111,9 +115,10 @@ class Receipts:
         return True
 
     def contradicts(self, broker: Broker, live: Live, item: Fragment) -> bool:
-        """Whether a repeat is another message than the one that is stored under its number.
+        """Return whether a repeat differs from the message stored under its sequence.
 
-        Then its sender has forgotten what it sent, and began anew from there (REL-15)."""
+        True: its sender lost its history and began again from there; the dialog was ended
+        (REL-15)."""
         out = live.outgoing
         if out is None or out.stored_message is None or item.sequence != out.stored_sequence:
             return False
@@ -128,7 +133,7 @@ class Receipts:
         return True
 
     def _forgotten(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
-        """One side no longer has what the other was promised: both end, and it is said (REL-15)."""
+        """Report a dialog of which one side lost its history; end the far side, too (REL-15)."""
         self.history_lost += 1
         self._log.warning(
             HISTORY_LOST,
@@ -145,7 +150,7 @@ class Receipts:
     def errored(
         self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
     ) -> None:
-        """An error made by a broker: unsequenced, taken on arrival (DLG-30)."""
+        """Apply an error made by a broker, on arrival whatever gaps exist (DLG-30)."""
         if not self._counts(live, neighbour):
             self._log.warning(
                 AUDIT_CONVERSATION,
@@ -162,14 +167,14 @@ class Receipts:
         )
         for effect in outcome.effects:
             if isinstance(effect, dialog.Anomaly):
-                if live.endpoint.state not in _OVER:  # there it comes again with each repeat
+                if live.endpoint.state not in _OVER:  # there each repeat brings it again
                     self._accounts.unsequenced(live, effect.what)
                 return
         if live.outgoing is not None and live.endpoint.state is State.ERROR:
             live.outgoing.held = "held_after_error"
 
     def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
-        """Whether an error that this neighbour brought is believed (NBT-24)."""
+        """Return whether an error counts that this neighbour brought (NBT-24)."""
         if self._peer_at is None or neighbour is None or live.endpoint.encryption:
             return True
         address = live.outgoing.address if live.outgoing is not None else None
@@ -177,7 +182,9 @@ class Receipts:
 
 
 def tells(live: Live, ack: Ack) -> bool:
-    """Whether an ack says something the endpoint does not know yet."""
+    """Return whether an ack may change the endpoint, beyond the rows that it acknowledges.
+
+    Most do not, and are spared a step."""
     endpoint = live.endpoint
     return (
         not endpoint.bound

@@ -1,4 +1,4 @@
-"""The rounds that are under construction, one per broker at most (DSP-3).
+"""The open rounds: changesets that arrivals are being added to, at most one per broker (DSP-3).
 
 Reads: nothing.      Calls: broker.changeset.
 Never: decides what goes into a round.
@@ -15,7 +15,7 @@ from brokerd.ids import BrokerId
 
 
 class OpenRounds:
-    """What arrives together goes into one changeset a broker."""
+    """Collects what arrives together in one changeset per broker."""
 
     __slots__ = ("_clock", "_open", "_then")
 
@@ -25,14 +25,14 @@ class OpenRounds:
         self._then: dict[BrokerId, list[tuple[Broker, Callable[[], None]]]] = {}
 
     def of(self, broker: Broker) -> Round:
-        """The round of this broker; a new one where none is open."""
+        """Return the open round of this broker; open one if there is none."""
         round_ = self._open.get(broker.broker_id)
         if round_ is None:
             round_ = self._open[broker.broker_id] = Round(broker, self._clock.utc())
         return round_
 
     def touches_endpoints(self, broker: Broker) -> bool:
-        """Whether an open round has changed endpoints of this broker."""
+        """Return whether an open round has changed endpoints of this broker."""
         round_ = self._open.get(broker.broker_id)
         return round_ is not None and round_.touches_endpoints
 
@@ -44,9 +44,9 @@ class OpenRounds:
     def finish(
         self, broker_id: BrokerId, *, urgent: bool, then: Callable[[], None] | None = None
     ) -> None:
-        """Hand over the round of one broker; `then` is called once it is durable.
+        """Hand the round of one broker to its commit pipeline; call `then` once it is durable.
 
-        Where nothing is open it is durable already."""
+        If no round is open, `then` is called at once."""
         round_ = self._open.pop(broker_id, None)
         if round_ is None:
             if then is not None:
@@ -54,12 +54,15 @@ class OpenRounds:
             return
         if not round_.empty or then is not None:
             round_.join(then or _nothing, urgent=urgent or round_.touches_endpoints)
+        # After the join: `after` waits for all that has joined so far, which includes this round.
         if self._then:
             for broker, do in self._then.pop(broker_id, ()):
                 broker.store.after(do)
 
     def when_durable(self, broker: Broker, do: Callable[[], None]) -> None:
-        """Do what may leave only when all that memory knows of this broker is on disk (REL-4)."""
+        """Call `do` once everything that memory holds of this broker now is durable (REL-4).
+
+        While a round is open, `do` waits for it: `store.after` knows only what has joined."""
         if broker.broker_id in self._open:
             self._then.setdefault(broker.broker_id, []).append((broker, do))
         else:
@@ -67,4 +70,4 @@ class OpenRounds:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no caller waits for the commit."""

@@ -1,6 +1,6 @@
-"""Sorting what arrives on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
+"""Sorting of arrivals on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
 
-Reads: the endpoint and what waits of it.      Calls: storing, receipts, answers.
+Reads: the endpoint and the buffer of the dialog.      Calls: storing, receipts, orphan_replies.
 Never: stores; `storing.py` does, with what is consecutive.
 """
 
@@ -32,12 +32,12 @@ from brokerd.protocol.wire import MAX_ERROR
 _OVER = frozenset({State.CLOSED, State.ERROR})
 _LONGEST_TEXT = 3000
 
-# Numbers of Service Broker for a fragment that is not of the dialog that it names.
+# Service Broker's error numbers for a fragment that does not belong to the dialog it names.
 OTHER_SERVICE, OTHER_CONTRACT, OTHER_BROKER = 11222, 11223, 11224
 
 
 class Sorting:
-    """One item after the other, each of a dialog that is known here."""
+    """Sorts items one at a time, each of a dialog that the dispatcher has found."""
 
     def __init__(
         self,
@@ -68,10 +68,12 @@ class Sorting:
         self._clock = clock
         self._mem_dialog = mem_dialog
         self.tick = 0
-        """Ticks of the instance so far; each dialog keeps the one at which it had something new."""
+        """Number of ticks so far; each dialog keeps the tick of its latest arrival."""
 
     def take(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
-        """Sort one item, which this neighbour brought; None = a broker of this instance."""
+        """Sort one item brought by `neighbour`; None = by a broker of this instance."""
+        # The endpoint is gone: drop the buffer, and sort the item like any other for a
+        # dialog without an endpoint here.
         if one.live is not None and one.live.gone:
             if one.arrivals is not None:
                 self._storing.drop(one, "over")
@@ -94,7 +96,9 @@ class Sorting:
     def _fits(
         self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
     ) -> bool:
-        """Whether it is of this very dialog: who sends it, and what it names (DLP-45, DLP-48)."""
+        """Return whether sender, service and contract of an item are the dialog's own.
+
+        False: the item was refused or dropped, and reported (DLP-45, DLP-48)."""
         endpoint, broker = live.endpoint, one.broker
         if endpoint.bound and item.from_broker != endpoint.far_broker:
             text = "another broker has this dialog"
@@ -117,6 +121,7 @@ class Sorting:
             self._dialogs.came_from(one, neighbour)
         if item.ack is not None and one.live is not None:
             self._receipts.acknowledged(one.broker, one.live, item.ack)
+        # Only now: the acknowledgement may have changed the state that decides on the fragment.
         arrivals, live = one.arrivals, one.live
         assert arrivals is not None
         if live is None and not self._may_open(one, item):
@@ -144,14 +149,15 @@ class Sorting:
         item: Fragment,
         neighbour: InstanceId | None,
     ) -> None:
-        """It is next, or early: keep it until it is stored, where there is room (DSP-10)."""
+        """Buffer a fragment that is next or early, if the memory limits allow it (DSP-10)."""
         size, is_next = weight(item), arrivals.place(item) == 0
         if not arrivals.agrees(item):
             self._accounts.corrupted(item, "fragment_count")
         elif not self._memory.has_room(size):
             self._accounts.refuse(item, MEMORY_FULL, neighbour)
         elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
-            # Early ones wait for the next one, so that is taken, once what is before it is stored.
+            # The next fragment is exempt from the limit once the run is stored: the early ones that
+            # fill the buffer wait for it, and would never leave otherwise.
             self._accounts.refuse(item, "dialog_memory", neighbour)
         elif one.live is None and not self._may_begin(item, neighbour):
             self._accounts.refuse(item, "openings", neighbour)
@@ -173,17 +179,19 @@ class Sorting:
             self._note_gap(one)
 
     def _may_begin(self, item: Fragment, neighbour: InstanceId | None) -> bool:
-        """Whether its neighbour may begin another dialog that this does not complete (DSP-16)."""
+        """Return whether the neighbour may begin another dialog with this fragment (DSP-16).
+
+        A fragment that is a whole first message always may: it leaves nothing incomplete."""
         is_whole = item.fragments == 1 and not item.sequence
         return is_whole or self._openings.begin(item.conversation_id, neighbour)
 
     def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
-        """For a dialog without an endpoint here: whether the fragment can begin one (DLP-48).
+        """Return whether a fragment may create the endpoint that its dialog lacks here (DLP-48).
 
-        If not it is answered when the removal of the endpoint is durable. A crash before would
-        bring that back, and it would wait for ever for what was acknowledged here (REL-4)."""
+        If not, answer it once the removal of the former endpoint is durable. A crash before
+        would bring it back, to wait forever for what was acknowledged (REL-4)."""
         settled = item.ack is not None and item.ack.first_acked
-        # It may be for an identifier that this broker had before (MAN-6).
+        # The message may be addressed to a broker id that this broker had before (MAN-6).
         former = item.hop.to_broker not in (b"", one.broker.broker_id)
         if item.from_initiator and not settled and not former:
             return True
@@ -199,7 +207,7 @@ class Sorting:
         return False
 
     def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
-        """It is stored already, or about to be: acknowledge again, at once (DLP-19, DLP-33)."""
+        """Count a repeated fragment; if it is stored, acknowledge it again (DLP-19, DLP-33)."""
         self._accounts.repeated(item)
         if one.live is not None:
             out = one.broker.outgoing(one.live)
@@ -217,11 +225,11 @@ class Sorting:
                 self._transmitter.owe_ack(one.broker, out, 1, at_once=False)
 
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
-        """An Error overtakes: it is taken whatever gaps exist (DLG-30)."""
-        code, text = _read_error(item.body)  # the text is for an application, if one still waits
+        """Process an application's Error on arrival, whatever gaps exist before it (DLG-30)."""
+        code, text = _read_error(item.body)  # the text is for an open dialog's application
         round_ = self._rounds.of(one.broker)
         live = one.live
-        if live is None:  # message 0 was withdrawn: keep a tombstone (DLG-T30)
+        if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
             live = self._storing.new_target(one.broker, item, State.CLOSED)
             closed = msgspec.structs.replace(
                 live.endpoint,
@@ -249,7 +257,9 @@ def _is_repeat(live: Live, item: Fragment) -> bool:
 
 
 def _read_error(body: bytes) -> tuple[int, str]:
-    """Code and description of an application's Error (DLG-28); hostile bytes give a plain one."""
+    """Return code and description of an application's Error (DLG-28).
+
+    A body that cannot be decoded gives code 1 and a generic text."""
     try:
         value = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -259,5 +269,5 @@ def _read_error(body: bytes) -> tuple[int, str]:
 
 class _ErrorBody(msgspec.Struct):
     code: Annotated[int, msgspec.Meta(ge=1, le=MAX_ERROR)]
-    """An application has no other: those below 0 are for errors that brokers make (DLG-28)."""
+    """The code of an application's error; negative codes are for errors of brokers (DLG-28)."""
     description: str = ""

@@ -1,9 +1,9 @@
-"""Storing what waits: a run a dialog, one changeset a broker and round, then the ack (DSP-3).
+"""Storing of runs: one run per dialog, one changeset per broker and round, then the ack (DSP-3).
 
-Reads: runs of the dialogs.      Calls: the open rounds, transmitter, answers.
+Reads: runs of the dialogs.      Calls: rounds, acceptance, inspection, transmitter, orphan_replies.
 Never: acknowledges before the commit (DLP-15).
-Wakes: soon after something is due, once for all that became due meanwhile.
-Fails: a dialog that may not be stored is left out; the others go on.
+Wakes: in the next turn of the event loop after a run became due, once for all due runs.
+Fails: a dialog that cannot be stored is left out; the others go on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
-"""What is being stored of one dialog, and how many fragments were taken for it."""
+"""Fragments of a dialog that are being stored, and how many were taken from its buffer for that."""
 _Verdict = tuple[list[Fragment] | None, checks.Refusal | None]
-"""What of a run may be stored, None = not even an endpoint is to be made; and why not the rest."""
+"""The storable prefix of a run (None: do not create the endpoint), and the refusal of the rest."""
 
 
 class Storing:
-    """The dialogs that have a run to be stored, and the way it takes."""
+    """Stores the runs of all dialogs that are due."""
 
     __slots__ = (
         "_accounts",
@@ -97,10 +97,10 @@ class Storing:
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
         self.restarts = 0
-        """Runs that nobody was storing, and that a tick gave to the handler again (DSP-7)."""
+        """Number of runs that were not being stored, and that a tick scheduled again (DSP-7)."""
 
     def schedule(self, one: ArrivingDialog) -> None:
-        """It has a run: store it soon, or when what is being stored of it is durable."""
+        """Store the run of a dialog soon, or once what is being stored of the dialog is durable."""
         assert one.arrivals is not None
         if not one.arrivals.busy:
             self._due[one.key] = one
@@ -109,18 +109,19 @@ class Storing:
                 asyncio.get_running_loop().call_soon(self._store)
 
     def forget(self, one: ArrivingDialog) -> None:
-        """Nothing of it is to be stored any more."""
+        """Remove a dialog from those to be stored, and drop the checks of its bodies."""
         self._due.pop(one.key, None)
         self._inspecting.forget(one)
 
     def _store(self) -> None:
-        """Store what waits, of as many dialogs as there are, in one changeset a broker (DSP-3)."""
+        """Store the runs of all due dialogs, in one changeset per broker (DSP-3)."""
         self._scheduled = False
         due, self._due = self._due, {}
         stored: dict[BrokerId, list[Batch]] = {}
         for one in due.values():
             if one.live is not None and one.live.gone and one.arrivals is not None:
-                self.drop(one, "over")  # ended since it came: a step would write its progress anew
+                # It ended after the run arrived: a step would write its progress row again.
+                self.drop(one, "over")
                 continue
             run = self._batch(one)
             if not run:
@@ -128,7 +129,7 @@ class Storing:
             taken = len(run)
             try:
                 verdict = self._judge(one, run)
-            except Exception as error:  # noqa: BLE001  # of a validator, or of memory (DSP-8)
+            except Exception as error:  # noqa: BLE001  # from a validator or lack of memory (DSP-8)
                 self._failed(one, run, error)
                 continue
             one.failures = 0
@@ -137,7 +138,10 @@ class Storing:
             live = self._step(one, run, verdict, overruns)
             if live is not None:
                 stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
+        # Only now, when all runs of a broker are in its round: one changeset for all (DSP-3).
         for broker_id, batches in stored.items():
+            # Which dialogs are over must be noted before the commit: one that ends after that is
+            # acknowledged by whatever ended it, once that is durable (REL-4).
             over = [live for _, live, _, _ in batches if live.gone]
             self._rounds.finish(broker_id, urgent=True, then=partial(self.durable, batches, over))
         self._rounds.finish_all(urgent=True)
@@ -156,7 +160,7 @@ class Storing:
                 return self._taken(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
         if one.broker.is_full:
-            self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: likewise
+            self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: as if the queue was off
             return []
         if queue.queue.enqueue_enabled:
             return self._inspected(one, arrivals)
@@ -164,7 +168,7 @@ class Storing:
         return []
 
     def _inspected(self, one: ArrivingDialog, arrivals: Arrivals) -> list[Fragment]:
-        """The run as far as its bodies have been checked; nothing while one still is."""
+        """Take the prefix of the run whose bodies have been checked; empty if the first has not."""
         limit = self._limit if one.live is None else self._with_its_parts(one, one.live)
         if not limit:
             return []
@@ -172,15 +176,17 @@ class Storing:
         if ready:
             return self._taken(arrivals, ready)
         refused = self._inspecting.refuses(one)
-        if refused:  # neither stored nor acknowledged: its sender keeps it, and is told
+        if refused:  # neither stored nor acknowledged: the sender keeps it and gets a NOTICE
             first = arrivals.run[0]
             self.drop(one, refused)
             self._notices.refuse(first, refused, one.neighbour)
         return []
 
     def _with_its_parts(self, one: ArrivingDialog, live: Live) -> int:
-        """How many fragments may be stored now; 0 = the stored ones of a message that is about to
-        be complete are read first, and then it is scheduled again (DSP-15)."""
+        """Return how many fragments may be stored now, given which parts are in memory (DSP-15).
+
+        0: the first fragment completes a message whose earlier parts are only in the store. They
+        are read first, then the dialog is scheduled again."""
         assert one.arrivals is not None
         if not live.parts_stored:
             return self._limit
@@ -192,14 +198,14 @@ class Storing:
         return self._limit
 
     def retry(self, one: ArrivingDialog) -> None:
-        """A tick: what could not be stored is tried again (DSP-7, DSP-8)."""
+        """Schedule a run again that could not be stored; called every tick (DSP-7, DSP-8)."""
         arrivals = one.arrivals
         if arrivals is not None and arrivals.run:
             self.restarts += not arrivals.busy and one.key not in self._due
             self.schedule(one)
 
     def _failed(self, one: ArrivingDialog, run: list[Fragment], error: Exception) -> None:
-        """Keep it in memory, unacknowledged, or drop it when it has failed too often (DSP-8)."""
+        """Put a run back into memory, unacknowledged; drop it if it failed too often (DSP-8)."""
         arrivals = one.arrivals
         assert arrivals is not None
         size = arrivals.size
@@ -212,7 +218,9 @@ class Storing:
             self.drop(one, STORE_FAILED)
 
     def drop(self, one: ArrivingDialog, reason: str) -> int:
-        """Forget what waits of a dialog; it was not acknowledged and comes again. How many."""
+        """Drop all buffered fragments of a dialog; return their number.
+
+        They were not acknowledged, so the peer sends them again."""
         arrivals = one.arrivals
         assert arrivals is not None
         endpoint = one.live.endpoint if one.live is not None else None
@@ -234,14 +242,14 @@ class Storing:
         return run
 
     def _reject_run(self, one: ArrivingDialog, queue: QueueState, reason: Reason) -> None:
-        """Its queue is off: neither stored nor acknowledged, kept by its sender (DSP-11)."""
+        """Drop a run whose queue is off or store is full; its sender keeps it (DSP-11, REL-26)."""
         assert one.arrivals is not None
         first = one.arrivals.run[0]
         self.drop(one, reason)
         self._notices.refuse_for(one.broker, queue, first, one.neighbour, reason)
 
     def _judge(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
-        """What of the run may be stored; nothing is changed yet."""
+        """Decide which part of a run may be stored, without changing anything."""
         if one.live is None:
             refusal = refuse_opening(one.broker, run[0], self._clock.utc())
             if refusal is not None:
@@ -255,9 +263,9 @@ class Storing:
         verdict: _Verdict,
         overruns: Mapping[int, str],
     ) -> Live | None:
-        """Step the endpoint with a run; None when it was refused and nothing is kept.
+        """Step the endpoint with a run; None when the dialog was refused and no endpoint is kept.
 
-        `overruns`: messages of it whose checks came to no verdict, by sequence (OBJ-62)."""
+        `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
         round_, accounts = self._rounds.of(one.broker), self._accounts
         live, first = one.live, run[0]
         good, refusal = verdict
@@ -287,13 +295,14 @@ class Storing:
         return live
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
-        """Step the endpoint with what may be stored; the part of it that its state takes."""
+        """Step the endpoint with the storable run; return the part that its state accepts."""
         round_ = self._rounds.of(broker)
         event = dialog.FragmentsReceived(run, broker.options.replay_guard)
         before = live.endpoint.receive_sequence, live.endpoint.receive_fragment
         outcome = round_.step(live, event)
         now = live.endpoint.receive_sequence, live.endpoint.receive_fragment
-        # An Error may have passed them since they came: they are behind it then, and not taken.
+        # An Error may have overtaken these fragments since they arrived (DLG-30). It moved the
+        # expected sequence past them, so the step does not take them.
         taken = [item for item in run if before <= (item.sequence, item.fragment) < now]
         for effect in outcome.effects:
             if isinstance(effect, dialog.Refuse):
@@ -306,12 +315,12 @@ class Storing:
     def _leave_out(
         self, broker: Broker, live: Live, rest: list[Fragment], why: str, reason: str
     ) -> None:
-        """The rest of a run is not taken."""
+        """Report and drop the rest of a run, which is not stored."""
         self._accounts.undeliverable(broker, rest[0], live, why, counted=reason)
         self._accounts.drop(rest[1:], reason)
 
     def new_target(self, broker: Broker, first: Fragment, state: State) -> Live:
-        """Make the endpoint of a dialog that was begun elsewhere; not recorded yet (DLP-37)."""
+        """Create a target endpoint for a dialog begun by a peer; record no row yet (DLP-37)."""
         live = broker.new_target(
             conversation_id=first.conversation_id,
             service=first.to_service,
@@ -326,9 +335,9 @@ class Storing:
         return live
 
     def refuse(self, broker: Broker, live: Live, code: int, text: str) -> None:
-        """Answer with an error made by this broker; in ER, its own again if it made one.
+        """Answer with an error made by this broker; in state ER repeat the one it made, if any.
 
-        It leaves when what led to it is durable: the dialog is over at both sides or at none."""
+        The error leaves once its cause is durable, so the dialog ends at both sides or at none."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
             code, text = checks.told(made), live.endpoint.error_text or ""
@@ -338,11 +347,13 @@ class Storing:
             live.pins -= 1
             self._transmitter.refuse(broker, out, code, text)
 
-        live.pins += 1  # a closed one would leave memory, and its answer with it
+        live.pins += 1  # a closed endpoint would leave memory, and the answer with it
         self._rounds.when_durable(broker, answer)
 
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:
-        """The commit of these is through. `over`: dialogs that were gone when it was joined."""
+        """Finish batches whose commit is durable.
+
+        `over`: dialogs that were gone already when the commit was joined."""
         for one, live, run, taken in batches:
             assert one.arrivals is not None
             one.arrivals.stored(taken)
@@ -354,10 +365,11 @@ class Storing:
         self._dialogs.read_more()
 
     def stored(self, one: ArrivingDialog, live: Live, run: list[Fragment], *, over: bool) -> None:
-        """The commit is through: now, and only now, it may be acknowledged (DLP-15).
+        """Acknowledge fragments whose commit is durable, which must not happen before (DLP-15).
 
-        A dialog that has gone since the commit was joined is `over` in memory alone: what ended it
-        is acknowledged when that is durable (REL-4), and nothing of the dialog before.
+        `over`: the dialog was gone when the commit was joined, so its end is durable, too. If it
+        went later, it is gone in memory alone: nothing is acknowledged here, but by the commit
+        of what ended it (REL-4).
         """
         if live.gone:
             if run and over:

@@ -1,1 +1,1 @@
-"""Messages on their way out: classification, turns, retransmission, boxcars."""
+"""Outgoing messages: classification, order of sending, retransmission, acknowledgements."""

@@ -1,7 +1,7 @@
-"""The event `broker.remote_ack`: each acknowledgement that leaves or arrives, where asked for.
+"""The event `broker.remote_ack`: one line per acknowledgement sent or received, at level debug.
 
-Reads: items that carry an acknowledgement, the endpoint they are of.      Calls: the log.
-Never: writes anything unless the log has level debug (MON-16): callers look at `is_on` first.
+Reads: items that carry an acknowledgement, and their endpoint.      Calls: the log.
+Never: writes anything unless the log has level debug (MON-16): callers check `is_on` first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brokerd.telemetry.logs import REMOTE_ACK
 
 
 class AckLog:
-    """One per instance."""
+    """Log of acknowledgements, one per instance."""
 
     __slots__ = ("_log", "is_on")
 
@@ -25,11 +25,11 @@ class AckLog:
         """Whether the log has level debug."""
 
     def sent(self, broker: Broker, item: Item, live: Live | None, *, elevation: int = 0) -> None:
-        """Write one for an item that leaves; `elevation`: levels gained by waiting (TRN-42)."""
+        """Log the ack of an item that leaves; `elevation`: levels gained by waiting (TRN-42)."""
         self._write("sent", broker, item, live, starvation_elevation=elevation)
 
     def received(self, broker: Broker, item: Item, live: Live | None) -> None:
-        """Write one for an item that arrived; `live`: None where its endpoint is read first."""
+        """Log the ack of an item that arrived; `live` is None if its endpoint is not read yet."""
         self._write("received", broker, item, live)
 
     def _write(

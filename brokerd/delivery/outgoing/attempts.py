@@ -1,4 +1,4 @@
-"""How often the transmission of a dialog was tried, when last, and when it is tried next (XMT-18).
+"""Attempts to transmit a dialog: their number, the last one and the next one (XMT-18).
 
 Reads: the transmission object of the dialog, the clock.      Calls: nothing.
 Never: changes anything.
@@ -15,11 +15,11 @@ from brokerd.routing.classify import Delayed
 
 
 class Attempts(NamedTuple):
-    """All zero and None where nothing was tried and nothing is due."""
+    """Number and instants of attempts; 0 and None where nothing was tried and nothing is due."""
 
     times: int = 0
-    """How often the oldest fragment was sent since the peer last acknowledged anything; of a dialog
-    that waits for a route, how often one was looked for since it began to wait (XMT-9)."""
+    """How often the oldest fragment was sent since the peer last acknowledged anything. For a
+    dialog that waits for a route: how often the routes were matched since then (XMT-9)."""
     last_at: Instant | None = None
     next_at: Instant | None = None
 
@@ -27,12 +27,12 @@ class Attempts(NamedTuple):
 def attempts(
     out: Outgoing, clock: Clock, *, next_pass: Instant, held_until: Instant | None
 ) -> Attempts:
-    """The attempts of one dialog.
+    """Return the attempts of one dialog.
 
     `next_pass`: when delayed dialogs are classified again at the latest. `held_until`: until when
-    its destination is suppressed; None = it is not.
+    the dialog's destination is suppressed; None = it is not suppressed.
     """
-    if out.held:  # nothing of it is sent any more (DLP-50)
+    if out.held:  # the dialog sends nothing more (DLP-50)
         return Attempts()
     if isinstance(out.decision, Delayed):
         return Attempts(out.matches, out.matched_at, next_pass)

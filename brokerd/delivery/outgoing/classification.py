@@ -1,7 +1,7 @@
-"""Classifying dialogs: where each of them sends, or why it waits (XMT-5, XMT-6).
+"""Classification of dialogs: where each one sends, or why it waits (XMT-5, XMT-6).
 
-Reads: routing tables, by way of `routes.py`.      Calls: routes, broker.changeset.
-Never: sends; the transmitter does, to the address that is found here.
+Reads: routing tables, by way of the router.      Calls: peers.router, broker.changeset.
+Never: sends; the transmitter does, to the address that is decided here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"
-"""In place of an address: a broker of this instance."""
+"""Stands in place of an address for any broker of this instance."""
 NO_BINDING = -9727
-"""Encryption was asked for and nothing to encrypt with is set up (DLG-12, SEC-14)."""
+"""Error code: the dialog requires encryption, and no dialog security is set up (DLG-12, SEC-14)."""
 
 
 class Classifying:
-    """Gives dialogs their address, and keeps those that have none."""
+    """Assigns addresses to dialogs, and keeps the delayed ones."""
 
     __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")
 
@@ -45,7 +45,7 @@ class Classifying:
         log: Log,
         settled: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """`settled`: a dialog has its address, now that its choice of a route is stored."""
+        """Take `settled`, which is called once a dialog's choice of a route is stored (RTE-29)."""
         self._router = router
         self._clock = clock
         self._log = log
@@ -56,7 +56,11 @@ class Classifying:
         """Dialogs that wait for a route (XMT-6)."""
 
     def classified(self, broker: Broker, out: Outgoing) -> bool:
-        """Whether it is known where this dialog sends; else it is delayed with a reason (XMT-6)."""
+        """Return whether the dialog has an address; classify it if it has not been yet.
+
+        False: the dialog is delayed with a reason (XMT-6), waits until its choice of a route is
+        stored (RTE-29), or was ended with an error because it must be encrypted (DLG-12).
+        """
         if out.address is not None:
             return True
         if out.choosing:
@@ -76,6 +80,8 @@ class Classifying:
                 return False
             address = decision.address
         self._tell(broker, out, address, decision)
+        # The choice has to be durable before the first fragment leaves: after a crash another
+        # choice could bring message 0 to a second target (RTE-29).
         if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
             self._keep_choice(broker, out, decision, address)
             return False
@@ -83,13 +89,13 @@ class Classifying:
         return True
 
     def is_named(self, broker: Broker, out: Outgoing) -> bool:
-        """Whether a route names the service and the broker that a bound dialog sends to (RTE-8)."""
+        """Return whether a route names both far service and far broker of a dialog (RTE-8)."""
         endpoint = out.live.endpoint
         far = endpoint.far_broker
         return far is not None and self._router.names(broker, endpoint.far_service, far)
 
     def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
-        """It keeps its place and is tried again (XMT-9)."""
+        """Record why a dialog has no address; it keeps its place and is tried again (XMT-9)."""
         out.decision = decision
         out.matches += 1
         out.matched_at = self._clock.utc()
@@ -106,17 +112,17 @@ class Classifying:
         self.delayed[out] = broker
 
     def changed(self) -> Affected:
-        """What has changed in routing since this was asked last (XMT-11)."""
+        """Return which dialogs routing changes since the last call affect (XMT-11)."""
         before, self._snapshot = self._snapshot, self._router.snapshot()
         return affected(before, self._snapshot)
 
     def expired(self) -> Affected:
-        """What the routes concern that have expired since this was asked last (XMT-9)."""
+        """Return which dialogs are affected by routes that expired since the last call (XMT-9)."""
         since, self._looked_at = self._looked_at, self._clock.utc()
         return expired(self._snapshot, since, self._looked_at)
 
     def mirrored(self, pair: Pair) -> Affected:
-        """What the mirrored routes to these addresses concern (RTE-53)."""
+        """Return which dialogs the mirrored routes to this pair of addresses affect (RTE-53)."""
         found = Affected()
         for broker_id, routes in self._snapshot.routes.items():
             for route in routes:
@@ -125,7 +131,7 @@ class Classifying:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Delayed dialogs by status key (MON-9)."""
+        """Return the number of delayed dialogs by status key (MON-9)."""
         counts: dict[str, int] = {}
         for out in self.delayed:
             counts[out.status] = counts.get(out.status, 0) + 1
@@ -146,7 +152,7 @@ class Classifying:
         )
 
     def _fail(self, broker: Broker, out: Outgoing) -> None:
-        """It must be encrypted and cannot be: error it, never send in clear (DLG-12)."""
+        """End a dialog with an error that must be encrypted and cannot be (DLG-12)."""
         text = "the dialog must be encrypted, and no dialog security is set up for this service"
         self._explain(out, Reason.NO_BINDING, out.live.endpoint.far_service)
         round_ = Round(broker, self._clock.utc())
@@ -156,7 +162,7 @@ class Classifying:
     def _keep_choice(
         self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
     ) -> None:
-        """Where there was a choice it is stored before the first fragment leaves (RTE-29)."""
+        """Store the chosen route of a dialog before its first fragment leaves (RTE-29)."""
         round_ = Round(broker, self._clock.utc())
         live = out.live
         chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
@@ -170,7 +176,7 @@ class Classifying:
         out.choosing = False
         if out.live.gone:
             return
-        if out.decision is decision:  # else routing has changed meanwhile
+        if out.decision is decision:  # otherwise routing has changed meanwhile
             out.address = address
         self._settled(broker, out)
 

@@ -1,4 +1,4 @@
-"""What leaves for one dialog, as items: its fragments, its acknowledgement, its errors (DLP-7).
+"""Outgoing items of one dialog: its fragments, its acknowledgement, its errors (DLP-7).
 
 Reads: the dialog's endpoint and transmission object.      Calls: protocol.frames.
 Never: chooses what is sent or when; the transmitter does.
@@ -17,7 +17,7 @@ from brokerd.storage.changes import OutgoingRow
 
 
 class OutgoingItems:
-    """Makes items, and takes off what they carry from what the dialog owes."""
+    """Builds items, and clears the acknowledgements and errors that they carry."""
 
     __slots__ = ("_hops", "_time_to_live", "acks_carried", "acks_sent")
 
@@ -25,10 +25,10 @@ class OutgoingItems:
         self._hops = hops
         self._time_to_live = time_to_live // timedelta(milliseconds=1)
         self.acks_sent = self.acks_carried = 0
-        """Acknowledgements sent alone and within a fragment (MON-9)."""
+        """Number of acknowledgements sent alone, and within a fragment (MON-9)."""
 
     def fragment(self, out: Outgoing, row: OutgoingRow, number: int, count: int) -> Fragment:
-        """One fragment of a message; an acknowledgement that is owed rides along (DLP-18)."""
+        """Return one fragment of a message, which carries an ack that is owed (DLP-18)."""
         endpoint = out.live.endpoint
         broker_id = out.live.queue.broker_id
         flag = out.first_acked
@@ -60,7 +60,7 @@ class OutgoingItems:
         )
 
     def unsequenced(self, out: Outgoing) -> list[Item]:
-        """The dedicated ack and the errors of one dialog (DLP-3, DLP-5)."""
+        """Return the errors and the dedicated ack of one dialog, and clear them (DLP-3, DLP-5)."""
         endpoint = out.live.endpoint
         broker_id = out.live.queue.broker_id
         items: list[Item] = [
@@ -98,8 +98,8 @@ class OutgoingItems:
     def _hop(self, out: Outgoing) -> Hop:
         far = out.live.endpoint.far_broker
         hops, decision = self._hops, out.decision
-        if type(decision) is Local:  # the dispatcher delivers to it, and decides nothing (RTE-30)
+        if type(decision) is Local:  # the dispatcher does not route it again (RTE-30)
             return Hop(far or b"", hops, self._time_to_live, 0, decision.broker_id)
-        if type(decision) is Remote and decision.hops_used:  # by way of this instance (RTE-43)
+        if type(decision) is Remote and decision.hops_used:  # routed through this instance (RTE-43)
             hops = max(0, hops - decision.hops_used)
         return Hop(far or b"", hops, self._time_to_live, 0)

@@ -1,7 +1,7 @@
-"""What waits for one destination: dialogs with something to send, and acknowledgements (TRN-40).
+"""Waiting line of one destination: dialogs with something to send, acknowledgements (TRN-40).
 
-Reads: nothing.      Calls: turns.
-Never: sends; the transmitter does, with what it finds here.
+Reads: nothing.      Calls: ready_line.
+Never: sends; the transmitter does, with the dialogs it gets from here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Line:
     def __init__(self, ready: Turns) -> None:
         self.ready = ready
         self.acks: OrderedDict[Outgoing, None] = OrderedDict()
-        """In the order of coming."""
+        """Dialogs whose acknowledgement or error is due, in the order in which it became so."""
         self.outbox = Histogram()
-        """From the send of a message to its leaving, one for each turn, first attempts only."""
+        """Time from SEND to first transmission, of messages sampled at most once a turn."""
         self.wire = Histogram()
-        """From leaving to being acknowledged, one at a time for each dialog."""
+        """Time from transmission to acknowledgement, of one message at a time per dialog."""
 
     def withdraw(self, ids: Container[int]) -> None:
-        """Those with one of these identities (`id`) send there no more."""
+        """Remove all dialogs whose `id()` is in `ids` from this destination."""
         self.ready.drop(ids)
         self.acks = OrderedDict((out, None) for out in self.acks if id(out) not in ids)

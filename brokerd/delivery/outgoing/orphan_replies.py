@@ -1,7 +1,7 @@
 """Answers to items whose dialog has no endpoint here any more (DLP-48, DLG-T28, DLP-57).
 
-Reads: the item that is answered.      Calls: routes, protocol.frames.
-Never: keeps anything: an answer that is lost is asked for again by a repeat.
+Reads: the item that is answered.      Calls: peers.router, protocol.frames.
+Never: keeps anything durable: if an answer is lost, the peer repeats the item and gets another.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.reasons import Reason
 
 MOST_WAITING = 10_000
-"""Answers that wait for a destination; the oldest go first."""
+"""Limit of answers that wait for one destination; beyond it the oldest are dropped."""
 
 
 HandBack = Callable[[InstanceId, list[Item]], bool]
-"""Gives items to a neighbour over the connection that there is; False = not now (NBT-1)."""
+"""Gives items to a neighbour over its open connection; False = it takes none now (NBT-1)."""
 
 
 class LooseAnswers:
@@ -41,7 +41,7 @@ class LooseAnswers:
         self._waiting: dict[str, deque[Item]] = {}
         self.notify: Callable[[str], None] = lambda _address: None
         self.deliver_here: Callable[[list[Item]], None] = lambda _items: None
-        """Takes answers for brokers of this instance."""
+        """Receives answers for brokers of this instance."""
         self.hand_back: HandBack = lambda _neighbour, _items: False
 
     def acknowledge(
@@ -49,7 +49,7 @@ class LooseAnswers:
     ) -> None:
         """Acknowledge a message for a dialog that is gone, so that it is not repeated.
 
-        An initiator that is gone never sends message 0 again, which is what FIRST_ACKED says."""
+        To a target FIRST_ACKED is set: an initiator that is gone never sends message 0 again."""
         settled = not item.from_initiator
         ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
         self._send(
@@ -76,7 +76,7 @@ class LooseAnswers:
         *,
         neighbour: InstanceId | None = None,
     ) -> None:
-        """Answer with an error made by this broker (DLP-42)."""
+        """Answer an item with an error made by this broker (DLP-42)."""
         self._send(
             broker,
             item,
@@ -114,7 +114,7 @@ class LooseAnswers:
         )
 
     def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
-        """Tell the other side of an endpoint that is gone why it went (DLG-M7)."""
+        """Send the far side the error with which this side's endpoint was removed (DLG-M7)."""
         item = BrokerErrorItem(
             endpoint.conversation_id,
             endpoint.is_initiator,
@@ -129,7 +129,7 @@ class LooseAnswers:
         self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
 
     def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
-        """Say FIRST_ACKED for an initiator that is gone and never had the occasion (DLP-57)."""
+        """Send FIRST_ACKED for an initiator that is gone and could not send it before (DLP-57)."""
         endpoint = live.endpoint
         said = Ack(
             sequence=endpoint.receive_sequence - 1,
@@ -156,7 +156,7 @@ class LooseAnswers:
         )
 
     def ask(self, broker: Broker, endpoint: DialogEndpoint) -> None:
-        """Ask the initiator whether message 0 is settled: acknowledge once more (DLP-57)."""
+        """Ask the initiator whether message 0 is settled, by acknowledging once more (DLP-57)."""
         assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
         far, service = endpoint.far_broker, endpoint.far_service
         if far is None:
@@ -175,7 +175,7 @@ class LooseAnswers:
         self._leave(broker, service, far, question, False)
 
     def settled(self, broker: Broker, asked: AckOnly) -> None:
-        """Answer a target that acknowledges to an initiator that is gone: FIRST_ACKED (DLP-57)."""
+        """Answer FIRST_ACKED to a target that acknowledges to a deleted initiator (DLP-57)."""
         said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
         answer = AckOnly(
             asked.conversation_id,
@@ -189,7 +189,7 @@ class LooseAnswers:
         self._leave(broker, asked.from_service, asked.from_broker, answer, True)
 
     def take(self, address: str, room: int) -> list[Item]:
-        """Up to `room` answers for a destination."""
+        """Dequeue and return up to `room` answers for a destination."""
         waiting = self._waiting.get(address)
         if not waiting:
             return []
@@ -198,7 +198,7 @@ class LooseAnswers:
     def _send(
         self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
     ) -> None:
-        """To where the item came from; where no route leads there, the way it came (NBT-1)."""
+        """Send an answer to the item's broker, or without a route back the way it came (NBT-1)."""
         far, initiator = item.from_broker, not item.from_initiator
         if self._leave(broker, item.from_service, far, answer, initiator) or not neighbour:
             return
@@ -208,13 +208,17 @@ class LooseAnswers:
     def _leave(
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
     ) -> bool:
-        """Whether there is a route, or nothing of this broker may leave."""
+        """Route an answer and queue it.
+
+        False: no route leads to it. True also if this broker's delivery is off: the answer is
+        dropped, and must not take the arrival path either.
+        """
         decision = self._router.loose(
             broker, service, far, answer.conversation_id, from_initiator=from_initiator
         )
         if not isinstance(decision, Delayed) and self._ack_log.is_on:
             self._ack_log.sent(broker, answer, None)
-        if isinstance(decision, Local):  # after what is being dispatched just now
+        if isinstance(decision, Local):  # by call_soon: the dispatcher may be amid other items
             hop = msgspec.structs.replace(answer.hop, local_target=decision.broker_id)
             answer = msgspec.structs.replace(answer, hop=hop)
             asyncio.get_running_loop().call_soon(self.deliver_here, [answer])

@@ -1,6 +1,6 @@
-"""Acknowledgements that wait a moment, since something may carry them (DLP-18, DLP-19).
+"""Acknowledgements that wait a moment for a fragment that could carry them (DLP-18, DLP-19).
 
-Reads: nothing.      Calls: back, when the wait of one is over.
+Reads: nothing.      Calls: `due`, when the delay of an acknowledgement is over.
 Never: makes or sends an acknowledgement.
 """
 
@@ -15,11 +15,11 @@ from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001
-"""Seconds that do not matter."""
+"""Seconds by which a timer may be early."""
 
 
 class OwedAcks:
-    """One timer for all dialogs, since all wait equally long."""
+    """One timer for all dialogs, since all of them wait equally long."""
 
     __slots__ = ("_clock", "_delay", "_due", "_line", "_timer")
 
@@ -30,18 +30,19 @@ class OwedAcks:
         self._delay = delay
         self._due = due
         self._line: deque[tuple[float, Outgoing, Broker]] = deque()
-        # By when they are due, as all wait equally long; one that was owed anew stands there twice.
+        # Sorted by due time, as the delay is constant. A dialog that owes another ack after one was
+        # carried is in it twice; `ack_at` says which entry counts.
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, broker: Broker, out: Outgoing) -> None:
-        """It owes one; soon it is due, unless a fragment has carried it."""
+        """Make an acknowledgement due after the delay, unless a fragment carries it before."""
         out.ack_at = due = self._clock.monotonic() + self._delay
         self._line.append((due, out, broker))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
 
     def hurry(self) -> None:
-        """Every wait is over: the connections that would carry them are about to close (DLP-19)."""
+        """Make all of them due now, because their connections are about to close (DLP-19)."""
         line = list(self._line)
         self._line.clear()
         for due, out, broker in line:
@@ -49,7 +50,7 @@ class OwedAcks:
                 self._due(broker, out)
 
     def _expired(self) -> None:
-        """The wait of the oldest owed acks is over; those that rode along are not owed any more."""
+        """Call `due` for each ack whose delay is over and that no fragment has carried."""
         self._timer = None
         now = self._clock.monotonic()
         while self._line:

@@ -1,7 +1,7 @@
-"""Whose turn it is to send to one destination: by level, then in the order of coming (OBJ-59).
+"""Order in which dialogs send to one destination: by level, then first come first served (OBJ-59).
 
-Reads: the level of what waits.      Calls: nothing.
-Never: sends; the transmitter does, with what it finds here.
+Reads: the levels of the dialogs.      Calls: nothing.
+Never: sends; the transmitter does, with the dialogs it gets from here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from brokerd.model import DEFAULT_PRIORITY
 class Turns:
     """The dialogs that have something for one destination, those of the highest level first.
 
-    One that has waited for `starvation` seconds counts as a level higher, and for each so many
-    seconds again as one more (TRN-42). The level is looked at when a dialog joins, so one that has
-    more to send than one turn takes picks up a new level between two turns (OBJ-57)."""
+    A dialog gains one level for each `starvation` seconds that it has waited (TRN-42). Its own
+    level is read when it joins, so a dialog that needs several turns takes on a changed level
+    between two turns (OBJ-57)."""
 
     __slots__ = ("_chosen", "_levels", "_now", "_starvation")
 
@@ -35,7 +35,7 @@ class Turns:
         return sum(map(len, self._levels.values()))
 
     def append(self, out: Outgoing) -> None:
-        """It joins behind those of its level."""
+        """Append the dialog to the queue of its priority level."""
         level = out.level
         line = self._levels.get(level)
         if line is None:
@@ -43,30 +43,30 @@ class Turns:
         line.append((self._now(), out))
 
     def first(self) -> Outgoing:
-        """Whose turn it is; there is somebody."""
+        """Choose the dialog whose turn it is and return it; the line must not be empty."""
         self._chosen = self._next()
         return self._levels[self._chosen][0][1]
 
     @property
     def level(self) -> int:
-        """The level of who is next, with what waiting has added; there is somebody."""
+        """The level of the next dialog, raised by its waiting time; the line must not be empty."""
         level = self._next()
         return level + int((self._now() - self._levels[level][0][0]) / self._starvation)
 
     @property
     def elevation(self) -> int:
-        """Levels that the one which `first` gave has gained by waiting (TRN-42)."""
+        """Levels that the dialog returned by `first` has gained by waiting (TRN-42)."""
         return int((self._now() - self._levels[self._chosen][0][0]) / self._starvation)
 
     def leave(self) -> None:
-        """Its turn is over: the one that `first` gave leaves."""
+        """Remove the dialog returned by `first`: its turn is over."""
         line = self._levels[self._chosen]
         line.popleft()
         if not line:
             del self._levels[self._chosen]
 
     def drop(self, ids: Container[int]) -> None:
-        """Those with one of these identities (`id`) leave, whose turn it was or not (MAN-3)."""
+        """Remove all dialogs whose `id()` is in `ids`, whether it is their turn or not (MAN-3)."""
         for level, line in list(self._levels.items()):
             kept = deque(entry for entry in line if id(entry[1]) not in ids)
             if kept:

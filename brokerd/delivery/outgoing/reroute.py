@@ -1,7 +1,7 @@
-"""Deciding again where dialogs send, when what was decided holds no more (XMT-7 to XMT-12).
+"""Reclassification of dialogs whose route no longer holds (XMT-7 to XMT-12).
 
-Reads: endpoints of the brokers.      Calls: classifying; the transmitter, for who may go on.
-Never: sends; and leaves alone whom a change does not concern (NBT-10).
+Reads: endpoints of the brokers.      Calls: classification; the transmitter, to resume dialogs.
+Never: sends, or touches a dialog that a change does not concern (NBT-10).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
 
 TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", "delayed")
-"""What leads to a new classification (XMT-9)."""
+"""Causes of a new classification, as the metric names them (XMT-9)."""
 
 
 class Rerouting:
-    """What withdraws dialogs from where they wait, and has them classified anew."""
+    """Withdraws dialogs from the lines of their destinations and classifies them again."""
 
     __slots__ = ("_brokers", "_classifying", "_go_on", "_lines", "reclassified")
 
@@ -37,18 +37,19 @@ class Rerouting:
         lines: dict[str, Line],
         go_on: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """`go_on`: lets a dialog send what it has to, if it is known where."""
+        """Take `go_on`, which queues what a dialog has to send, if its destination is known."""
         self._brokers = brokers
         self._classifying = classifying
         self._lines = lines
         self._go_on = go_on
         self.reclassified: Counter[str] = Counter(dict.fromkeys(TRIGGERS, 0))
-        """Dialogs that were classified again, by what led to it (MON-9)."""
+        """Number of dialogs classified again, by cause (MON-9)."""
 
     def reclassify(self) -> int:
-        """Every second tick: routes that have expired, and the delayed dialogs again (XMT-9).
+        """Classify delayed dialogs and those of expired routes again, every second tick (XMT-9).
 
-        Of the delayed ones that are routed alike only one is matched, while nothing matches."""
+        Of delayed dialogs with the same routing key only one is matched, as long as it finds no
+        route. Return the number of dialogs."""
         count = self._reroute(self._classifying.expired(), "route_expired")
         delayed, self._classifying.delayed = self._classifying.delayed, {}
         found: dict[object, Delayed] = {}
@@ -73,23 +74,30 @@ class Rerouting:
         return count + len(delayed)
 
     def reroute(self) -> int:
-        """Routing has changed: classify the dialogs that it concerns anew, now (XMT-11, NBT-10).
+        """Classify the dialogs again that a change of routing concerns, now (XMT-11, NBT-10).
 
-        What is on the wire is left to the retransmission rules (XMT-7). How many dialogs."""
+        Fragments on the wire are left to the retransmission rules (XMT-7). Return the number of
+        dialogs."""
         return self._reroute(self._classifying.changed(), "metadata")
 
     def principal_changed(self, pair: Pair) -> int:
-        """A mirrored route leads elsewhere, or nowhere: classify its dialogs anew (RTE-53)."""
+        """Classify the dialogs of a mirrored route again whose principal changed (RTE-53).
+
+        Return the number of dialogs."""
         return self._reroute(self._classifying.mirrored(pair), "mirror")
 
     def bound(self, broker: Broker, out: Outgoing) -> None:
-        """A dialog has its broker now, and is routed by it from here on (RTE-6): classify it anew
-        where a route names that broker. All others lead where they led before."""
+        """Classify a dialog again that is now bound to a broker, if a route names that broker.
+
+        A bound dialog is routed by its broker (RTE-6); without such a route the result would be
+        the same as before."""
         if not out.live.gone and self._classifying.is_named(broker, out):
             self._again([(broker, out)], "bound")
 
     def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> int:
-        """What is for these brokers may go elsewhere now, or has to wait (RTE-72)."""
+        """Classify the dialogs to these duplicate brokers again (RTE-72); return their number.
+
+        Their messages may go elsewhere now, or have to wait."""
         every = Affected()
         every.everything()
         meant = [
@@ -103,6 +111,8 @@ class Rerouting:
         return self._again(list(self._concerned(concerned)), trigger) if concerned else 0
 
     def _again(self, concerned: Iterable[tuple[Broker, Outgoing]], trigger: str) -> int:
+        # Three passes: a dialog leaves its old line before it may join another, and each line is
+        # searched once for all dialogs that leave it, however many they are.
         again: list[tuple[Broker, Outgoing, str | None]] = []
         moved: dict[str, set[int]] = {}
         for broker, out in concerned:
@@ -123,21 +133,21 @@ class Rerouting:
         return len(again)
 
     def _concerned(self, by: Affected) -> Iterator[tuple[Broker, Outgoing]]:
-        """The dialogs that it concerns and that were classified before."""
+        """Yield the dialogs that a change concerns and that were classified before."""
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 out = live.outgoing
                 if out is None or not by.concerns(broker.broker_id, live.endpoint.far_service):
                     continue
                 if out.choosing:
-                    out.decision = None  # it is classified anew once that is stored
+                    out.decision = None  # classified again once its choice is stored
                 elif out.address is not None or out in self._classifying.delayed:
                     yield broker, out
 
     def withhold(self, broker: Broker) -> None:
-        """Delivery of a broker is off: nothing of it is sent, acknowledgements included (MAN-3).
+        """Stop sending for a broker whose delivery is off, acknowledgements included (MAN-3).
 
-        What was sent and not acknowledged is sent again when delivery is on."""
+        Fragments sent and not acknowledged are sent again once delivery is on."""
         ids = {id(live.outgoing) for live in broker.endpoints.all()}
         for line in self._lines.values():
             line.withdraw(ids)
@@ -149,7 +159,9 @@ class Rerouting:
                 self._go_on(broker, out)
 
     def move_away(self, address: str) -> int:
-        """Nothing goes there any more: what should have is classified anew (RTE-41). How many."""
+        """Classify all dialogs of an address that is no longer used again (RTE-41).
+
+        Return the number of dialogs."""
         self._lines.pop(address, None)
         moved = [
             (broker, live.outgoing)
@@ -165,12 +177,14 @@ class Rerouting:
 
 
 def _waits_for_duplicate(out: Outgoing) -> bool:
-    """Which broker it is for may stand in its route only, which it has not been given yet."""
+    """Return whether a dialog waits because of a duplicate broker.
+
+    The broker may be named by its route alone, which the dialog has not been given yet."""
     decision = out.decision
     return isinstance(decision, Delayed) and decision.reason == Reason.DUPLICATE_BROKER
 
 
 def _far_broker(out: Outgoing) -> BrokerId | None:
-    """The broker it is for: the one it names or is bound to, else that of its route."""
+    """Return the broker that a dialog names or is bound to, else the broker of its route."""
     named = out.live.endpoint.far_broker
     return out.choice.broker_id if named is None and out.choice is not None else named

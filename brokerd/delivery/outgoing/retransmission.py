@@ -1,6 +1,6 @@
-"""The retransmission timers of all dialogs, as one timer of the loop (DLP-27).
+"""The retransmission timers of all dialogs, as one timer of the event loop (DLP-27).
 
-Reads: when the window of a dialog is due.      Calls: back, for each that is.
+Reads: when the window of a dialog is due.      Calls: `due`, for each dialog that is.
 Never: decides what is sent again; the window does (`protocol.sending`).
 """
 
@@ -14,16 +14,16 @@ from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001
-"""Seconds that do not matter."""
+"""Seconds by which a timer may be early."""
 FEW = 1024
-"""Entries that are kept without a look whether anybody still waits for them."""
+"""Number of heap entries up to which stale ones are not removed."""
 
 
 class RetransmissionTimers:
-    """A heap; a dialog whose timer was set back is in it again, and the older entry is stale.
+    """A heap of timers; a dialog whose timer moved to an earlier time has a second, stale entry.
 
-    So is that of a dialog that has all it sent acknowledged, or is gone: it would be kept in memory
-    for as long as its timer was to wait. So stale ones are thrown out when they may be half of all.
+    An entry is stale, too, if its dialog is gone or has nothing outstanding. It would keep the
+    dialog in memory until it expires, so stale entries are removed once they may be half of all.
     """
 
     __slots__ = ("_at", "_clock", "_count", "_due", "_heap", "_most", "_timer")
@@ -38,7 +38,7 @@ class RetransmissionTimers:
         self._at = 0.0
 
     def arm(self, out: Outgoing) -> None:
-        """See that the dialog's timer is looked at when it is due (DLP-27)."""
+        """Schedule a check of the dialog's timer for when it is due (DLP-27)."""
         due = out.window.due
         if due is None or (out.timer and out.timer <= due):
             return
@@ -85,7 +85,7 @@ class RetransmissionTimers:
             due = out.window.due
             if due is None or out.held or out.live.gone:
                 continue
-            if due > now + _CLOSE:
+            if due > now + _CLOSE:  # an ack has moved it since it was armed
                 self.arm(out)
                 continue
             self._due(out, now)

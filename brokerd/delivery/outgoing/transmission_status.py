@@ -1,4 +1,4 @@
-"""Why the messages of a dialog wait, in the words of XMT-19.
+"""Status of a dialog's transmission: why its messages wait, as a key of XMT-19.
 
 Reads: the transmission object of the dialog.      Calls: nothing.
 Never: changes anything.
@@ -17,9 +17,9 @@ from brokerd.routing.reasons import Reason
 def transmission_status(
     out: Outgoing, is_online: Callable[[str], bool], *, paused: bool = False
 ) -> tuple[str, str]:
-    """Status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
+    """Return status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
 
-    An acknowledgement or an error that is owed waits as well, without a row (XMT-17)."""
+    A dialog that owes an acknowledgement or an error waits as well, without a row (XMT-17)."""
     if not out.pending and out.ack_at is None and not out.errors:
         return "", ""
     if (out.held and out.pending) or out.damaged is not None:

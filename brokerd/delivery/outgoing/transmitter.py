@@ -1,9 +1,9 @@
 """Transmitter: gives classified dialogs to destinations, fairly and within a window (XMT).
 
-Reads:  transmission objects of the brokers, routing.   Calls: routes, protocol.frames.
+Reads:  transmission objects of the brokers.  Calls: classification, items, protocol.frames.
 Never:  changes dialog state (acks come back through the dispatcher) or waits for a peer.
 Wakes:  after a SEND commits, when a destination has room, at the latest every second tick.
-Fails:  a destination fails alone; what cannot be sent keeps its place and its reason.
+Fails:  a destination fails alone; a dialog that cannot be sent keeps its place and its reason.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from brokerd.telemetry.logs import TRANSMISSION
 
 
 class TransmitterOptions(msgspec.Struct, frozen=True):
-    """Figures of the dialog protocol's sending side."""
+    """Settings of the sending side of the dialog protocol."""
 
     ack_delay: timedelta = timedelta(milliseconds=200)
     ack_every: int = 32
-    """Unacknowledged fragments at which an ack leaves at once (DLP-19)."""
+    """Number of unacknowledged fragments at which an ack leaves without delay (DLP-19)."""
     hops: int = 10
     time_to_live: timedelta = timedelta(seconds=60)
     error_pause: timedelta = timedelta(seconds=5)
-    """For how long nothing is sent after an internal error (XMT-15)."""
+    """Pause of all sending after an internal error (XMT-15)."""
     turn_bytes: int = 32 * 1024
-    """What a dialog sends before the next one has its turn (TRN-40)."""
+    """Bytes that a dialog sends before the next dialog has its turn (TRN-40)."""
     starvation: timedelta = timedelta(seconds=10)
-    """What waits so long counts as a level higher, and again after each so long (TRN-42)."""
+    """Waiting time that raises a dialog by one level, each time it elapses (TRN-42)."""
 
 
 class Transmitter:
-    """One per instance (XMT-2)."""
+    """The sending side of an instance, which has exactly one (XMT-2)."""
 
     def __init__(
         self,
@@ -71,7 +71,12 @@ class Transmitter:
         log: Log,
         ack_log: AckLog,
     ) -> None:
-        """`hand_back`: for what has no route back; None = it waits for one (NBT-1)."""
+        """Create the transmitter.
+
+        `hand_back` sends acknowledgements that have no route back to the neighbour that brought
+        the message; None = they wait for a route (NBT-1). `loose` returns answers that belong to
+        no endpoint, up to a number. `is_online` tests whether a connection serves an address.
+        """
         self._brokers = brokers
         self._clock = clock
         self._options = options
@@ -95,27 +100,27 @@ class Transmitter:
             clock=clock, delay=options.ack_delay.total_seconds(), due=self._ack_now
         )
         self.retransmitted = 0
-        """Fragments sent again (MON-9)."""
+        """Number of fragments that were retransmitted (MON-9)."""
         self.resumed = 0
-        """Dialogs sent again that had lacked something: memory here (XMT-15), room or a queue that
-        is on at their peer (DSP-11)."""
+        """Number of dialogs resumed after a pause of this transmitter (XMT-15), or after their peer
+        had no room or its queue was off (DSP-11)."""
         self.sent_at_level = [0] * (HIGHEST_PRIORITY + 1)
-        """Fragments sent, by the level of their dialog (MON-12)."""
+        """Number of fragments sent, by the level of their dialog (MON-12)."""
 
     @property
     def acks_sent(self) -> int:
-        """Acknowledgements sent alone (MON-9)."""
+        """Number of acknowledgements sent alone (MON-9)."""
         return self._items.acks_sent
 
     @property
     def acks_carried(self) -> int:
-        """Acknowledgements sent within a fragment (MON-9)."""
+        """Number of acknowledgements sent within a fragment (MON-9)."""
         return self._items.acks_carried
 
-    # Work comes in.
+    # New work.
 
     def ready(self, broker: Broker, out: Outgoing) -> None:
-        """A dialog has something to send: classify it if needed, and queue it."""
+        """Queue a dialog that has something to send for its destination; classify it if needed."""
         if out.queued or out.held:
             return
         if not self._classifying.classified(broker, out):
@@ -130,21 +135,26 @@ class Transmitter:
         self._announce(out.address)
 
     def owe_ack(self, broker: Broker, out: Outgoing, count: int, *, at_once: bool) -> None:
-        """Fragments were stored (or repeated): acknowledge them soon (DLP-18, DLP-19)."""
+        """Acknowledge fragments soon that were stored or repeated (DLP-18, DLP-19).
+
+        `at_once`: without waiting for a fragment that could carry the acknowledgement.
+        """
         out.owed += count
         if at_once or out.owed >= self._options.ack_every:
             self._ack_now(broker, out)
         elif out.ack_at is None:
             self._acks.wait(broker, out)
         elif out.address is None and self._hand_back is not None:
-            self._ack_now(broker, out)  # nobody took it when it was due; who brought this may
+            # An ack without a route could not be handed back when it was due: try the neighbour
+            # that brought this fragment, which may be another one.
+            self._ack_now(broker, out)
 
     def send_owed_acks(self) -> None:
-        """Connections are about to close: what is owed on them leaves before (DLP-19)."""
+        """Send all delayed acks, because the connections are about to close (DLP-19)."""
         self._acks.hurry()
 
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
-        """Tell the peer of an error made by this broker (DLP-42)."""
+        """Send an error made by this broker to the peer (DLP-42)."""
         out.errors.append((code, text))
         self._ack_now(broker, out)
 
@@ -158,12 +168,12 @@ class Transmitter:
         self._announce(out.address)
 
     def _give_back(self, broker: Broker, out: Outgoing) -> None:
-        """No route leads back: acknowledge to the neighbour that the message came from (NBT-1)."""
+        """Acknowledge to the neighbour that brought the message, for lack of a route (NBT-1)."""
         neighbour, decision = out.neighbour, out.decision
         if self._hand_back is None or neighbour is None or not isinstance(decision, Delayed):
             return
         if decision.reason in (Reason.SENDER_DISABLED, Reason.DUPLICATE_BROKER):
-            return
+            return  # nothing may leave for that broker or from this one (RTE-72, MAN-3)
         owed, due, errors = out.owed, out.ack_at, list(out.errors)
         items = self._items.unsequenced(out)
         if not self._hand_back(neighbour, items):
@@ -184,7 +194,7 @@ class Transmitter:
             )
 
     def _go_on(self, broker: Broker, out: Outgoing) -> None:
-        """Whatever it has to send may be sent, if it is known where."""
+        """Queue all that a dialog has to send, if its destination is known."""
         self.ready(broker, out)
         if out.errors or out.ack_at is not None:
             self._ack_now(broker, out)
@@ -192,17 +202,20 @@ class Transmitter:
     # Destinations.
 
     def level(self, address: str) -> int | None:
-        """The level of what would be sent there first; None if only loose answers may wait."""
+        """Return the level of the dialog that would be sent to an address first.
+
+        None: no dialog is queued for the address; acknowledgements or answers may still wait.
+        """
         line = self._lines.get(address)
         return line.ready.level if line is not None and line.ready else None
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        """Items for a destination: acks and errors, then fragments in turn (TRN-40)."""
+        """Return encoded items for a destination: acks and errors, then fragments (TRN-40)."""
         if self._paused:
             return []
         try:
             return self._fill(address, room_bytes, room_items)
-        except Exception as error:  # noqa: BLE001  # XMT-15: none of it may reach the transport
+        except Exception as error:  # noqa: BLE001  # XMT-15: no error here may reach the transport
             self._pause("fill", error)
             return []
 
@@ -215,22 +228,22 @@ class Transmitter:
         return [encode_item(item) for item in items]
 
     def changed(self, address: str, online: bool) -> None:
-        """A destination came ONLINE, or is no longer: requeue what was outstanding (DLP-29)."""
+        """Queue the dialogs of a destination that came ONLINE or went offline (DLP-29)."""
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 out = live.outgoing
                 if out is None or out.address != address:
                     continue
-                out.notice = None  # what the connection does is newer (XMT-18)
+                out.notice = None  # the change of the connection is the newer event (XMT-18)
                 if online:
                     self._go_on(broker, out)
                 else:
                     self._requeue(out)
 
     def _requeue(self, out: Outgoing) -> None:
-        """Its connection is gone: what that carried waits for the next one (DLP-28, DLP-29).
+        """Queue the outstanding fragments for the next connection (DLP-28, DLP-29).
 
-        It is announced as well, or nobody would open that connection (TRN-14).
+        Queueing also announces the destination; otherwise no connection would be opened (TRN-14).
         """
         out.window.lost()
         out.timed = None
@@ -257,8 +270,9 @@ class Transmitter:
                 self._note_sent(out, items[before:], elevation)
             self.sent_at_level[out.level] += len(items) - before
             if fits < 0:
-                break  # the next fragment needs a boxcar of its own
+                break  # its next fragment does not fit: it keeps its turn for the next boxcar
             room -= fits
+            # Leave first, then join the end: the dialogs of a level share the connection in turn.
             ready.leave()
             if out.has_work():
                 ready.append(out)
@@ -267,7 +281,7 @@ class Transmitter:
         return items
 
     def _note_sent(self, out: Outgoing, items: list[Item], elevation: int = 0) -> None:
-        """Log the acknowledgements that leave with these (MON-16)."""
+        """Log the acknowledgements that leave with these items (MON-16)."""
         home = out.live.queue.broker_id
         broker = next((one for one in self._brokers.values() if one.broker_id == home), None)
         for item in items:
@@ -275,7 +289,10 @@ class Transmitter:
                 self._ack_log.sent(broker, item, out.live, elevation=elevation)
 
     def _turn(self, out: Outgoing, items: list[Item], room: int, room_items: int) -> int:
-        """Let one dialog send; bytes used, -1 when its next fragment does not fit now."""
+        """Append the fragments of one dialog's turn to `items`; return the bytes used.
+
+        -1: its first fragment does not fit into the room that is left.
+        """
         now = self._clock.monotonic()
         used = 0
         if out.held:
@@ -298,14 +315,14 @@ class Transmitter:
         return used
 
     def _time(self, out: Outgoing, now: float) -> None:
-        """The next message that leaves is measured, until it is acknowledged (design D12)."""
+        """Begin to measure the next message that leaves, until it is acknowledged (design D12)."""
         first = out.window.first_unsent
         if first is not None and out.address is not None:
             out.timed = (first.sequence, now)
             self._line(out.address).outbox.add(self._clock.utc() - first.enqueued_at)
 
     def line(self, address: str) -> Line | None:
-        """What waits for a destination, and how long it took; None = nothing ever did."""
+        """Return the line of a destination; None = nothing has ever waited for it."""
         return self._lines.get(address)
 
     def _line(self, address: str) -> Line:
@@ -324,7 +341,7 @@ class Transmitter:
             asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        """Items for a broker of this instance go to the dispatcher without a socket (design D6)."""
+        """Pass items for brokers of this instance to the dispatcher, not a socket (design D6)."""
         self._here_due = False
         if self._paused:
             return
@@ -340,7 +357,7 @@ class Transmitter:
             self._announce(HERE)
 
     def _pause(self, operation: str, error: Exception) -> None:
-        """A serious internal error: nothing is sent for a while (XMT-15)."""
+        """Stop sending for a while after a serious internal error (XMT-15)."""
         self._paused = True
         self._log.warning(
             TRANSMISSION,
@@ -354,7 +371,10 @@ class Transmitter:
         )
 
     def _end_pause(self) -> None:
-        """What was taken when it failed has not left: it is sent again (DLP-29)."""
+        """Send again after a pause, beginning with all that is not acknowledged (DLP-29).
+
+        Fragments dequeued before the error count as sent, but may never have left.
+        """
         self._paused = False
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
@@ -368,14 +388,14 @@ class Transmitter:
     # Acknowledgements and retransmission.
 
     def resume(self, broker: Broker, out: Outgoing) -> None:
-        """What was refused would be taken now: send it again at once (DSP-11)."""
+        """Send refused fragments again at once, because the peer would accept them now (DSP-11)."""
         self.resumed += 1
         out.window.lost()
         if not out.queued:
             self.ready(broker, out)
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
-        """The window has moved: there may be room to send."""
+        """Go on sending after the peer acknowledged something: the window may have room."""
         out.notice = None
         timed = out.timed
         if timed is not None and timed[0] <= out.window.settled and out.address is not None:
@@ -386,28 +406,28 @@ class Transmitter:
             self.ready(broker, out)
 
     def _retransmit(self, out: Outgoing, now: float) -> None:
-        """Retransmit what is due; where the destination is down, the clock stands (DLP-28)."""
+        """Retransmit what is due; while the destination is offline, the timer stands (DLP-28)."""
         if out.address is None or (out.address != HERE and not self._is_online(out.address)):
             self._requeue(out)
             return
-        out.timed = None  # which of the two was acknowledged could not be told
-        held, out.peer_holds = out.peer_holds, ()  # left out once: it may have dropped them
+        out.timed = None  # an ack would not say which of the two transmissions it answers
+        held, out.peer_holds = out.peer_holds, ()  # skipped once only: the peer may drop them
         self.retransmitted += out.window.expire(now, held)
         if not out.queued:
             self._queue(out)
         self._timers.arm(out)
 
-    # What people ask.
+    # Figures and status, for views.
 
     def delayed_count(self) -> dict[str, int]:
-        """Delayed dialogs by status key (MON-9)."""
+        """Return the number of delayed dialogs by status key (MON-9)."""
         return self._classifying.counts()
 
     def status(self, out: Outgoing) -> tuple[str, str]:
-        """Status key and detail of a dialog's transmission (XMT-17)."""
+        """Return status key and detail of a dialog's transmission (XMT-17)."""
         return transmission_status(out, self._is_online, paused=self._paused)
 
 
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
-"""Bytes allowed for the header of an item."""
+"""Bytes reserved for the header of an item."""

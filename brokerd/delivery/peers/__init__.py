@@ -1,1 +1,1 @@
-"""What is known of other instances: routes, mirrors, duplicates, notices, pings."""
+"""Knowledge about other instances: routes, mirrors, duplicates, notices, pings."""

@@ -1,7 +1,7 @@
-"""Ways: where what arrives goes, decided once for a conversation and direction (RTE-26).
+"""Ways: where arrivals go, decided once for each conversation and direction (RTE-26).
 
-Reads:  the header of an item.      Calls: whoever applies the instance table.
-Never:  knows what an item is for; the dispatcher and the forwarder ask here, and hear the same.
+Reads:  the header of an item.      Calls: the router, which applies the instance table.
+Never:  delivers or forwards; the dispatcher and the forwarder do, both by the same way.
 """
 
 from collections.abc import Callable
@@ -18,39 +18,39 @@ from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Choice
 
 ENOUGH_HOPS: Final = 255
-"""Hops with which a way is looked for: an item that has fewer than the way needs is dropped."""
+"""Hops with which a way is decided; an item with fewer hops than the way needs is dropped."""
 _ASKED_FOR: Final = (
     Reason.BCN_PENDING,
     Reason.BCN_FAILED,
     Reason.MIRROR_INITIALISING,
     Reason.MIRROR_ERROR,
 )
-"""While a route, or its principal, is asked for, who needs it has to say so again and again."""
+"""Reasons for which no way is kept: each arrival has to ask for the route or principal again."""
 _Key = tuple[ConversationId, bool]
 _T = TypeVar("_T")
 
 
 class WayOptions(msgspec.Struct, frozen=True):
-    """What is remembered of ways (XMT-10)."""
+    """Limits of the ways that are kept (XMT-10)."""
 
     cache_age: timedelta = timedelta(minutes=5)
     cache_size: int = 10_000
 
 
 class Way(msgspec.Struct, frozen=True, gc=False):
-    """What was decided for one conversation and direction."""
+    """The decision for one conversation and direction."""
 
     to_service: str
     to_broker: bytes
     decision: Arriving
     address: str | None
-    """Where it leaves this instance; None if it does not."""
+    """Address at which items leave this instance; None = they do not leave."""
     hops: int
-    """Forwarding steps it takes (RTE-43)."""
+    """Number of forwarding steps that the way takes (RTE-43)."""
 
 
 class Ways:
-    """One per instance; forgets everything when a routing table changes."""
+    """Cache of ways, one per instance, cleared when a routing table changes."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Ways:
         self._ways: dict[_Key, Way] = {}
         self._choices: dict[_Key, Choice] = {}
         self._now = clock.monotonic()
-        """When it was looked through last; near enough for what was asked for since."""
+        """Time of the last trim; precise enough as the time of any use since then."""
         self._used: dict[_Key, float] = {}
 
     def of(self, item: Item) -> Way:
-        """The way of an item, whatever hops it has left."""
+        """Return the way of an item, regardless of the hops that it has left."""
         key = (item.conversation_id, item.from_initiator)
         way = self._ways.get(key)
         if way is None or way.to_broker != item.hop.to_broker or way.to_service != item.to_service:
@@ -81,19 +81,21 @@ class Ways:
         return way
 
     def arriving(self, item: Item) -> Arriving:
-        """Where an item from outside goes (DSP-4)."""
+        """Return where an item from outside goes (DSP-4)."""
         way = self.of(item)
         if item.hop.hops < way.hops:
             return Dropped(DropReason.HOPS_EXHAUSTED)
         return way.decision
 
     def forget(self) -> None:
-        """A table has changed, or a route of it has expired; choices that still stand are kept."""
+        """Discard all ways, because a table has changed or a route expired; keep the choices.
+
+        A choice counts again as long as its route matches."""
         self._ways.clear()
         self._used = {key: at for key, at in self._used.items() if key in self._choices}
 
     def trim(self) -> int:
-        """Every second tick: what nobody has asked for in that time goes (XMT-10). How many."""
+        """Drop ways and choices unused for long, every second tick; return how many (XMT-10)."""
         self._now = now = self._clock.monotonic()
         since = now - self._age
         old = [key for key, at in self._used.items() if at < since]
@@ -104,7 +106,7 @@ class Ways:
         return len(old)
 
     def _decide(self, item: Item) -> Way:
-        """A choice among several holds for the conversation, before and after it is bound."""
+        """Decide the way of an item, and keep its choice among several routes (RTE-29)."""
         key = (item.conversation_id, item.from_initiator)
         to_broker = item.hop.to_broker
         asked = ArrivalKey(
@@ -118,7 +120,9 @@ class Ways:
             self._remember(self._choices, key, decision.choice)
         if not isinstance(decision, Remote):
             way = Way(item.to_service, to_broker, decision, None, 0)
-        elif self._is_here(item):  # the tables have changed since it was opened (RTE-32)
+        elif self._is_here(item):
+            # The tables have changed since the dialog was opened (RTE-32). This way is not kept:
+            # it is right only while the endpoint is in memory.
             return Way(item.to_service, to_broker, decision, None, 0)
         else:
             address, hops = decision.address, decision.hops_used
@@ -128,7 +132,7 @@ class Ways:
         return way
 
     def _remember(self, into: dict[_Key, _T], key: _Key, value: _T) -> None:
-        """The oldest leave when there are too many."""
+        """Store a value, and drop the oldest one beyond the limit."""
         into.pop(key, None)
         into[key] = value
         self._used[key] = self._now

@@ -1,9 +1,9 @@
 """Duplicates: brokers that two instances deliver for, such as a copy that was switched on (PBT-13).
 
-Reads:  what neighbours and this instance name as theirs.      Calls: routing.duplicates.
-Never:  decides which of the two is the copy: an administrator does, and the later one waits.
-Wakes:  when a neighbour says what it has, when that changes here, in every second tick.
-Fails:  what one instance cannot be asked is not found; nothing is sent less for it.
+Reads:  the broker lists of neighbours and of this instance.      Calls: routing.duplicates.
+Never:  decides which of the two is the copy: an administrator does; the later one gets nothing.
+Wakes:  when a neighbour sends its list, when the own list changes, in every second tick.
+Fails:  a duplicate at an instance that sends no list is not found; delivery goes on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from brokerd.telemetry.logs import DUPLICATE_BROKER
 from brokerd.telemetry.status import DuplicateStatus
 
 GONE_AFTER: Final = 120.0
-"""Seconds: a daemon that is started again is back by then, also where an attempt to connect has
-failed meanwhile and its address is left alone (TRN-16)."""
+"""Seconds after which an absent instance no longer counts. A restarted daemon is back by then, even
+if an attempt to connect failed meanwhile and its address is suppressed (TRN-16)."""
 CURE: Final = (
     "find out which of the two is the copy; drop the routes that lead its peers there, "
     "then give it an identifier of its own: brokerd broker new-id NAME"
@@ -32,36 +32,38 @@ CURE: Final = (
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What duplicates are looked for through."""
+    """The functions by which duplicates are found and reported."""
 
     tell: Callable[[InstanceId, BrokersHere], bool]
-    """Tells a neighbour that is ONLINE; False = it takes no such frames, or is not there."""
+    """Sends the broker list to a neighbour; False = it accepts none, or is not ONLINE."""
     neighbours: Callable[[], Iterable[InstanceId]]
-    """Those that are ONLINE."""
+    """Returns the neighbours that are ONLINE."""
     place: Callable[[InstanceId], str]
-    """Where one of them lives."""
+    """Returns the address of a neighbour that is ONLINE; empty = unknown."""
     heard_at: Callable[[InstanceId], float]
-    """When anything came from it last."""
+    """Returns when anything last arrived from a neighbour (monotonic)."""
     peer_at: Callable[[str], InstanceId | None]
-    """Who lives at an address, as far as that is known."""
+    """Returns the instance at an address; None = unknown."""
     is_suppressed: Callable[[str], bool]
-    """Whether an address has failed and is not tried now (TRN-15, TRN-16)."""
+    """Tests whether an address has failed and is not tried now (TRN-15, TRN-16)."""
     connect: Callable[[str], None]
     """Opens a connection to an address, if there is none."""
     name_of: Callable[[BrokerId], str]
-    """The name of a broker of this instance; empty if it is none."""
+    """Returns the name of a broker of this instance; empty = no broker here has the id."""
     changed: Callable[[frozenset[BrokerId]], None]
-    """Told for which brokers something else may be sent, or not, than before."""
+    """Called with the brokers for which sending was barred or allowed."""
 
 
 class Duplicates:
-    """All that one instance knows of duplicate brokers."""
+    """Duplicate brokers as one instance knows them."""
 
     def __init__(
         self, *, me: InstanceId, here: str, clock: Clock, log: Log, keepalive: float, around: Around
     ) -> None:
-        """`here`: the name of this instance. `keepalive`: seconds in which a connection whose peer
-        is gone is lost (TRN-30)."""
+        """Begin without any known duplicates.
+
+        `here`: the name of this instance. `keepalive`: seconds after which the connection of a
+        dead peer is lost (TRN-30)."""
         self._me = me
         self._here = here
         self._clock = clock
@@ -72,14 +74,14 @@ class Duplicates:
         self._places: dict[InstanceId, str] = {}
         self._since: dict[Duplicate, Instant] = {}
         self._held: dict[BrokerId, dict[InstanceId, str]] = {}
-        """Who is sent nothing for a broker, and what to tell whoever waits for it."""
+        """The instances that are sent nothing for a broker, with the detail for waiting dialogs."""
 
-    # What routing asks.
+    # For routing and views.
 
     def why_barred(self, broker_id: BrokerId | None, address: str) -> str:
-        """Why what is for a broker is not sent there (RTE-72); empty if it may be.
+        """Return why nothing for a broker may be sent to an address; empty = it may (RTE-72).
 
-        None as the broker: whether there is any for which nothing is sent there."""
+        `broker_id` None: the reason for any broker for which nothing may be sent there."""
         if not self._held:
             return ""
         peer = self._around.peer_at(address)
@@ -90,12 +92,12 @@ class Duplicates:
         return next((those[peer] for those in self._held.values() if peer in those), "")
 
     def are_held_at(self, address: str) -> frozenset[BrokerId]:
-        """The brokers for which nothing is sent to who lives at an address."""
+        """Return the brokers for which nothing is sent to the instance at an address."""
         peer = self._around.peer_at(address) if self._held else None
         return frozenset(one for one, those in self._held.items() if peer in those)
 
     def rows(self) -> list[DuplicateStatus]:
-        """What there is of them, for the status of the instance."""
+        """Return the known duplicates, for the status of the instance."""
         return [
             DuplicateStatus(
                 broker_id=show(one.broker_id),
@@ -107,10 +109,10 @@ class Duplicates:
             for one, since in self._since.items()
         ]
 
-    # What is heard.
+    # Broker lists.
 
     def have(self, broker_ids: Iterable[BrokerId]) -> None:
-        """The brokers whose delivery is on in this instance, as they are now (TRN-46)."""
+        """Set the brokers whose delivery is on in this instance, and send the list (TRN-46)."""
         own = brokers_here(broker_ids)
         if own == self._own:
             return
@@ -121,32 +123,35 @@ class Duplicates:
         self._judge()
 
     def came_online(self, peer: InstanceId) -> None:
-        """A neighbour is there: it is told, and tells; one that does not is no witness any more."""
+        """Send the own list to a neighbour that came ONLINE; if it takes none, forget its list."""
         if not self._around.tell(peer, self._own):
             self._namers.forget(peer)
 
     def told(self, peer: InstanceId, named: BrokersHere) -> None:
-        """A neighbour says which brokers are its own."""
+        """Record the broker list of a neighbour."""
         self._places[peer] = self._around.place(peer)
         self._namers.said(peer, frozenset(named.broker_ids), self._clock.monotonic())
         self._judge()
 
     def left(self, peer: InstanceId) -> None:
-        """No connection leads to a neighbour any more."""
+        """Record that no connection leads to a neighbour any more."""
         self._namers.left(peer, self._clock.monotonic())
 
-    # In between.
+    # Periodic check.
 
     def look(self) -> int:
-        """Every second tick: how many duplicates there are.
+        """Check the contested brokers, every second tick; return the number of duplicates.
 
-        Those that name the same broker are told once more what is here, so that they have to show
-        that they live (TRN-30) and no connection to them is closed for idleness."""
+        The instances that name the same broker get the own list once more, so that they have to
+        prove that they are alive (TRN-30), and so that their connections are not closed as idle.
+        """
         for peer in list(self._namers.contested()):
             if not self._namers.is_away(peer):
                 self._around.tell(peer, self._own)
             elif (place := self._places[peer]) and not self._around.is_suppressed(place):
                 self._around.connect(place)
+            # Unreachable, so its list does not count any more (RTE-71), except for a duplicate that
+            # was found: that lasts for 2 min, in which a daemon may be restarted (RTE-73).
             elif not self._namers.is_party(peer):
                 self._namers.forget(peer)
         self._judge()
@@ -154,7 +159,7 @@ class Duplicates:
         self._places = {peer: at for peer, at in self._places.items() if peer in known}
         return len(self._since)
 
-    # Inside.
+    # Internals.
 
     def _judge(self) -> None:
         new, over = self._namers.judge(self._clock.monotonic(), self._around.heard_at)
@@ -187,7 +192,7 @@ class Duplicates:
         return "here" if instance == self._me else self._places.get(instance, "")
 
     def _show(self, instance: InstanceId) -> str:
-        """Name or id, and where it is."""
+        """Return name or id of an instance, and its place."""
         if instance == self._me:
             return f"{self._here} (here)"
         return f"instance {show(instance)} at {self._place(instance) or 'an unknown address'}"

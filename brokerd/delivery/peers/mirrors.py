@@ -1,9 +1,10 @@
-"""Mirrors: asks the two places of a mirrored route which of them is principal (RTE-51 to RTE-58).
+"""Mirrors: asks the two addresses of a mirrored route which one is principal (RTE-51 to RTE-58).
 
-Reads:  what peers answer, which addresses are reachable.      Calls: routing.mirror, the transport.
-Never:  sends a message, or stores what it has learned: that lives as long as the route (RTE-58).
-Wakes:  when a dialog is classified to such a route, when a place comes ONLINE, is lost or answers.
-        What waits for a principal is classified again in every second tick, and so asks again.
+Reads:  answers of peers, which addresses are reachable.      Calls: routing.mirror, the transport.
+Never:  sends a message, or stores the answers: they are kept as long as the route (RTE-58).
+Wakes:  when a dialog is classified to such a route, when an address comes ONLINE, is lost or
+        answers. Dialogs that wait for a principal are classified again in every second tick, which
+        asks again.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 ASK_EVERY: Final = 1.0
-"""Seconds between two questions for the same pair, whatever arrives for it meanwhile."""
+"""Seconds between two questions for the same pair, however many messages arrive for it."""
 _ROLES: Final = {one.value: one for one in Role}
 
 
 class Around(msgspec.Struct, frozen=True):
-    """What the questions go through."""
+    """The functions by which principals are asked for and reported."""
 
     ask: Callable[[str, RoleQuestion], object]
-    """Asks whoever is at an address, or connects to it."""
+    """Asks the peer at an address, or opens a connection to it."""
     is_suppressed: Callable[[str], bool]
-    """Whether an address has failed and is not tried now (TRN-15, TRN-16)."""
+    """Tests whether an address has failed and is not tried now (TRN-15, TRN-16)."""
     is_own: Callable[[str], bool]
-    """Whether an address is this instance (RTE-42)."""
+    """Tests whether an address is one of this instance (RTE-42)."""
     own: Callable[[BrokerId], Standing]
-    """What this instance itself is for a broker."""
+    """Returns the role of this instance for a broker."""
     changed: Callable[[Pair], None]
-    """Told when a pair has another principal, or none any more."""
+    """Called when a pair has another principal, or none any more."""
 
 
 class Mirrors:
@@ -52,12 +53,12 @@ class Mirrors:
         self._asked_at: dict[Pair, float] = {}
         self._news: dict[Pair, None] = {}
         self.around: Around | None = None
-        """Nobody is asked while it is None."""
+        """The functions to ask with; while it is None, no address is asked."""
 
-    # What routing asks.
+    # For routing and views.
 
     def principal(self, pair: Pair) -> str | Unresolved:
-        """Where to send; who is not known is asked for (RTE-51, RTE-54)."""
+        """Return the principal's address; ask for it if it is unknown (RTE-51, RTE-54)."""
         known = self._known.setdefault(pair, Known(pair))
         if not known.principal and self._may_ask(pair):
             self._ask_both(pair)
@@ -65,23 +66,23 @@ class Mirrors:
         return known.where
 
     def peek(self, pair: Pair) -> str | Unresolved:
-        """The same, and nobody is asked."""
+        """Return the principal's address, without asking for it."""
         return self.known(pair).where
 
     def known(self, pair: Pair) -> Known:
-        """What is known of it, for views."""
+        """Return what is known of a pair, for views."""
         return self._known.get(pair) or Known(pair)
 
     def keep(self, names: Mapping[Pair, Sequence[str]]) -> None:
-        """The routes there are now: what was learned of others is forgotten (RTE-58)."""
+        """Set the present mirrored routes; drop what is known of any others (RTE-58)."""
         self._names = names
         self._known = {pair: known for pair, known in self._known.items() if pair in names}
         self._asked_at = {pair: at for pair, at in self._asked_at.items() if pair in names}
 
-    # What the transport tells.
+    # Events of the transport.
 
     def told(self, addresses: Sequence[str], answer: RoleAnswer) -> None:
-        """The peer at these addresses says what it is for a broker."""
+        """Record the role for a broker that the peer at these addresses has answered."""
         standing = Standing(_ROLES.get(answer.role, Role.UNKNOWN), answer.epoch)
         for pair in list(self._known):
             if pair.broker_id == answer.broker_id:
@@ -89,17 +90,17 @@ class Mirrors:
                     self._learn(pair, address, standing)
 
     def came_online(self, address: str) -> None:
-        """Whoever is there now may be something else than before."""
+        """Ask an address that came ONLINE again: its role may have changed."""
         for pair in self._of(address):
             self._ask(pair, address)
 
     def lost(self, address: str) -> None:
-        """The connection broke, or no connection could be made (RTE-53, RTE-54)."""
+        """Record that the connection to an address broke or failed (RTE-53, RTE-54)."""
         for pair in self._of(address):
             self._learn(pair, address, None)
 
     def look(self) -> int:
-        """Every second tick: places that cannot be reached any more; how many pairs there are."""
+        """Record unreachable addresses, every second tick; return the number of pairs."""
         around = self.around
         if around is not None:
             for address in {address for pair in self._known for address in pair[:2]}:
@@ -107,7 +108,7 @@ class Mirrors:
                     self.lost(address)
         return len(self._known)
 
-    # Inside.
+    # Internals.
 
     def _of(self, address: str) -> list[Pair]:
         return [pair for pair in self._known if address in pair[:2]]
@@ -147,7 +148,7 @@ class Mirrors:
             self._tell(after)
         if before.principal != after.principal:
             self._asked_at.pop(pair, None)
-            if not self._news:  # not here: who asks may be in the middle of classifying
+            if not self._news:  # deferred: the caller may be in the middle of classifying
                 asyncio.get_running_loop().call_soon(self._spread)
             self._news[pair] = None
 

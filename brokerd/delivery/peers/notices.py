@@ -1,8 +1,8 @@
-"""NOTICEs: a sender is told why what it sent was not taken, and when it may try again (NBT-4).
+"""NOTICEs: report to a sender why its messages were refused, and when to try again (NBT-4).
 
-Reads: transmission objects of the brokers.      Calls: the transport, by way of `send`.
-Never: changes the state of a dialog: what a NOTICE says is shown, and decides nothing.
-Fails: a NOTICE may be lost; the retransmission of what it speaks of provokes a new one.
+Reads: transmission objects of the brokers.      Calls: the transport, by `send`.
+Never: changes the state of a dialog: a NOTICE sets its status, or makes it retransmit at once.
+Fails: a NOTICE may be lost; the retransmission of the refused fragment provokes a new one.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
 """Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
 reason is the detail of `target_notice`."""
 _MOST = 100_000
-"""Dialogs of which is remembered what they were told; the oldest go."""
+"""Limit of NOTICEs sent, and of refused senders, that are remembered; the oldest are dropped."""
 
 Sender = tuple[ConversationId, bool]
-"""Conversation, and whether its initiator is the sender."""
+"""Conversation id, and whether its initiator is the sender."""
 _Answer = tuple[Notice, InstanceId | None]
-"""What to say, and to whom; None = to a broker of this instance."""
+"""A NOTICE and its recipient; None = a broker of this instance."""
 
 
 class NoticeOptions(msgspec.Struct, frozen=True):
-    """Whether and how often neighbours are told (NBT-4)."""
+    """Whether and how often NOTICEs are sent to neighbours (NBT-4)."""
 
     notices: bool = True
     interval: timedelta = timedelta(seconds=10)
 
 
 class Notices:
-    """One per instance: tells neighbours, and takes what they tell."""
+    """Sends NOTICEs to neighbours and applies those received; one per instance."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Notices:
         send: Callable[[InstanceId, Notice], object],
         resume: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """`send`: gives a NOTICE to a neighbour. `resume`: lets a dialog send at once."""
+        """Take `send`, which sends a NOTICE to a neighbour; `resume` makes a dialog send again."""
         self._brokers = brokers
         self._clock = clock
         self._options = options
@@ -64,14 +64,14 @@ class Notices:
         self._told: OrderedDict[tuple[Sender, str], float] = OrderedDict()
         self._refused: dict[tuple[str, str], OrderedDict[Sender, _Answer]] = {}
         self.sent = self.taken = 0
-        """NOTICEs given to neighbours, and taken from them (MON-9)."""
+        """Number of NOTICEs sent to neighbours, and of those received and applied (MON-9)."""
 
-    # As the side that did not take something.
+    # As the side that refuses.
 
     def refuse(
         self, item: Fragment, reason: str, neighbour: InstanceId | None, detail: str = ""
     ) -> None:
-        """Say why a fragment was not taken; one of a dialog and reason in 10 s (NBT-4)."""
+        """Report why a fragment was refused, once per dialog and reason in 10 s (NBT-4)."""
         if neighbour is None:
             self._note(_notice(item, reason, detail))
         elif self._options.notices and self._is_new((_sender(item), reason)):
@@ -86,7 +86,7 @@ class Notices:
         neighbour: InstanceId | None,
         reason: Reason,
     ) -> None:
-        """Its queue takes nothing: say so, and remember who is to be told when it does (DSP-11)."""
+        """Report that a queue takes nothing, and remember the sender for `release` (DSP-11)."""
         waiting = self._refused.setdefault((broker.name, queue.name), OrderedDict())
         sender = _sender(item)
         waiting[sender] = _notice(item, RESUME, ""), neighbour
@@ -96,7 +96,7 @@ class Notices:
         self.refuse(item, reason, neighbour)
 
     def release(self, broker: Broker) -> int:
-        """Tell everybody whose queue is on again; how many (DSP-11)."""
+        """Send `resume` to senders whose queue takes messages again; return how many (DSP-11)."""
         released = 0
         for place in [place for place in self._refused if place[0] == broker.name]:
             queue = broker.queues.get(place[1])
@@ -104,7 +104,7 @@ class Notices:
                 continue
             refused = self._refused.pop(place)
             if queue is None or not broker.enabled:
-                continue  # repeats find out what has become of it
+                continue  # the senders learn the outcome when they repeat
             for sender, (what, neighbour) in refused.items():
                 for reason in _TAKEN_BACK:
                     self._told.pop((sender, reason), None)
@@ -117,9 +117,9 @@ class Notices:
         return released
 
     def trim(self) -> int:
-        """Forget what may be said again by now (XMT-10), and tell who can send by now (REL-26).
+        """Forget NOTICEs that may be repeated by now (XMT-10), and release senders (REL-26).
 
-        How many."""
+        Return the number of both together."""
         oldest = self._clock.monotonic() - self._options.interval.total_seconds()
         gone = 0
         while self._told and next(iter(self._told.values())) <= oldest:
@@ -140,10 +140,10 @@ class Notices:
             self._told.popitem(last=False)
         return True
 
-    # As the side that sent it.
+    # As the side that is refused.
 
     def take(self, notice: Notice) -> bool:
-        """Take a NOTICE of a neighbour; False = no dialog of this instance is meant."""
+        """Apply a NOTICE of a neighbour; False = it concerns no dialog of this instance."""
         found = self._note(notice)
         self.taken += found
         return found
@@ -182,7 +182,7 @@ def _notice(item: Fragment, reason: str, detail: str) -> Notice:
 
 
 def _status_of(notice: Notice) -> tuple[str, str]:
-    """Status key and detail that a reason becomes at the sender (XMT-19)."""
+    """Return the status key and detail that a NOTICE sets at the sender (XMT-19)."""
     if notice.reason in _TAKEN_BACK:
         return notice.reason, notice.detail
     detail = f"{notice.reason} ({notice.detail})" if notice.detail else notice.reason

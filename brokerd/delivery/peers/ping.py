@@ -1,12 +1,12 @@
-"""Pinging: walks the routing of a service name out and back, and says what each hop did (NBT-7).
+"""Pinging: follows the routing of a service name out and back, and reports each hop (NBT-7).
 
 Reads:  routing, the state of destinations.      Calls: the transport, by `send` and `send_to`.
-Never:  touches a dialog, a queue or a store, or takes a turn of the balancer.
-Wakes:  when a TRACE comes, when a connection that one waits for is there.
-Fails:  a TRACE that is lost is told by the time-out of who asks, with the steps known until then.
+Never:  touches a dialog, a queue or a store, or uses a turn of the balancer.
+Wakes:  when a TRACE arrives, when a connection opens that a TRACE waits for.
+Fails:  if a TRACE is lost, the requester's time-out ends the ping with the steps known until then.
 
-What goes wrong on the way is told against the way it came, hop by hop: each instance remembers for
-a while which neighbour brought what. So a way back that does not exist is told all the same.
+A failure is reported hop by hop, back along the path the TRACE came by: each instance remembers for
+a while which neighbour brought which TRACE. So a missing route back can be reported, too.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from brokerd.routing.explain import Explanation
 from brokerd.transport.destination import DestinationState, DestinationStatus
 
 CONNECT_WAIT: Final = 5.0
-"""Seconds that a TRACE waits for a connection; then that is what is told."""
+"""Seconds that a TRACE waits for a connection, before the address is reported unreachable."""
 MOST_DETAIL: Final = 500
 MOST_REMEMBERED: Final = 1000
 MOST_IN_A_SECOND: Final = 50
-"""TRACEs that are dealt with; each walks all routes, and peers may send what they like."""
+"""Limit of TRACEs processed in a second; each walks all routes, and peers may send any number."""
 
 
 class Pong(msgspec.Struct, frozen=True):
-    """What became of a ping."""
+    """The outcome of a ping."""
 
     steps: tuple[Step, ...]
     is_complete: bool
-    """It has gone out and come back."""
+    """Whether the TRACE has gone out and come back."""
     seconds: float
 
 
 class Pinging:
-    """One per instance: asks, passes on, turns round, and tells."""
+    """Sends, passes on, returns and reports TRACEs; one per instance."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class Pinging:
         send_to: Callable[[str, Trace], bool],
         answers: bool,
     ) -> None:
-        """`send`: to a neighbour over the connection there is. `send_to`: to an address, False = a
-        connection is being opened. `answers`: whether neighbours are told anything (NBT-4)."""
+        """Take the functions that send a TRACE.
+
+        `send` uses the open connection of a neighbour. `send_to` sends to an address; False = a
+        connection is being opened. `answers`: whether neighbours get any answer (NBT-4)."""
         self._name = name
         self._brokers = brokers
         self._router = router
@@ -83,7 +85,7 @@ class Pinging:
         from_service: str,
         wait: float,
     ) -> Pong:
-        """Ask from a broker of this instance, and wait so many seconds at most."""
+        """Ping a service from a broker of this instance; wait at most `wait` seconds."""
         began = self._clock.monotonic()
         number = self._ids.fresh()
         over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -107,13 +109,13 @@ class Pinging:
         return Pong(last[0].steps, done, self._clock.monotonic() - began)
 
     def take(self, neighbour: InstanceId, trace: Trace) -> None:
-        """A neighbour brought it."""
+        """Process a TRACE of a neighbour."""
         if trace.leg in (Leg.TOLD_BACK, Leg.TOLD_OUT):
             self._tell(trace, is_complete=False)
             return
         if not self._answers or self._too_many() or len(trace.steps) >= MOST_STEPS:
             return
-        self._came.setdefault((trace.number, trace.leg), neighbour)  # the first: routes may circle
+        self._came.setdefault((trace.number, trace.leg), neighbour)  # first: routes may circle
         if len(self._came) > MOST_REMEMBERED:
             self._came.popitem(last=False)
         out = trace.leg is Leg.OUT
@@ -125,12 +127,12 @@ class Pinging:
         self._follow(trace, self._router.explain(any_broker, key), "")
 
     def came_online(self, address: str) -> None:
-        """Send what has waited for a connection there."""
+        """Send the TRACEs that waited for a connection to an address."""
         for trace in self._waiting.pop(address, {}).values():
             self._pass_on(address, trace)
 
     def _leave(self, broker: Broker, trace: Trace) -> None:
-        """It begins one of its ways at a broker of this instance."""
+        """Start the way out or back of a TRACE at a broker of this instance."""
         out = trace.leg is Leg.OUT
         service, named = (
             (trace.service, trace.broker_id) if out else (trace.from_service, trace.from_broker)
@@ -139,7 +141,7 @@ class Pinging:
         self._follow(trace, self._router.explain(broker, key), broker.name)
 
     def _follow(self, trace: Trace, found: Explanation, broker: str) -> None:
-        """Note what was decided here, and do it."""
+        """Add this instance's routing decision to a TRACE, and act on it."""
         step = Step(
             str(trace.leg),
             self._name,
@@ -196,13 +198,15 @@ class Pinging:
         self._tell(_amended(trace, status.reason or "connect_failed", text), is_complete=False)
 
     def _tell(self, trace: Trace, *, is_complete: bool) -> None:
-        """It is over: to who asks, over those who brought it."""
+        """Report the outcome to the requester, back along the path the TRACE came by."""
         asked = self._asked.get(trace.number)
         if asked is not None:
             self._note(trace)
             if not asked[0].done():
                 asked[0].set_result(is_complete)
             return
+        # A failure on the way back is reported in two legs: TOLD_BACK to the instance where the
+        # TRACE turned round, TOLD_OUT from there to the requester.
         neighbour = None
         if trace.leg in (Leg.BACK, Leg.TOLD_BACK):
             neighbour = self._came.get((trace.number, Leg.BACK))
@@ -214,7 +218,7 @@ class Pinging:
             self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
 
     def _note(self, trace: Trace) -> None:
-        """What is known so far, should nothing more be heard."""
+        """Keep the steps known so far, for the case that the ping times out."""
         asked = self._asked.get(trace.number)
         if asked is not None and len(trace.steps) >= len(asked[1][0].steps):
             asked[1][0] = trace
@@ -228,6 +232,6 @@ class Pinging:
 
 
 def _amended(trace: Trace, reason: str, detail: str) -> Trace:
-    """What was decided last did not work out."""
+    """Return the TRACE with the reason why its last step failed."""
     last = msgspec.structs.replace(trace.steps[-1], reason=reason, detail=detail)
     return msgspec.structs.replace(trace, steps=(*trace.steps[:-1], last))

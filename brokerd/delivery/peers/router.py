@@ -1,7 +1,7 @@
-"""Routing as the brokers of this instance use it: tables, facts, and the two classifications.
+"""Router: the routing tables of this instance, and the classification of dialogs and arrivals.
 
-Reads: catalogs of the brokers.      Calls: routing.
-Never: sends; the transmitter and the dispatcher ask here.
+Reads: catalogs of the brokers.      Calls: routing, arrival_routes, mirrors.
+Never: sends; the transmitter, the dispatcher and the forwarder do, by its decisions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _nobody_to_ask(_broker: Broker, _service: str, _broker_id: BrokerId | None) 
 
 
 class Router:
-    """Both levels of tables, rebuilt when an object changes (RTE-1)."""
+    """The tables of the brokers and of the instance, rebuilt when an object changes (RTE-1)."""
 
     def __init__(
         self,
@@ -83,11 +83,12 @@ class Router:
         options: WayOptions | None = None,
         mirrors: Mirrors | None = None,
     ) -> None:
-        """`absent`: brokers that cannot be opened, and why; `known`: the identifiers that the
-        instance remembers by name. `avoid`: addresses that new dialogs get only where there is no
-        other (NBT-13).
+        """Create the router and build its tables.
 
-        `mirrors`: knows the principals of mirrored routes; None = nobody does."""
+        `absent`: brokers that cannot be opened, with the reason. `known`: the broker ids that the
+        instance has on record, by name. `avoid`: tests for an address that new dialogs get only if
+        there is no other (NBT-13). `mirrors`: knows the principals of mirrored routes; None = no
+        principal is known."""
         self._brokers = brokers
         self._absent = absent
         self._known = known
@@ -100,14 +101,16 @@ class Router:
         self._hosts: list[LocalBroker] = []
         self._exempt_local = exempt_local
         self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
-        """Told which route a broker lacks; why what needs it waits (BCN-3)."""
+        """Called with a broker, service and broker id that lack a route; returns the reason for the
+        delay (BCN-3)."""
         self.ambiguous: Callable[[str, list[str]], None] = lambda _service, _brokers: None
-        """Told once which brokers have a service that nothing chooses among (NBT-18)."""
+        """Called once with a service and the brokers that have it if no route chooses one (NBT-18).
+        """
         self.barred: Barred = nobody_barred
-        """Why nothing for a broker is sent to an address (RTE-72)."""
+        """Returns why nothing for a broker may be sent to an address; empty = it may (RTE-72)."""
         self._copies: dict[str, list[str]] = {}
         self.rebuilt: Callable[[], None] = lambda: None
-        """Told when the tables are other ones, or a route of the instance has expired."""
+        """Called when the tables have changed, or a route of the instance has expired."""
         self.ways = Ways(
             self._arriving, is_here=self._is_here, clock=clock, options=options or WayOptions()
         )
@@ -119,9 +122,9 @@ class Router:
         self.rebuild()
 
     def rebuild(self) -> frozenset[str]:
-        """Take the objects of all brokers as they now are.
+        """Build the tables from the present objects of all brokers.
 
-        Returns the addresses of routes that were not there before (NBT-8)."""
+        Return the addresses of routes that did not exist before (NBT-8)."""
         before, self._routes = (
             self._routes,
             frozenset(
@@ -130,7 +133,8 @@ class Router:
                 for route in broker.store.catalog.routes.values()
             ),
         )
-        # A copy may have the identifier of another one; it is disabled, and the other one counts.
+        # A copy may have the broker id of another broker. It is disabled, so it is sorted first and
+        # overwritten by the enabled one.
         self._tables = {
             broker.broker_id: RoutingTable(list(broker.store.catalog.routes.values()))
             for broker in sorted(self._brokers.values(), key=lambda one: one.enabled)
@@ -159,8 +163,9 @@ class Router:
         return frozenset(normalise(route.address) for route in self._routes - before)
 
     def _why_off(self, broker_id: BrokerId) -> str:
-        """Which broker of this instance that is and why it does not serve; empty if it does, or is
-        none of them."""
+        """Return which broker of this instance has the id, and why it does not serve.
+
+        Empty: it serves, or no broker of this instance has the id."""
         for name, reason in self._absent.items():
             if self._known.get(name) == broker_id:
                 return f"broker {name!r} of this instance cannot be opened: {reason.message}"
@@ -171,7 +176,7 @@ class Router:
         return ""
 
     def snapshot(self) -> Snapshot:
-        """What all this is made of now, to see later what has changed (XMT-11)."""
+        """Return what routing is based on now, for a later comparison (XMT-11)."""
         return Snapshot(
             routes={
                 broker.broker_id: frozenset(broker.store.catalog.routes.values())
@@ -184,9 +189,9 @@ class Router:
         )
 
     def expire(self) -> int:
-        """Every second tick: what a route decided that has expired is decided again (RTE-65).
+        """Discard unused ways (XMT-10), or all if a route expired (RTE-65), every second tick.
 
-        What nobody has asked for in a long time is forgotten (XMT-10). How much it was."""
+        Return the number of unused ways, plus 1 if a route had expired."""
         trimmed = self.ways.trim()
         if self._expires_at is None or self._clock.utc() < self._expires_at:
             return trimmed
@@ -194,26 +199,28 @@ class Router:
         return trimmed + 1
 
     def learn_own(self, addresses: frozenset[str]) -> None:
-        """The addresses that lead to this instance, as far as it is known now (RTE-42)."""
+        """Set the addresses that are known to lead to this instance, and rebuild (RTE-42)."""
         self._own_addresses = addresses
         self.rebuild()
 
     def delivering(self) -> frozenset[BrokerId]:
-        """The brokers of this instance whose delivery is on (TRN-46)."""
+        """Return the brokers of this instance whose delivery is on (TRN-46)."""
         return frozenset(one.broker_id for one in self._hosts if one.enabled)
 
     def places_changed(self) -> None:
-        """What passes through here may go elsewhere now, though no route has changed: a mirrored
-        route has another principal (RTE-53), or a broker a duplicate (RTE-72)."""
+        """Discard all ways, because messages that pass through may have to go elsewhere.
+
+        No route has changed, but the principal of a mirrored one (RTE-53), or a broker has a
+        duplicate (RTE-72)."""
         self._forget_ways()
 
     def allow_forwarding(self, allowed: bool) -> None:
-        """Whether messages for others may pass through (FWD-1)."""
+        """Set whether messages for others may pass through, and rebuild (FWD-1)."""
         self._forwarding = allowed
         self.rebuild()
 
     def outgoing(self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> OutgoingDecision:
-        """Where this dialog sends (XMT-5); the choice is kept while it is not bound (RTE-29)."""
+        """Return where a dialog sends (XMT-5), and keep its choice of a route (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
         if not isinstance(decision, Delayed):
             out.choice = decision.choice
@@ -228,10 +235,11 @@ class Router:
         bound: bool = False,
         decided: OutgoingDecision | None = None,
     ) -> Explanation:
-        """Where it goes and every step to there; no turn is taken, and no peer asked.
+        """Return where a key is routed to, with every step of the decision.
 
-        `bound`: the dialog has its target. `decided`: the decision by which it sends now; without
-        one it is made here, as it would be for the next message.
+        No turn of the balancer is used, and no peer is asked. `bound`: the dialog has its target.
+        `decided`: the decision by which the dialog sends now; None = decide as for the next
+        message.
         """
         if isinstance(key, ArrivalKey):
             return self._explain_arriving(key)
@@ -287,8 +295,10 @@ class Router:
     def explain_dialog(
         self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing | None
     ) -> tuple[DialogKey, Explanation]:
-        """What a dialog is routed by, and where that leads: as it was decided for it last, or would
-        be for its next message, from the same facts (RTE-29, RTE-32)."""
+        """Return the routing key of a dialog, and where it leads (RTE-29, RTE-32).
+
+        The decision is the one by which the dialog sends now, or else the one for its next
+        message."""
         key = self.key_of(broker, endpoint)
         if endpoint.bound and endpoint.far_broker == broker.broker_id:
             said = "both ends are in this broker, so no route is asked (SND-14)"
@@ -300,10 +310,10 @@ class Router:
         return key, self.explain(broker, key, previous, bound=endpoint.bound, decided=decided)
 
     def delivers_here(self, broker: Broker, live: Live) -> bool:
-        """Whether the far service is in this very broker, by its own routes (SND-14).
+        """Return whether a dialog's far service is in its own broker, by its own routes (SND-14).
 
-        This may be asked several times for one message. If there was a choice the dialog keeps it,
-        so that it takes one turn of the balancer (RTE-26)."""
+        Callers may ask several times for one message. If there was a choice, the dialog keeps it,
+        so that it uses one turn of the balancer (RTE-26)."""
         endpoint = live.endpoint
         if endpoint.far_service not in broker.services:
             return False
@@ -315,20 +325,21 @@ class Router:
         return False
 
     def always_here(self, broker: Broker, service: str) -> bool:
-        """Whether `delivers_here` says so of every dialog that begins now with a service, pinned to
-        no broker: where only one route matches there is nothing to choose."""
+        """Return whether `delivers_here` holds for every new dialog to a service with no broker id.
+
+        True only if a single route matches, because then nothing has to be chosen."""
         if service not in broker.services:
             return False
         found = self._tables[broker.broker_id].find(
             service, None, now=self._clock.utc(), service_here=True, exempt_local=self._exempt_local
         )
-        if len(found.candidates) != 1:  # to decide would take a turn of the balancer
+        if len(found.candidates) != 1:  # a decision would use a turn of the balancer
             return False
         decision = self._decide(broker, DialogKey(service, None, broker.broker_id, True))
         return isinstance(decision, Local) and decision.broker_id == broker.broker_id
 
     def names(self, broker: Broker, service: str, broker_id: BrokerId) -> bool:
-        """Whether a route of a broker has exactly this name and this broker id (RTE-8)."""
+        """Return whether a route of a broker has exactly this service and broker id (RTE-8)."""
         return self._tables[broker.broker_id].names(service, broker_id)
 
     def loose(
@@ -340,18 +351,18 @@ class Router:
         *,
         from_initiator: bool,
     ) -> OutgoingDecision:
-        """Where an answer goes that belongs to no endpoint; no route is asked for (BCN-3)."""
+        """Return where an answer without an endpoint goes; ask for no missing route (BCN-3)."""
         holder = None if far else self._holder(conversation_id, initiator=not from_initiator)
         return self._decide(
             broker, DialogKey(service, far, broker.broker_id, from_initiator, holder)
         )
 
     def arriving(self, item: Item) -> Arriving:
-        """Where an item from outside goes (DSP-4)."""
+        """Return where an item from outside goes (DSP-4)."""
         return self.ways.arriving(item)
 
     def notified(self, key: ArrivalKey) -> Arriving:
-        """Where something goes that belongs to no conversation as such, such as a NOTICE."""
+        """Return where an arrival without a conversation goes, such as a NOTICE."""
         return self._arriving(key, None)
 
     def _arriving(self, key: ArrivalKey, previous: Choice | None) -> Arriving:
@@ -372,7 +383,7 @@ class Router:
         return decision
 
     def _is_here(self, item: Item) -> bool:
-        """Whether a broker of this instance has the side of the dialog that an item is for."""
+        """Return whether a broker of this instance has the endpoint that an item is for."""
         side = not item.from_initiator
         return any(
             broker.enabled and broker.endpoints.find_conversation(item.conversation_id, side)
@@ -388,7 +399,7 @@ class Router:
         self.rebuilt()
 
     def key_of(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKey:
-        """What a dialog of this broker is routed by (RTE-6, RTE-32)."""
+        """Return the routing key of a dialog (RTE-6, RTE-32)."""
         far, initiator = endpoint.far_broker, endpoint.is_initiator
         holder = None
         if far is None:
@@ -396,7 +407,7 @@ class Router:
         return DialogKey(endpoint.far_service, far, broker.broker_id, initiator, holder)
 
     def _holder(self, conversation_id: ConversationId, *, initiator: bool) -> BrokerId | None:
-        """The broker of this instance that has that side of a conversation in memory (RTE-32)."""
+        """Return the broker here that has this side of a conversation in memory (RTE-32)."""
         for broker in self._brokers.values():
             if broker.enabled and broker.endpoints.find_conversation(conversation_id, initiator):
                 return broker.broker_id
@@ -423,7 +434,7 @@ class Router:
         decision: OutgoingDecision | Arriving,
         home: BrokerId | None,
     ) -> None:
-        """Warn where another broker might have been meant as well: the first by name is used."""
+        """Report a service that several brokers here have; the first by name is used (NBT-18)."""
         if key.broker_id is not None or not isinstance(decision, Local):
             return
         choice = decision.choice
@@ -444,8 +455,10 @@ class Router:
         balancer: Picks | None = None,
         principal: Principal | None = None,
     ) -> OutgoingDecision:
-        """By the tables as they are. `balancer`, `principal`: in place of those that take a turn,
-        and ask the two addresses of a mirrored route."""
+        """Decide by the present tables.
+
+        `balancer` and `principal` replace those of the router, which use a turn, and ask the two
+        addresses of a mirrored route."""
         if not broker.enabled:
             return Delayed(Reason.SENDER_DISABLED)
         return classify_outgoing(
@@ -461,16 +474,17 @@ class Router:
         )
 
     def _asked(self, broker: Broker, key: DialogKey) -> Delayed:
-        """No route: have it asked for, by the broker whose table lacks it (BCN-3)."""
+        """Ask for a missing route, on behalf of the broker whose table lacks it (BCN-3)."""
         found = self._tables[broker.broker_id].find(
             key.service_name, key.broker_id, now=self._clock.utc(), service_here=False
         )
-        lacking = self._brokers[MSDB] if found.candidates else broker  # the route leads to itself
+        # If the broker has a route, that leads to this instance, so the instance table lacks one.
+        lacking = self._brokers[MSDB] if found.candidates else broker
         return self.missing(lacking, key.service_name, key.broker_id)
 
 
 def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
-    """The mirrored routes of all brokers: their addresses, and the names of the routes."""
+    """Return the address pairs of all mirrored routes, with the names of the routes."""
     pairs: dict[Pair, list[str]] = {}
     for broker in brokers:
         for route in broker.store.catalog.routes.values():
@@ -480,7 +494,7 @@ def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
 
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> Choice | None:
-    """What was chosen for the dialog, perhaps before a restart (RTE-29)."""
+    """Return the route chosen for a dialog, perhaps before a restart (RTE-29); None = no choice."""
     if out.choice is None:
         out.choice = _stored_choice(broker, endpoint)
     return out.choice

@@ -1,7 +1,7 @@
-"""Which dialogs a change of routing concerns, so that the others go on undisturbed (XMT-11). PURE.
+"""Routing changes: which dialogs they concern, so that no others are disturbed (XMT-11). PURE.
 
-Reads: what routing was made of, before and after.      Calls: nothing.
-Never: classifies; who is concerned is classified anew by the transmitter.
+Reads: snapshots of routing, before and after a change.      Calls: nothing.
+Never: classifies; the transmitter classifies the dialogs concerned again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from brokerd.routing.table import places
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What routing is made of at one moment."""
+    """All that routing depends on, at one moment."""
 
     routes: Mapping[BrokerId, frozenset[Route]] = {}
-    """Of each broker; those of `instance` are the instance routing table."""
+    """Routes of each broker; those of `instance` are the instance routing table."""
     instance: BrokerId | None = None
     hosts: Mapping[BrokerId, LocalBroker] = {}
     own_addresses: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Affected:
-    """Dialogs by the broker that holds them and the service that they send to."""
+    """A set of dialogs, given by the broker that holds them and the service that they send to."""
 
     __slots__ = ("_brokers", "_everything", "_names", "_services")
 
@@ -44,7 +44,7 @@ class Affected:
         return bool(self._everything or self._services or self._brokers or self._names)
 
     def concerns(self, broker_id: BrokerId, far_service: str) -> bool:
-        """Whether a dialog of this broker to that service has to be classified anew."""
+        """Return whether a dialog of a broker to a service has to be classified again."""
         return (
             self._everything
             or far_service in self._services
@@ -53,16 +53,18 @@ class Affected:
         )
 
     def everything(self) -> None:
-        """All dialogs."""
+        """Add all dialogs."""
         self._everything = True
 
     def services(self, names: Iterable[str]) -> None:
-        """Dialogs to these, whoever holds them."""
+        """Add the dialogs of all brokers to these services."""
         self._services.update(names)
 
     def route(self, holder: BrokerId, route: Route, instance: BrokerId | None) -> None:
-        """A route of a broker; one of the instance may decide for dialogs of all (RTE-41)."""
-        if route.service_name in (None, CONFIGURATION_SERVICE):  # RTE-11: it comes before them
+        """Add the dialogs that a route concerns.
+
+        A route of the instance table may decide for dialogs of all brokers (RTE-41)."""
+        if route.service_name in (None, CONFIGURATION_SERVICE):  # RTE-11: for any service
             if holder == instance:
                 self._everything = True
             self._brokers.add(holder)
@@ -73,7 +75,7 @@ class Affected:
 
 
 def affected(before: Snapshot, after: Snapshot) -> Affected:
-    """What the step from one to the other concerns."""
+    """Return the dialogs that the change from `before` to `after` concerns."""
     found = Affected()
     own = before.own_addresses ^ after.own_addresses
     if before.forwarding != after.forwarding:
@@ -95,9 +97,9 @@ def affected(before: Snapshot, after: Snapshot) -> Affected:
 
 
 def _leading_to(own: frozenset[str], routing: Snapshot, found: Affected) -> None:
-    """Add what routes to these addresses of the instance concern: it is routed once more (RTE-41).
+    """Add the dialogs of routes to these own addresses, which are routed once more (RTE-41).
 
-    An address may also be part of a service name, which only TRANSPORT routes make use of."""
+    TRANSPORT routes are included, because their address is part of a service name."""
     for broker_id, routes in routing.routes.items():
         for route in routes:
             if route.address.upper() == TRANSPORT or own & places(route):
@@ -105,7 +107,7 @@ def _leading_to(own: frozenset[str], routing: Snapshot, found: Affected) -> None
 
 
 def expired(routing: Snapshot, since: Instant, now: Instant) -> Affected:
-    """What the routes concern that have expired since then (XMT-9)."""
+    """Return the dialogs that routes concern which have expired since an instant (XMT-9)."""
     found = Affected()
     for broker_id, routes in routing.routes.items():
         for route in routes:
