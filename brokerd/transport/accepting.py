@@ -1,12 +1,12 @@
-"""Acceptor: takes connections off one listening socket, as many as a door lets in (END-18).
+"""Acceptor: accepts connections of one listening socket, as many as a door admits (END-18).
 
 Reads:  the listening socket.           Calls: `transport.door`, the running event loop.
-Never:  reads or writes what a connection says; that is for the protocol its factory makes.
-Wakes:  when somebody connects, and after it has paused.
-Fails:  where the machine has no descriptor left it pauses, and goes on by itself (REL-27).
+Never:  reads a connection, or writes to one that is admitted; the factory's protocol object does.
+Wakes:  when a connection arrives, and after a pause.
+Fails:  if the machine has no descriptor left, it pauses and resumes by itself (REL-27).
 
-The servers of both event loops accept hundreds of connections in one turn and make a transport for
-each before anybody can refuse one. Here each is refused by its number before anything is made.
+The servers of both event loops accept hundreds of connections in one turn, and create a transport
+for each before any can be refused. Here each is refused before anything is created for it.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from brokerd.telemetry.log import Log
 from brokerd.transport.door import Door, Seat, highest_descriptor
 
 AT_ONCE: Final = 16
-"""Connections accepted in one turn of the loop, so that others get theirs."""
+"""Limit of connections accepted in one turn of the event loop, so that other work gets its turn."""
 PAUSE: Final = 1.0
-"""Seconds without accepting after it has failed, as where the machine has no descriptor left."""
+"""Seconds of pause after an accept has failed, for example for lack of descriptors."""
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR})
-"""The one who connected has left again, or a firewall keeps it out: the next one may be fine."""
+"""Errors of a single connection, which was aborted or is blocked by a firewall: accept the next."""
 
 
 class Occupant(Protocol):
-    """What a factory makes for a connection that was accepted."""
+    """The protocol object that a factory makes for an accepted connection."""
 
     seat: Seat | None
 
 
 class Acceptor:
-    """One listening socket."""
+    """Accepts the connections of one listening socket."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Acceptor:
         door: Door,
         is_shared: Callable[[str], bool],
     ) -> None:
-        """`is_shared`: whether all programs of this machine have that address."""
+        """Begin to accept; `is_shared` tests for an address that all programs here share."""
         self._socket = listening
         self._factory = factory
         self._door = door
@@ -64,7 +64,7 @@ class Acceptor:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more; connections stay."""
+        """Stop accepting; connections stay open."""
         self._stop_reading()
         self._stop_timer()
         self._socket.close()
@@ -92,6 +92,7 @@ class Acceptor:
 
     def _accept_some(self) -> None:
         for _ in range(AT_ONCE):
+            # Asked before each accept: only a connection that was accepted may displace another.
             wait = self._door.wait()
             if wait:
                 self._pause(wait)
@@ -109,7 +110,7 @@ class Acceptor:
             self._admit(stream)
 
     def _failed(self, error: OSError) -> None:
-        """Accepting failed: later there may be room again."""
+        """Pause after a failed accept, and log it; later it may succeed."""
         self._pause(PAUSE)
         self._log_failure(errno.errorcode.get(error.errno or 0, "unknown"), error)
 
@@ -142,10 +143,10 @@ class Acceptor:
         made = partial(_occupied, self._factory, seat)
         try:
             await self._loop.connect_accepted_socket(made, stream)
-        except Exception as error:  # noqa: BLE001  # per connection: others are still let in
+        except Exception as error:  # noqa: BLE001  # per connection: others are still admitted
             seat.leave()
             stream.close()
-            if not isinstance(error, OSError):  # else it has left already
+            if not isinstance(error, OSError):  # otherwise the peer has closed it already
                 self._log_failure(type(error).__name__, error)
 
 
@@ -156,7 +157,7 @@ def _occupied(factory: Callable[[], asyncio.Protocol], seat: Seat) -> asyncio.Pr
 
 
 def _host_of(stream: socket.socket) -> str:
-    """The literal address of the far end; empty over a Unix socket."""
+    """Return the literal address of the far end; empty for a Unix socket."""
     if stream.family == socket.AF_UNIX:
         return ""
     try:
@@ -166,8 +167,8 @@ def _host_of(stream: socket.socket) -> str:
 
 
 def is_descriptor_free(number: int, *, is_local: bool) -> bool:
-    """Whether a connection may have the descriptor of that number (REL-27).
+    """Return whether a connection may have the descriptor of that number (REL-27).
 
-    The limit is read each time, since it can be altered while the process runs."""
+    The limit is read each time, because it can change while the process runs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft == resource.RLIM_INFINITY or number <= highest_descriptor(soft, is_local=is_local)

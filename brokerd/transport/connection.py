@@ -1,9 +1,9 @@
 """PeerConnection: one TCP stream tied to one `protocol.connection`, with no task of its own.
 
 Reads:  the stream.                             Calls: its owner (`transport.peers`).
-Never:  decides: the machine says what to do, the owner answers what concerns other connections.
+Never:  decides: the machine returns effects, and the owner decides on other connections.
 Wakes:  on data, on the socket's flow control, at the machine's next deadline.
-Fails:  alone; an exception while handling arrivals aborts this stream and is logged.
+Fails:  alone; an exception while handling arrivals is logged and aborts this stream.
 """
 
 import asyncio
@@ -32,54 +32,56 @@ from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
 
 FLUSH_LIMIT: Final = 5.0
-"""Seconds a closed stream may take to send its last bytes before it is aborted."""
+"""Seconds that a closed stream has to send its last bytes before it is aborted."""
 
 
 class Owner(Protocol):
-    """Who knows the other connections."""
+    """The owner of all connections (`transport.peers`)."""
 
     def ask_arbitration(self, connection: "PeerConnection") -> None:
-        """Answer with `connection.arbitrated`, now or later."""
+        """Decide on a login, and call `connection.arbitrated`, now or later."""
         ...
 
     def ask_settlement(self, connection: "PeerConnection", *, over_stale: bool) -> bool:
-        """Whether this granted connection is kept (TRN-24)."""
+        """Return whether a connection that the peer granted is kept (TRN-24)."""
         ...
 
     def came_online(self, connection: "PeerConnection") -> None:
-        """It may carry fragments."""
+        """Record a connection that may carry fragments from now on."""
         ...
 
     def received(self, connection: "PeerConnection", boxcar: Received) -> None:
-        """A boxcar came."""
+        """Process a boxcar."""
         ...
 
     def noticed(self, connection: "PeerConnection", notice: Advice) -> None:
-        """A NOTICE, TRACE, ROLE or BROKERS came."""
+        """Process a NOTICE, TRACE, ROLE or BROKERS."""
         ...
 
     def probe_answered(self, connection: "PeerConnection") -> None:
-        """It is alive."""
+        """Record that a probed connection is alive."""
         ...
 
     def writable(self, connection: "PeerConnection") -> None:
-        """The socket has room again."""
+        """Send again: the socket has room."""
         ...
 
     def ended(self, connection: "PeerConnection", end: Closed) -> None:
-        """It is over; called exactly once."""
+        """Remove a connection that has ended; called exactly once."""
         ...
 
     def gone(self, connection: "PeerConnection") -> None:
-        """Its stream is closed; called at most once, after `ended`."""
+        """Record that the stream is closed; called at most once, after `ended`."""
         ...
 
 
 class PeerConnection(asyncio.Protocol):
-    """One stream to a peer. `address` is the destination it was opened for, None if accepted."""
+    """One stream to a peer.
+
+    `address` is the destination that it was opened for; None = the stream was accepted."""
 
     seat: Seat | None = None
-    """Its place at the door, if it was accepted from a socket (END-18)."""
+    """Place at the door; None if the stream was not accepted from a socket (END-18)."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class PeerConnection(asyncio.Protocol):
         self.bytes_sent = 0
         self.bytes_received = 0
         self.sends = 0
-        """Network operations, each with any number of frames (MON-1)."""
+        """Number of network sends, each with any number of frames (MON-1)."""
         self.receives = 0
         self.connected_at: Instant | None = None
         self.online_at: Instant | None = None
@@ -120,7 +122,7 @@ class PeerConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._rest: Iterator[Effect | Breathe] | None = None
-        """What is still to be done of the latest read."""
+        """Effects of the latest read that are still to be carried out; None = there are none."""
 
     @property
     def remote(self) -> str:
@@ -129,7 +131,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def place(self) -> str | None:
-        """Where the peer's own endpoint should be found; None if it has none (TRN-19)."""
+        """Address where the peer's endpoint should listen; None = it has none (TRN-19)."""
         peer = self.machine.peer
         if peer is None or not peer.port or not self.remote_host:
             return None
@@ -147,7 +149,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def last_activity_at(self) -> Instant | None:
-        """When the last frame but keepalive went either way (TRN-29)."""
+        """When a frame other than keepalive was last sent or received (TRN-29)."""
         if self.connected_at is None:
             return None
         idle = self._clock.monotonic() - self.machine.last_activity
@@ -155,7 +157,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def clock_ahead(self) -> float | None:
-        """Seconds by which the peer's clock is ahead of this one; None = it never said (TRN-47)."""
+        """Seconds by which the peer's clock is ahead of this one; None = unknown (TRN-47)."""
         if self.machine.peer_clock is None:
             return None
         clock, at = self.machine.peer_clock
@@ -164,14 +166,14 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes still in the socket's buffer here."""
+        """Bytes in the write buffer of the stream."""
         transport = self._transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The stream is open: begin the login."""
+        """Begin the login, because the stream is open."""
         stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._transport = stream
         self.connected_at = self._clock.utc()
@@ -185,18 +187,18 @@ class PeerConnection(asyncio.Protocol):
         self._do(self.machine.connected(now, self._refusal(), utc=utc))
 
     def data_received(self, data: bytes) -> None:
-        """Feed the machine and do what it says."""
+        """Feed the machine, and carry out its effects."""
         self.bytes_received += len(data)
         self.receives += 1
         now, utc = self._clock.monotonic(), self._clock.utc()
         self._take(self.machine.receive(data, now, utc))
 
     def eof_received(self) -> None:
-        """The peer will send no more; asyncio closes the stream."""
+        """End the connection, because the peer sends no more; asyncio closes the stream."""
         self._do(self.machine.broken("the peer closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream is gone."""
+        """End the connection, because the stream is closed."""
         self._transport = None
         if self.seat is not None:
             self.seat.leave()
@@ -206,18 +208,18 @@ class PeerConnection(asyncio.Protocol):
         self._owner.gone(self)
 
     def pause_writing(self) -> None:
-        """The socket's buffer is above the mark (TRN-35)."""
+        """Stop taking fragments, because the write buffer is above the mark (TRN-35)."""
         self.is_send_flow_controlled = True
 
     def resume_writing(self) -> None:
-        """The socket's buffer has drained."""
+        """Go on sending, because the write buffer has drained."""
         self.is_send_flow_controlled = False
         self._owner.writable(self)
 
     # Called by the owner.
 
     def send_boxcar(self, items: Sequence[bytes]) -> int:
-        """Write one boxcar; returns its bytes on the wire."""
+        """Write one boxcar; return its size on the wire in bytes."""
         pieces = boxcar(items)
         size = sum(map(len, pieces))
         self.fragments_sent += len(items)
@@ -231,32 +233,32 @@ class PeerConnection(asyncio.Protocol):
         return size
 
     def send_notice(self, notice: Advice) -> None:
-        """Write a NOTICE, TRACE, ROLE or BROKERS (NBT-4)."""
+        """Write a NOTICE, TRACE, ROLE or BROKERS frame (NBT-4)."""
         self.machine.sent(self._clock.monotonic())
         self._write(encode(notice))
         self._set_timer()
 
     def arbitrated(self, verdict: Verdict) -> None:
-        """Answer `ask_arbitration`."""
+        """Apply the owner's answer to `ask_arbitration`."""
         self._do(self.machine.arbitrated(verdict, self._clock.monotonic()))
 
     def probe(self) -> None:
-        """Ping; the owner hears `probe_answered` or `ended` (TRN-25)."""
+        """Send a PING; the owner gets `probe_answered` or `ended` (TRN-25)."""
         self._do(self.machine.probe(self._clock.monotonic()))
 
     def say_goodbye(self, reason: GoodbyeReason) -> None:
-        """End it in an orderly way."""
+        """End the connection in an orderly way, with a GOODBYE."""
         self._log_event("closing", reason=reason.value)
         self._do(self.machine.say_goodbye(reason, self._clock.monotonic()))
 
     def abort(self, detail: str) -> None:
-        """End it at once."""
+        """End the connection at once."""
         self._do(self.machine.broken(detail))
         if self._transport is not None:
             self._transport.abort()
 
     def pause_receiving(self) -> None:
-        """Read no more until `resume_receiving` (TRN-34)."""
+        """Stop reading until `resume_receiving` (TRN-34)."""
         if self._transport is None or self.is_receive_flow_controlled:
             return
         self.is_receive_flow_controlled = True
@@ -265,7 +267,7 @@ class PeerConnection(asyncio.Protocol):
         self.machine.deaf(deaf=True, now=self._clock.monotonic())
 
     def resume_receiving(self) -> None:
-        """Read again."""
+        """Resume reading after `pause_receiving`."""
         if not self.is_receive_flow_controlled:
             return
         self.is_receive_flow_controlled = False
@@ -273,7 +275,7 @@ class PeerConnection(asyncio.Protocol):
         self.machine.deaf(deaf=False, now=self._clock.monotonic())
         self._set_timer()
 
-    # Inside.
+    # Internals.
 
     def _refusal(self) -> RejectReason | None:
         if self._options.allow_plaintext or is_loopback(self.remote_host):
@@ -281,11 +283,11 @@ class PeerConnection(asyncio.Protocol):
         return RejectReason.NOT_AUTHENTICATED  # SEC-10
 
     def _turned_out(self) -> None:
-        """It has not logged in, and others wait to (END-18)."""
+        """Abort the connection, because it has not logged in while others waited (END-18)."""
         self.abort("it did not log in while others waited")
 
     def _take(self, effects: Iterator[Effect | Breathe]) -> None:
-        """Carry out what a read gave, or a part of it and the rest in another turn."""
+        """Carry out the effects of a read; at `Breathe` put off the rest to another turn."""
         try:
             for effect in effects:
                 if isinstance(effect, Breathe):
@@ -297,7 +299,7 @@ class PeerConnection(asyncio.Protocol):
         self._set_timer()
 
     def _put_off(self, rest: Iterator[Effect | Breathe]) -> None:
-        """Read no more until the rest of this read is taken, after others had their turn."""
+        """Put off the rest of a read until other work had its turn, and stop reading (TRN-33)."""
         self._rest = rest
         if self._transport is not None and not self.is_receive_flow_controlled:
             self._transport.pause_reading()
@@ -310,7 +312,7 @@ class PeerConnection(asyncio.Protocol):
             self._take(rest)
 
     def _read_again(self) -> None:
-        """Read the stream, unless something else keeps it from being read."""
+        """Resume reading, unless flow control or the rest of a read still prevents it."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self.is_receive_flow_controlled and self._rest is None:
@@ -336,7 +338,7 @@ class PeerConnection(asyncio.Protocol):
                 self._do(self.machine.settled(self._clock.monotonic(), keep=keep))
             case CameOnline():
                 if self.seat is not None:
-                    self.seat.log_in()
+                    self.seat.log_in()  # from here on no newcomer may displace it (END-18)
                 self.online_at = self._clock.utc()
                 self._owner.came_online(self)
             case Noticed():
@@ -362,7 +364,7 @@ class PeerConnection(asyncio.Protocol):
     def _set_timer(self) -> None:
         deadline = self.machine.next_deadline()
         if deadline is None or (self._timer is not None and self._timer_at <= deadline):
-            return  # a timer that fires early looks again
+            return  # a timer that fires early is set again
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
@@ -401,5 +403,5 @@ class PeerConnection(asyncio.Protocol):
 
 
 def describe(error: BaseException) -> str:
-    """One line about an exception, with its kind."""
+    """Return one line about an exception, with its class."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

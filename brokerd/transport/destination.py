@@ -1,6 +1,6 @@
-"""Destination: what is known of one address: its connection, suppression, figures (MON-8).
+"""Destination: the state of one address: its connection, suppression and figures (MON-8).
 
-Reads:  moments given to it.                    Calls: `protocol.backoff`.
+Reads:  the clock.                              Calls: `protocol.backoff`.
 Never:  connects or writes; `transport.destinations` does.
 """
 
@@ -32,40 +32,41 @@ class DestinationStatus(msgspec.Struct, frozen=True):
     address: str
     state: DestinationState
     reason: str
-    """A key of XMT-19, of the latest failure; "" while nothing is wrong."""
+    """Status key of the latest failure (XMT-19); empty = nothing is wrong."""
     detail: str
     since: Instant
     """When the reason was last set or cleared."""
     suppressed_until: Instant | None
     failures: int
-    """Failed attempts in a row."""
+    """Number of failed attempts in a row."""
     peer: InstanceId | None
     is_self: bool
-    """The address led back to this instance (TRN-26); route it as arriving traffic (RTE-41)."""
+    """Whether the address led back to this instance (TRN-26); its messages are routed as arrivals
+    (RTE-41)."""
 
 
 class Destination:
-    """One normalised address. Its figures are plain integers, for the metrics log."""
+    """One normalised address; its figures are plain integers, for the metrics log."""
 
     def __init__(self, address: str, *, clock: Clock, options: TransportOptions) -> None:
         self.address = address
         self.pending = False
-        """Something was announced and `fill` has not yet said that nothing is left."""
+        """Whether items were announced, and `fill` has not returned an empty list since."""
         self.connection: PeerConnection | None = None
-        """The ONLINE connection that serves it, which others may share (TRN-4)."""
+        """The ONLINE connection that serves the address, and possibly other addresses (TRN-4)."""
         self.opening: PeerConnection | None = None
-        """The attempt in its TCP or login phase (TRN-13)."""
+        """The connection of the present attempt, in its TCP or login phase (TRN-13)."""
         self.attempt: asyncio.Task[None] | None = None
         self.due: asyncio.TimerHandle | None = None
         self.places: frozenset[str] = frozenset()
-        """Addresses its name stood for last time, reached or not, with the port (TRN-19)."""
+        """Literal addresses, with port, that its name stood for at the last attempt (TRN-19)."""
         self.peer: InstanceId | None = None
         self.is_self = False
         self.reason = ""
         self.detail = ""
         self.since = clock.utc()
         self.last_error = ""
-        """The latest failure or loss, which success does not clear (MON-8)."""
+        """The latest failure or loss; success does not clear it (MON-8)."""
         self.last_error_at: Instant | None = None
         self.suppressed_until = 0.0
         self.failures = 0
@@ -89,14 +90,15 @@ class Destination:
 
     @property
     def may_connect(self) -> bool:
-        """No connection, no attempt running, not suppressed, not ourselves (TRN-12, TRN-13)."""
+        """Whether an attempt may begin: no connection or attempt, not suppressed, not this instance
+        itself (TRN-12, TRN-13)."""
         return not (
             self.connection or self.opening or self.attempt or self.is_self or self.is_suppressed
         )
 
     @property
     def state(self) -> DestinationState:
-        """Derived, so that it cannot disagree with what it says."""
+        """State, derived from the other fields so that it cannot contradict them."""
         if self.connection is not None:
             return DestinationState.ONLINE
         if self.opening is not None:
@@ -104,7 +106,9 @@ class Destination:
         return DestinationState.SUPPRESSED if self.is_suppressed else DestinationState.IDLE
 
     def is_served_by(self, connection: PeerConnection) -> bool:
-        """Whether that connection's peer is who lives at the address, which has none (TRN-19)."""
+        """Return whether a connection leads to the peer at this address (TRN-19).
+
+        False also if another connection serves the address already."""
         peer = connection.machine.peer
         if self.connection is not None or peer is None:
             return False
@@ -114,7 +118,7 @@ class Destination:
         return place is not None and (place == self.address or place in self.places)
 
     def served_by(self, connection: PeerConnection) -> None:
-        """A connection came ONLINE for it: nothing is wrong any more (TRN-19)."""
+        """Set the connection that serves the address; clear suppression and reason (TRN-19)."""
         self.connection = connection
         self.connects += 1
         self.failures = 0
@@ -122,7 +126,7 @@ class Destination:
         self._explain("", "")
 
     def failed(self, reason: str, detail: str) -> None:
-        """An attempt failed: suppress (TRN-16, TRN-17)."""
+        """Record a failed attempt, and suppress the address (TRN-16, TRN-17)."""
         self.failures += 1
         self.failed_by_cause[reason] += 1
         wait = suppression_after_failure(
@@ -132,24 +136,24 @@ class Destination:
         self._explain(reason, detail)
 
     def lost(self, reason: str, detail: str) -> None:
-        """Its connection broke: suppress (TRN-15, TRN-18)."""
+        """Record that the connection was lost, and suppress the address (TRN-15, TRN-18)."""
         self.connection = None
         self.losses += 1
         self._suppress_as_lost()
         self._explain(reason, detail)
 
     def closed(self) -> None:
-        """Its connection ended in an orderly way (TRN-18)."""
+        """Record that the connection ended in an orderly way (TRN-18)."""
         self.connection = None
         if self._options.suppress_after_goodbye:
             self._suppress_as_lost()
 
     def release(self) -> None:
-        """Let attempts be made again (TRN-19, NBT-8)."""
+        """End the suppression (TRN-19, NBT-8)."""
         self.suppressed_until = 0.0
 
     def status(self) -> DestinationStatus:
-        """As views show it."""
+        """Return the status, as views show it."""
         wait = self.suppressed_until - self._clock.monotonic()
         until = Instant(self._clock.utc() + int(wait * SECOND)) if wait > 0 else None
         return DestinationStatus(

@@ -1,7 +1,7 @@
-"""Destinations: per address, connect, suppress, pull and write; the transport as others see it.
+"""Destinations: the public part of the transport; connects, suppresses, pulls items and writes.
 
-Reads:  nothing durable.            Calls: `fill` for what to send, `arrived` with what came.
-Never:  keeps a fragment: they are pulled when the socket has room and are gone once written.
+Reads:  nothing durable.            Calls: `fill` to get items, `arrived` with received boxcars.
+Never:  keeps a fragment: they are pulled when the socket has room, and written at once.
 Wakes:  on `notify`, when a socket has room, on the connect pass of every second tick.
 Fails:  a destination fails alone, with a reason in its status (XMT-19).
 """
@@ -34,12 +34,14 @@ from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
 
 BOXCARS_PER_TURN = 4
-"""Boxcars written to one connection before other work of the loop gets its turn."""
+"""Boxcars written to one connection before other work of the event loop gets its turn."""
 
 
 class Destinations(EndpointLife, Neighbours):
-    """See the module. `listen` are the addresses of the broker endpoint; without one there is
-    no endpoint, and nothing is sent or received over the network (END-1)."""
+    """All destinations of an instance, with its broker endpoint.
+
+    `listen`: the addresses of the broker endpoint; without one there is no endpoint, and nothing is
+    sent or received over the network (END-1)."""
 
     def __init__(
         self,
@@ -61,8 +63,11 @@ class Destinations(EndpointLife, Neighbours):
         parted: Told = lambda _peer: None,
         closing: Callable[[], None] = lambda: None,
     ) -> None:
-        """`closing`: called before connections are closed on purpose, so that what is owed leaves
-        with them (DLP-19)."""
+        """Create the destinations, their connections and the endpoint.
+
+        `changed` is called when an address comes ONLINE or is lost, `met` and `parted` when a
+        neighbour does. `closing` is called before connections are closed on purpose, so that owed
+        acknowledgements leave over them (DLP-19)."""
         self.corrupted_items = 0
         self.arbitrations_lost = 0
         self.drain = options.drain
@@ -103,7 +108,7 @@ class Destinations(EndpointLife, Neighbours):
         )
 
     def notify(self, address: str) -> None:
-        """Something is pending there: send soon, or connect at once if allowed (TRN-12)."""
+        """Send soon to an address with pending items, or connect at once if allowed (TRN-12)."""
         destination = self._destination(address)
         destination.pending = True
         if destination.connection is not None:
@@ -112,7 +117,7 @@ class Destinations(EndpointLife, Neighbours):
             self._dialer.connect(destination)
 
     def status(self, address: str) -> DestinationStatus:
-        """State and reason; an address never used is idle."""
+        """Return state and reason of a destination; an address never used is idle."""
         known = self._known.get(address)
         if known is None:
             known = Destination(address, clock=self._clock, options=self._options)
@@ -123,29 +128,31 @@ class Destinations(EndpointLife, Neighbours):
         return msgspec.structs.replace(status, reason="transport_unavailable", detail=why)
 
     def is_online(self, address: str) -> bool:
-        """Whether a connection serves the address now."""
+        """Return whether a connection serves the address now."""
         known = self._known.get(address)
         return known is not None and known.connection is not None
 
     def own_addresses(self) -> frozenset[str]:
-        """Addresses that lead to this instance: where it listens, and what led back (RTE-42)."""
+        """Return the addresses at which the instance listens, or that led back to it (RTE-42)."""
         listening = (one.address for one in self.listeners if one.address)
         led_back = (one.address for one in self._known.values() if one.is_self)
         return frozenset(address.lower() for address in (*listening, *led_back))
 
     def known(self) -> list[Destination]:
-        """All destinations, with their figures."""
+        """Return all destinations, with their figures."""
         return list(self._known.values())
 
     def connect_pass(self) -> int:
-        """Every second tick: listen where that failed, try what is due (END-17, TRN-14)."""
+        """Retry failed listeners and connect due destinations, every second tick (END-17, TRN-14).
+
+        Return the number of due destinations."""
         if self._is_up:
             for listener in self.endpoint.closed():
                 self._dialer.spawn(self._open_again(listener))
         return self._dialer.connect_due(self._known.values())
 
     def close_idle(self) -> int:
-        """Every fifth tick: end connections without traffic (TRN-28). Returns how many."""
+        """End connections without traffic, every fifth tick; return how many (TRN-28)."""
         oldest = self._clock.monotonic() - self._options.idle_close.total_seconds()
         idle = [c for c in self.peers.online.values() if c.machine.last_activity <= oldest]
         for connection in idle:
@@ -153,7 +160,9 @@ class Destinations(EndpointLife, Neighbours):
         return len(idle)
 
     def retry(self, address: str | None = None) -> int:
-        """Clear suppression and connect now, to one address or to all known ones (NBT-8)."""
+        """Clear suppression and connect now, to one address or all known ones (NBT-8).
+
+        Return the number of addresses."""
         chosen = list(self._known.values()) if address is None else [self._destination(address)]
         for destination in chosen:
             destination.release()
@@ -163,8 +172,8 @@ class Destinations(EndpointLife, Neighbours):
         return len(chosen)
 
     def release(self, addresses: Iterable[str]) -> None:
-        """Try again soon where a route now leads (NBT-8); nothing is connected for nothing."""
-        for address in sorted(addresses):  # they are a set's (HK-1)
+        """Clear suppression of addresses of new routes; connect if items are pending (NBT-8)."""
+        for address in sorted(addresses):  # a set has no stable order (HK-1)
             known = self._known.get(address)
             if known is not None:
                 known.release()
@@ -172,9 +181,9 @@ class Destinations(EndpointLife, Neighbours):
                     self._dialer.connect(known)
 
     def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
-        """Send items to a neighbour whose address nothing leads to, if it is ONLINE (NBT-1).
+        """Send items over a neighbour's open connection, without a route to it (NBT-1).
 
-        False = not now; they are not kept."""
+        False: the neighbour is not ONLINE or takes nothing now; the items are not kept."""
         connection = self.peers.online.get(peer)
         if connection is None or not connection.is_writable:
             return False
@@ -188,15 +197,15 @@ class Destinations(EndpointLife, Neighbours):
             connection.pause_receiving()
 
     def resume_receiving(self) -> None:
-        """Read from all peers again."""
+        """Resume reading from all peers."""
         self._receiving = True
         for connection in list(self.peers.connections.values()):
             connection.resume_receiving()
 
-    # What `Peers` tells its sink.
+    # Called by `Peers`, as its sink.
 
     def on_online(self, connection: PeerConnection) -> None:
-        """Serve every destination that leads to this peer (TRN-4, TRN-19)."""
+        """Let a connection serve every destination that leads to its peer (TRN-4, TRN-19)."""
         log_online(self._log, connection)
         if not self._receiving:
             connection.pause_receiving()
@@ -212,7 +221,7 @@ class Destinations(EndpointLife, Neighbours):
             self._met(peer.instance_id)
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
-        """The destinations of one connection go on over another (TRN-27)."""
+        """Move the destinations of one connection to another one of the same peer (TRN-27)."""
         moved = self._bound.pop(old, deque())
         for destination in moved:
             destination.connection = new
@@ -220,7 +229,7 @@ class Destinations(EndpointLife, Neighbours):
         self._pump_soon(new)
 
     def on_received(self, connection: PeerConnection, boxcar: Received) -> None:
-        """Count, set bad items aside, hand the rest on."""
+        """Count a boxcar, drop and log its bad items, and pass the others on (TRN-44)."""
         address = connection.address or connection.place
         source = self._known.get(address or "")
         if source is not None:
@@ -246,17 +255,17 @@ class Destinations(EndpointLife, Neighbours):
         self._arrived(Arrival(address, peer.instance_id, items, headers))
 
     def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
-        """Hand it on."""
+        """Pass a NOTICE, TRACE, ROLE or BROKERS on."""
         peer = connection.machine.peer
         if self._noticed is not None and peer is not None:
             self._noticed(peer.instance_id, notice)
 
     def on_writable(self, connection: PeerConnection) -> None:
-        """Room again: go on sending."""
+        """Go on sending: the socket has room."""
         self._pump_soon(connection)
 
     def on_ended(self, connection: PeerConnection, end: Closed) -> None:
-        """Tell each destination it served; suppress where the rules say so (TRN-15 to TRN-18)."""
+        """Release the destinations of a connection; if it was lost, suppress them (TRN-15)."""
         log_ended(self._log, connection, end)
         for destination in self._bound.pop(connection, ()):
             if end.outcome is Outcome.LOST:
@@ -291,7 +300,7 @@ class Destinations(EndpointLife, Neighbours):
     def _attempt_ended(
         self, destination: Destination, connection: PeerConnection, end: Closed
     ) -> None:
-        """The login of its attempt ended without coming ONLINE for it."""
+        """Record the outcome of an attempt whose login ended before it came ONLINE."""
         peer = connection.machine.peer
         if end.outcome is Outcome.SELF:
             destination.is_self = True
@@ -300,6 +309,7 @@ class Destinations(EndpointLife, Neighbours):
             self._dialer.failed(destination, connection, end.key, end.detail)
         elif peer is not None:
             destination.peer = peer.instance_id
+            # Its login lost against another connection of the same peer, which serves it now.
             stays = self.peers.online.get(peer.instance_id)
             if stays is not None and destination.connection is None:
                 self._bind(destination, stays)
@@ -319,7 +329,7 @@ class Destinations(EndpointLife, Neighbours):
             asyncio.get_running_loop().call_soon(self._pump, connection)
 
     def _pump(self, connection: PeerConnection) -> None:
-        """Write boxcars, the destinations of the connection in turn (TRN-31, TRN-32)."""
+        """Write boxcars for the destinations of a connection in turn (TRN-31, TRN-32)."""
         self._pumping.discard(connection)
         written = 0
         bound = self._bound.get(connection)
@@ -328,7 +338,7 @@ class Destinations(EndpointLife, Neighbours):
                 self._pump_soon(connection)
                 return
             destination = bound[0]
-            bound.rotate(-1)
+            bound.rotate(-1)  # before sending: each destination gets its turn, whatever it has
             written += self._send_boxcar(destination, connection)
         self._lull.look()
 
@@ -356,5 +366,5 @@ class Destinations(EndpointLife, Neighbours):
 
 
 def _refusal(_text: str) -> bytes:
-    """What a peer is told that the door keeps out (NBT-20)."""
+    """Return the REJECT frame for a peer that the door refuses (NBT-20)."""
     return encode(Reject(RejectReason.TOO_MANY.value, LoginState.WAIT_LOGIN_NEGOTIATE.name.lower()))

@@ -1,7 +1,7 @@
-"""Dialer: opens streams to destinations, one attempt each at a time (TRN-13 to TRN-21).
+"""Dialer: opens streams to destinations, one attempt at a time for each (TRN-13 to TRN-21).
 
 Reads:  destinations.                           Calls: `transport.network`, `transport.peers`.
-Never:  logs in or decides what a login's end means; `transport.destinations` does.
+Never:  logs in, or evaluates the end of a login; `transport.destinations` does.
 Fails:  an attempt fails alone and suppresses its destination (TRN-17).
 """
 
@@ -20,7 +20,7 @@ from brokerd.transport.peers import Peers
 
 
 class Dialer:
-    """The only maker of tasks in the transport: one for each stream being opened."""
+    """Opens outgoing streams, each in a task of its own."""
 
     def __init__(
         self,
@@ -32,16 +32,18 @@ class Dialer:
         log: Log,
     ) -> None:
         self.running = False
-        """Nothing is dialled while it is off."""
+        """Whether attempts may be made."""
         self._network = network
         self._rng = rng
         self._options = options
         self._peers = peers
         self._log = log
-        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set (HK-1)
 
     def connect_due(self, destinations: Iterable[Destination]) -> int:
-        """Try all that have something pending, many of them spread (TRN-14, TRN-21)."""
+        """Connect all destinations with pending items; spread many of them (TRN-14, TRN-21).
+
+        Return their number."""
         if not self.running:
             return 0
         due = [d for d in destinations if d.pending and d.may_connect and d.due is None]
@@ -56,7 +58,7 @@ class Dialer:
         return len(due)
 
     def connect(self, destination: Destination) -> None:
-        """Begin an attempt now, if one may be made (TRN-12)."""
+        """Begin an attempt now, if one is allowed (TRN-12)."""
         destination.due = None
         if not self.running or not destination.may_connect:
             return
@@ -70,13 +72,13 @@ class Dialer:
     def failed(
         self, destination: Destination, connection: PeerConnection, reason: str, detail: str
     ) -> None:
-        """An attempt failed, in its stream or in its login."""
-        if destination.connection is None:  # an accepted one may have come in the meantime
+        """Record and log an attempt that failed, in its stream or its login."""
+        if destination.connection is None:  # an accepted connection may serve it meanwhile
             destination.failed(reason, detail)
         log_failed(self._log, connection, reason, detail)
 
     async def stop(self, destinations: Iterable[Destination]) -> None:
-        """Cancel what is due and what is under way, and wait for it."""
+        """Cancel all due and running attempts, and wait for their end."""
         self.running = False
         for destination in destinations:
             if destination.due is not None:
@@ -87,18 +89,19 @@ class Dialer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run it until it is done or `stop` cancels it."""
+        """Run a coroutine in a task that `stop` cancels."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._forget)
         return task
 
     async def _attempt(self, destination: Destination, connection: PeerConnection) -> None:
-        """Open the stream; the login then goes on by itself."""
+        """Open the stream; the connection then logs in by itself."""
         limit = self._options.connect_timeout.total_seconds()
         try:
             async with asyncio.timeout(limit):
-                # Known before anybody answers: whoever is there may dial in instead (TRN-19).
+                # Set before the peer answers: it may connect to this instance meanwhile, and these
+                # addresses identify it then (TRN-19).
                 destination.places = await self._network.places(destination.address)
                 await self._network.connect(lambda: connection, destination.address)
         except TimeoutError:
@@ -119,7 +122,7 @@ class Dialer:
     def _unreached(
         self, destination: Destination, connection: PeerConnection, reason: str, detail: str
     ) -> None:
-        """No stream was opened (TRN-17)."""
+        """Record an attempt that opened no stream (TRN-17)."""
         self._peers.drop(connection)
         if destination.opening is connection:
             destination.opening = None

@@ -1,11 +1,12 @@
-"""Door: who may connect to a listener, so that strangers cannot keep everybody else out (END-18).
+"""Door: limits accepted connections, so that those without a login keep no others out (END-18).
 
-Reads:  the moments at which connections come, log in and go.   Calls: the log.
-Never:  touches a socket; `transport.accepting` does, and connections tell their seat.
-Wakes:  whoever waits for room, when a connection logs in or goes.
+Reads:  the times at which connections are accepted, log in and close.   Calls: the log.
+Never:  touches a socket; `transport.accepting` does, and connections report to their seat.
+Wakes:  acceptors that wait for room, when a connection logs in or closes.
 
-A connection that was accepted has a `Seat` until its socket is closed. Programs of this machine
-share loopback and the Unix socket, so that the limits of an address do not apply to them.
+An accepted connection has a `Seat` until its socket is closed. A *stranger* is a connection that
+has not logged in. All programs of this machine share loopback and the Unix socket, so the limits of
+one address do not apply to these.
 """
 
 from collections import Counter
@@ -20,14 +21,14 @@ from brokerd.telemetry.logs import ENDPOINT
 from brokerd.telemetry.status import DoorStatus
 
 PATIENCE: Final = 4.0
-"""Seconds a connection has for its login even where others wait for its place, at most."""
+"""Seconds that a connection has for its login even if others wait for its place, at most."""
 LEAST_PATIENCE: Final = 0.25
-"""The same where those before it have used it in vain."""
+"""Least number of these seconds, after connections before it did not log in."""
 ASIDE: Final = 64
-"""Descriptors that connections leave free for stores, logs and pipes (REL-27). Connections that
-come over the network leave as many more to the Unix socket."""
+"""Descriptors that connections leave free for stores, logs and pipes (REL-27). Connections over the
+network leave as many more for the Unix socket."""
 SMALL_LIMIT_SHARE: Final = 4
-"""Where the process may have few descriptors, a quarter of them is left free instead."""
+"""Divisor: if the process may have few descriptors, a quarter of them is left free instead."""
 
 # Reasons for which a connection is refused (END-18).
 FULL: Final = "connections"
@@ -41,10 +42,10 @@ class DoorOptions(msgspec.Struct, frozen=True):
     """Limits on the connections of one kind, peers or clients (reliability, section 6)."""
 
     most: int
-    """Connections in all."""
+    """Limit of connections in all."""
     per_address: int = 64
     logins: int = 64
-    """Connections that have not logged in."""
+    """Limit of connections that have not logged in."""
     logins_per_address: int = 16
 
 
@@ -55,36 +56,36 @@ class Seat:
 
     def __init__(self, door: "Door", remote: str, host: str, since: float) -> None:
         self.remote = remote
-        """The far end's address; empty for one over a Unix socket."""
+        """Literal address of the far end; empty for a Unix socket."""
         self.host = host
-        """Its address where the limits of one address apply to it, else empty."""
+        """Literal address of the far end if the limits of one address apply to it, else empty."""
         self.since = since
         self.logged_in = False
         self._door = door
         self._turn_out: Callable[[], None] | None = None
 
     def occupied(self, turn_out: Callable[[], None]) -> None:
-        """Its protocol exists; `turn_out` closes the connection."""
+        """Record that the connection has a protocol object; `turn_out` closes the connection."""
         self._turn_out = turn_out
 
     def log_in(self) -> None:
-        """Its login is over: it is no stranger any more."""
+        """Record that the connection has logged in."""
         if not self.logged_in:
             self.logged_in = True
             self._door.logged_in(self)
 
     def leave(self) -> None:
-        """Its socket is closed."""
+        """Free the seat, because the socket is closed."""
         self._door.left(self)
 
     def turn_out(self) -> None:
-        """Close the connection for another one."""
+        """Close the connection in favour of another one."""
         if self._turn_out is not None:
             self._turn_out()
 
 
 class Door:
-    """The connections of one kind, peers or clients, over all addresses that they come in by."""
+    """The connections of one kind, peers or clients, over all listening addresses."""
 
     def __init__(
         self,
@@ -95,12 +96,12 @@ class Door:
         clock: Clock,
         log: Log,
     ) -> None:
-        """`refusal`: what a refused connection is sent, as far as it takes it, for a text."""
+        """Create a door; `refusal` makes the bytes sent to a refused connection from a text."""
         self.kind = kind
         self.refused: Counter[str] = Counter()
-        """Connections refused since the start, by reason."""
+        """Number of connections refused since the start, by reason."""
         self.refused_at: Instant | None = None
-        """When the last one was refused."""
+        """When a connection was last refused; None = never."""
         self._options = options
         self._refusal = refusal
         self._clock = clock
@@ -117,11 +118,11 @@ class Door:
 
     @property
     def strangers(self) -> int:
-        """Connections that have not logged in."""
+        """Number of connections that have not logged in."""
         return len(self._strangers)
 
     def status(self) -> DoorStatus:
-        """How many connections there are, and how many were refused."""
+        """Return how many connections exist, and how many were refused."""
         return DoorStatus(
             kind=self.kind,
             connections=len(self._seats),
@@ -132,28 +133,30 @@ class Door:
         )
 
     def wait(self) -> float:
-        """Seconds after which the next connection may be accepted; 0 = now.
+        """Return the seconds after which the next connection may be accepted; 0 = now.
 
-        Where too many have not logged in, `enter` takes the place of the oldest of them, but not
-        before that had a moment for its login: programs that start together do not push each other
-        out. Each that loses its place halves that moment for the next ones, each login doubles it.
+        If too many have not logged in, `enter` displaces the oldest of them, but not before it had
+        some time for its login, so that programs that start together do not displace each other.
+        Each displacement halves that time for the next ones, each login doubles it.
 
-        It changes nothing: until a connection was accepted nobody knows whether one is there."""
+        This method changes nothing, because before the accept it is unknown whether a connection
+        waits at all."""
         if len(self._strangers) < self._options.logins:
             return 0.0
         oldest = next(iter(self._strangers))
         return max(0.0, oldest.since + self._patience - self._clock.monotonic())
 
     def when_room(self, resume: Callable[[], None]) -> None:
-        """Call it once, when a connection has logged in or gone."""
+        """Call `resume` once, when a connection has logged in or closed."""
         self._waiting.append(resume)
 
     def enter(self, host: str, *, is_shared: bool, has_room: bool) -> "Seat | bytes":
-        """The seat of a connection that was accepted, or what to send it before it is closed.
+        """Return the seat of an accepted connection, or the bytes to send before it is closed.
 
-        To be called where `wait` says 0. One that its address keeps out displaces nobody.
+        Must be called only if `wait` returns 0. A connection refused by the limits of its address
+        displaces no other one.
 
-        `host`: the far end's address; empty for one over a Unix socket. `is_shared`: all programs
+        `host`: literal address of the far end; empty for a Unix socket. `is_shared`: all programs
         of this machine have that address. `has_room`: whether its descriptor may be used."""
         if not has_room:
             return self._refuse(DESCRIPTORS, host)
@@ -174,19 +177,19 @@ class Door:
         return seat
 
     def logged_in(self, seat: Seat) -> None:
-        """A seat's connection is known from now on."""
+        """Record that the connection of a seat has logged in."""
         self._patience = min(PATIENCE, self._patience * 2)
         self._forget_stranger(seat)
 
     def left(self, seat: Seat) -> None:
-        """A seat is free."""
+        """Free a seat."""
         if seat in self._seats:
             del self._seats[seat]
             _count_down(self._by_address, seat.host)
             self._forget_stranger(seat)
 
     def _displace_oldest(self) -> None:
-        """Close the connection that has used its time for the login, for one that was accepted."""
+        """Close the oldest connection that has not logged in, in favour of an accepted one."""
         oldest = next(iter(self._strangers))
         self._patience = max(LEAST_PATIENCE, self._patience / 2)
         self._refuse(DISPLACED, oldest.remote)
@@ -202,7 +205,9 @@ class Door:
             resume()
 
     def _refuse(self, reason: str, host: str) -> bytes:
-        """Count and log it. The log writes the first of a kind and sums up the others (MON-11)."""
+        """Count and log a refusal; return the bytes to send.
+
+        The log writes the first refusal of a kind and sums up the others (MON-11)."""
         self.refused[reason] += 1
         self.refused_at = self._clock.utc()
         self.log.warning(
@@ -218,19 +223,19 @@ TEXTS: Final = {
     DISPLACED: "it did not log in while others waited",
     DESCRIPTORS: "too many files and sockets are open",
 }
-"""What a refused connection is told; nothing about others."""
+"""Texts for refused connections; they reveal nothing about other connections."""
 
 
 def highest_descriptor(limit: int, *, is_local: bool) -> int:
-    """The highest number that the descriptor of a connection may have (REL-27).
+    """Return the highest number that the descriptor of a connection may have (REL-27).
 
-    A new descriptor is the lowest one that is free, so its number says how many are in use."""
+    A new descriptor has the lowest free number, so the number shows how many are in use."""
     aside = min(ASIDE, limit // SMALL_LIMIT_SHARE)
     return limit - 1 - (aside if is_local else 2 * aside)
 
 
 def _count_down(counter: Counter[str], address: str) -> None:
-    """One less; an address without connections is forgotten."""
+    """Decrement the count of an address, and remove it at zero."""
     counter[address] -= 1
     if not counter[address]:
         del counter[address]

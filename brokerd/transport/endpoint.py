@@ -1,8 +1,8 @@
-"""BrokerEndpoint: the addresses an instance listens at, and in which state (END).
+"""BrokerEndpoint: the listening addresses of an instance, and the state of the endpoint (END).
 
 Reads:  nothing.                                Calls: `transport.listener`.
 Never:  touches a connection; `transport.destinations` drains and closes them when a state changes.
-Fails:  an address that cannot be bound keeps its error and is tried again (END-17).
+Fails:  an address that cannot be bound keeps its error and is retried (END-17).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from brokerd.transport.network import Factory, Network, host_and_port, tcp_addre
 
 
 class BrokerEndpoint:
-    """The listeners of an instance. Without an address there is no endpoint (END-1)."""
+    """The listeners of an instance; without an address there is no endpoint (END-1)."""
 
     def __init__(
         self,
@@ -30,37 +30,37 @@ class BrokerEndpoint:
         state: EndpointState,
     ) -> None:
         self.state = state
-        """As it is wanted; a busy port does not change it (END-17)."""
+        """The wanted state; a busy port does not change it (END-17)."""
         self._network = network
         self._factory = factory
         self.door = door
-        """Who may connect, over all addresses together (END-18)."""
+        """Limits on accepted connections, over all addresses together (END-18)."""
         self._log = log
         self.listeners = [self._listener(address) for address in addresses]
 
     @property
     def listens(self) -> bool:
-        """Whether its port is open to callers, be it only to refuse them (END-4)."""
+        """Whether the port is to be open, if only to refuse connections (END-4)."""
         return self.state is not EndpointState.STOPPED
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What it is to listen at."""
+        """The wanted listening addresses."""
         return tuple(one.wanted for one in self.listeners)
 
     @property
     def port(self) -> int:
-        """The real port of the first address; 0 where it does not listen."""
+        """The real port of the first open listener; 0 = none is open."""
         return next((one.port for one in self.listeners if one.is_open), 0)
 
     @property
     def listen_error(self) -> str:
-        """Why some address is not listened at; "" if all are, or none should be."""
+        """The errors of all listeners that failed; empty = none has failed."""
         return "; ".join(one.listen_error for one in self.listeners if one.listen_error)
 
     @property
     def why_unavailable(self) -> str:
-        """What to tell those whose messages wait for it; "" while it is started."""
+        """Reason for messages that wait for the endpoint; empty = it is started."""
         if not self.listeners:
             return "there is no broker endpoint"
         started = self.state is EndpointState.STARTED
@@ -74,7 +74,7 @@ class BrokerEndpoint:
         """
         for listener in self.listeners:
             host, port = host_and_port(listener.wanted)
-            if not port and self.port:  # any free port, but the same one at all addresses
+            if not port and self.port:  # the free port of the first address, for all addresses
                 listener.wanted = tcp_address(host, self.port)
             try:
                 await listener.open()
@@ -83,16 +83,16 @@ class BrokerEndpoint:
                     raise PortTaken(f"cannot listen at {listener.wanted}: {error}") from error
 
     def close(self) -> None:
-        """Listen nowhere."""
+        """Stop listening at all addresses."""
         for listener in self.listeners:
             listener.close()
 
     def closed(self) -> list[Listener]:
-        """Those that ought to listen and do not (END-17)."""
+        """Return the listeners that should be open and are not (END-17)."""
         return [one for one in self.listeners if self.listens and not one.is_open]
 
     async def rebind(self, addresses: Iterable[str]) -> None:
-        """Listen at other addresses; one that stays is not touched (END-6)."""
+        """Listen at other addresses; those that stay are not touched (END-6)."""
         wanted = list(addresses)
         kept = {one.wanted: one for one in self.listeners if one.wanted in wanted}
         for listener in self.listeners:
@@ -113,14 +113,14 @@ class BrokerEndpoint:
 
 
 class Lull:
-    """Waits until something has become quiet, but not for ever."""
+    """Waits for a condition, with a time limit."""
 
     def __init__(self) -> None:
         self._looking: asyncio.Future[None] | None = None
         self._late = False
 
     async def wait(self, is_quiet: Callable[[], bool], seconds: float) -> None:
-        """Wait for it, at most so long; `look` says when to ask again."""
+        """Wait until `is_quiet` is true, at most `seconds`; `look` makes it check again."""
         loop = asyncio.get_running_loop()
         self._late = False
         limit = loop.call_later(seconds, self._give_up)
@@ -133,7 +133,7 @@ class Lull:
             self._looking = None
 
     def look(self) -> None:
-        """It may be quiet now."""
+        """Check the condition again, because it may be true now."""
         if self._looking is not None and not self._looking.done():
             self._looking.set_result(None)
 

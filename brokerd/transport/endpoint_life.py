@@ -1,7 +1,7 @@
-"""EndpointLife: what the transport does as its endpoint starts, stops and moves (END-4 to 6).
+"""EndpointLife: start, stop and move of the broker endpoint in the transport (END-4 to END-6).
 
 Reads:  the state of the endpoint.      Calls: listeners, the dialer, connections.
-Never:  sends; a state changes one at a time, each to its end.
+Never:  sends, or begins a change of state before the one before it has ended.
 """
 
 import asyncio
@@ -20,27 +20,27 @@ from brokerd.transport.peers import Peers
 
 
 class EndpointLife:
-    """The half of `Destinations` that concerns the whole endpoint."""
+    """The part of `Destinations` that concerns the whole endpoint."""
 
     endpoint: BrokerEndpoint
     peers: Peers
     drain: timedelta
-    """How long open connections may finish when the endpoint stops (END-5)."""
+    """Time that open connections have to send pending items when the endpoint stops (END-5)."""
     _known: dict[str, Destination]
     _dialer: Dialer
     _lull: Lull
     _changing: asyncio.Lock
     _closing: Callable[[], None]
     _is_up: bool
-    """Whether what the state of the endpoint asks for is being done."""
+    """Whether the endpoint's state has been applied, and not been shut down since."""
 
     @property
     def listeners(self) -> list[Listener]:
-        """Those of the broker endpoint."""
+        """The listeners of the broker endpoint."""
         return self.endpoint.listeners
 
     async def start(self, *, must_listen: bool = False) -> None:
-        """Take up the state of the endpoint: listen, connect to whatever was notified.
+        """Apply the state of the endpoint: listen, and connect to destinations with pending items.
 
         Raises:
             PortTaken: `must_listen`, and an address cannot be listened at; nothing is left open.
@@ -53,7 +53,7 @@ class EndpointLife:
                 raise
 
     async def stop(self) -> None:
-        """Drain for at most the set time, say GOODBYE everywhere, close (END-5, TRN-18)."""
+        """Drain open connections for the set time at most, say GOODBYE, close (END-5, TRN-18)."""
         async with self._changing:
             await self._shut()
 
@@ -66,19 +66,19 @@ class EndpointLife:
             await self._take_up()
 
     async def rebind(self, addresses: Iterable[str]) -> None:
-        """Listen elsewhere; connections stay (END-6)."""
+        """Listen at other addresses; connections stay open (END-6)."""
         async with self._changing:
             await self.endpoint.rebind(addresses)
             self._say_port()
 
     def _authorise(self, peer: Hello) -> RejectReason | None:
-        """Everyone admitted by SEC-10 may use the endpoint while it is started (END-4)."""
+        """Return why a peer is refused; None = it may log in: the endpoint is started (END-4)."""
         if self.endpoint.state is EndpointState.DISABLED:
             return RejectReason.ENDPOINT_DISABLED
         return None if self._dialer.running else RejectReason.DRAINING
 
     async def _take_up(self, *, must_listen: bool = False) -> None:
-        """Do what the state of the endpoint asks for."""
+        """Listen and connect as the state of the endpoint demands."""
         if self.endpoint.listens:
             await self.endpoint.open(must_listen=must_listen)
             self._say_port()
@@ -86,16 +86,16 @@ class EndpointLife:
         self._dialer.running = bool(self.listeners) and not self.endpoint.why_unavailable
         if self._dialer.running:
             for destination in self._known.values():
-                destination.release()  # NBT-8
+                destination.release()  # do not wait for the end of a suppression (NBT-8)
             self._dialer.connect_due(self._known.values())
 
     async def _shut(self) -> None:
-        """End all there is: first what waits on open connections, then those (END-5)."""
+        """Stop listening and dialling, drain the open connections, then end them (END-5)."""
         self._is_up = False
-        self._closing()
+        self._closing()  # first: owed acknowledgements leave while connections drain (DLP-19)
         self.endpoint.close()
         await self._dialer.stop(self._known.values())
-        self.endpoint.close()  # one may have been opened meanwhile
+        self.endpoint.close()  # a retry may have opened a listener meanwhile
         seconds = self.drain.total_seconds()
         await self._lull.wait(self._is_drained, seconds)
         for connection in list(self.peers.connections.values()):
@@ -105,14 +105,14 @@ class EndpointLife:
             connection.abort("stopped")
 
     def _say_port(self) -> None:
-        """What connections made from now on tell their peers."""
+        """Set the port in the HELLO of new connections."""
         self.peers.hello = msgspec.structs.replace(self.peers.hello, port=self.endpoint.port)
 
     async def _open_again(self, listener: Listener) -> None:
         try:
             await listener.open()
         except OSError:
-            return  # logged, shown as `listen_error`, tried again in the next pass
+            return  # logged and shown as `listen_error`; retried in the next pass
         if not self._is_up or listener not in self.listeners:
             listener.close()
         self._say_port()

@@ -1,6 +1,6 @@
-"""What is logged about connections: `broker.connection` and `broker.corrupted_message` (MON-16).
+"""Log lines about connections: `broker.connection` and `broker.corrupted_message` (MON-16).
 
-Reads:  connections.                            Calls: the log it is given.
+Reads:  connections.                            Calls: the log.
 Never:  logs a body, or a line per message.
 """
 
@@ -16,24 +16,24 @@ EVENT = "broker.connection"
 
 
 def log_connecting(log: Log, connection: PeerConnection) -> None:
-    """An attempt begins."""
+    """Log the start of an attempt."""
     log.debug(EVENT, subclass="connecting", **_names(connection))
 
 
 def log_online(log: Log, connection: PeerConnection) -> None:
-    """A login is complete."""
+    """Log a connection that has logged in."""
     subclass = "accept" if connection.machine.accepting else "connected"
     log.info(EVENT, subclass=subclass, **_names(connection))
 
 
 def log_failed(log: Log, connection: PeerConnection, reason: str, detail: str) -> None:
-    """An attempt failed."""
+    """Log a failed attempt."""
     names = _names(connection)
     log.warning(EVENT, subclass="connect_failed", reason=reason, error=detail, **names)
 
 
 def log_ended(log: Log, connection: PeerConnection, end: Closed) -> None:
-    """A connection is over: one wide line with all it carried."""
+    """Log the end of a connection, with the totals of what it carried."""
     write = log.warning if end.outcome in (Outcome.LOST, Outcome.FAILED) else log.info
     write(
         EVENT,
@@ -52,7 +52,7 @@ def log_ended(log: Log, connection: PeerConnection, end: Closed) -> None:
 
 
 def log_corrupted(log: Log, connection: PeerConnection, bad: Sequence[BadItem]) -> None:
-    """Items of one boxcar were dropped because their headers are off (TRN-44)."""
+    """Log the items of one boxcar that were dropped because of bad headers (TRN-44)."""
     item = bad[0]
     log.warning(
         "broker.corrupted_message",

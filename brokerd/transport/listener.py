@@ -1,7 +1,7 @@
-"""Listener: one address of the broker endpoint, opened, or waiting to be (END-17).
+"""Listener: one address of the broker endpoint, open or waiting for a retry (END-17).
 
 Reads:  nothing.                                Calls: `transport.network`.
-Never:  retries by itself; the connect pass of every second tick asks it to.
+Never:  retries by itself; the connect pass of every second tick does.
 """
 
 from brokerd.telemetry.log import Log
@@ -28,17 +28,17 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens."""
+        """Whether the listener is open."""
         return self._listening is not None
 
     @property
     def address(self) -> str | None:
-        """Where it listens, with the real port; None if it does not."""
+        """Address with the real port; None = the listener is not open."""
         return None if self._listening is None else self._listening.address
 
     @property
     def port(self) -> int:
-        """The real port; the wanted one while it does not listen."""
+        """The real port; the wanted one while the listener is not open."""
         return host_and_port(self.address or self.wanted)[1]
 
     async def open(self) -> None:

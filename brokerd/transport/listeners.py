@@ -1,7 +1,7 @@
-"""Listeners: whether a process is the one that listens at an address (BI-C5).
+"""Listeners: finds out whether a given process listens at an address (BI-C5).
 
 Reads:  the kernel's tables of sockets (Linux).      Calls: the operating system.
-Never:  guesses: where the kernel does not show it, the answer is None.
+Never:  guesses: if the kernel does not show it, the answer is None.
 """
 
 import os
@@ -18,7 +18,7 @@ from brokerd.transport.network import ALL, host_and_port, unix_path
 _LISTENING: Final = "0A"
 _TABLES: Final = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
 _CREDENTIALS: Final = struct.Struct("iII")
-"""Process, user and group."""
+"""Layout of SO_PEERCRED: process, user and group."""
 _SOCKET: Final = "socket:["
 
 
@@ -29,13 +29,13 @@ class _Listener(NamedTuple):
     inode: str
 
     def overlaps(self, family: int, host: bytes, port: int) -> bool:
-        """Whether nobody else can listen there meanwhile."""
+        """Return whether this socket keeps all others from listening at a place."""
         is_any = not any(self.host) or not any(host)
         return (self.family, self.port) == (family, port) and (is_any or self.host == host)
 
 
 def is_listener(pid: int, address: str) -> bool | None:
-    """Whether the process, and no other, listens at `address`; None = that cannot be told."""
+    """Return whether the process, and no other, listens at `address`; None = unknown."""
     try:
         if (path := unix_path(address)) is not None:
             return _pid_at(path) == pid
@@ -45,7 +45,7 @@ def is_listener(pid: int, address: str) -> bool | None:
 
 
 def _pid_at(path: str) -> int:
-    """Who began to listen at a Unix socket."""
+    """Return the process that began to listen at a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         probe.connect(path)
@@ -72,7 +72,7 @@ def _is_tcp_listener(pid: int, address: str) -> bool:
 
 
 def _sockets_of(pid: int) -> set[str]:
-    """The numbers of the sockets that a process has open."""
+    """Return the inode numbers of the sockets that a process has open."""
     found = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -83,7 +83,7 @@ def _sockets_of(pid: int) -> set[str]:
 
 
 def _listeners() -> Iterator[_Listener]:
-    """All that listen for TCP connections on this machine."""
+    """Yield all listening TCP sockets of this machine."""
     for family, table in _TABLES.items():
         path = Path("/proc/net") / table
         if family == socket.AF_INET6 and not path.exists():
@@ -96,6 +96,6 @@ def _listeners() -> Iterator[_Listener]:
 
 
 def _packed(host: str) -> bytes:
-    """An address from its words, which are printed as numbers of this machine."""
+    """Return the address in network order; the kernel prints its words in machine order."""
     words = (host[at : at + 8] for at in range(0, len(host), 8))
     return b"".join(int(word, 16).to_bytes(4, byteorder) for word in words)

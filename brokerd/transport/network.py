@@ -1,9 +1,9 @@
-"""Network: the door to listening and connecting, so that a simulation can hand in its own.
+"""Network: listening and connecting, behind a protocol that a simulation can implement.
 
 Reads:  nothing.                                Calls: the running event loop.
-Never:  frames, retries, logs or decides; a failure is an `OSError` for the caller to judge.
+Never:  frames, retries, logs or decides; a failure is an `OSError`, which the caller handles.
 
-Addresses here are `TCP://host:port` (IPv6 in brackets, scheme in any case) or `unix:/path`.
+Addresses are `TCP://host:port` (IPv6 in brackets, scheme in any case) or `unix:/path`.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from brokerd.transport.accepting import Acceptor, is_descriptor_free
 from brokerd.transport.door import Door
 
 Factory = Callable[[], asyncio.Protocol]
-"""Makes the protocol object of one stream, as asyncio wants it."""
+"""Makes the asyncio protocol object of one stream."""
 
 ALL: Final = "all"
-"""Host of a listening address that means every interface (END-3)."""
+"""Host in a listening address that stands for every interface (END-3)."""
 BACKLOG: Final = 512
 UNIX: Final = "unix:"
 TCP: Final = "tcp://"
@@ -36,38 +36,39 @@ class Listening(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it listens, with the real port: `TCP://127.0.0.1:40123` or `unix:/path`."""
+        """Listening address, with the real port: `TCP://127.0.0.1:40123` or `unix:/path`."""
         ...
 
     def close(self) -> None:
-        """Stop listening; streams already accepted stay."""
+        """Stop listening; accepted streams stay open."""
         ...
 
 
 class Network(Protocol):
-    """Listens and connects."""
+    """Opens listeners and outgoing streams."""
 
     async def listen(self, factory: Factory, address: str, door: Door) -> Listening:
-        """Listen at the address; port 0 takes any free one (END-2). Raises `OSError`.
+        """Listen at the address; port 0 means any free port (END-2). Raises `OSError`.
 
-        What the factory makes gets the attribute `seat`: its connection's place at the door."""
+        Each protocol object of the factory gets the attribute `seat`, its place at the door."""
         ...
 
     async def connect(
         self, factory: Factory, address: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a stream, trying every address the name has in order (END-16). Raises `OSError`."""
+        """Open a stream, trying all addresses of the name in order (END-16). Raises `OSError`."""
         ...
 
     async def places(self, address: str) -> frozenset[str]:
-        """The addresses that an address with a name in it stands for now. Raises `OSError`."""
+        """Return the literal addresses that an address stands for now. Raises `OSError`."""
         ...
 
 
 class SystemNetwork:
-    """The machine's sockets, on the running loop. `connect_timeout`: seconds for one attempt.
-    `is_shared`: whether all programs of this machine have an address, so that limits on the
-    connections of one address do not apply to it (END-18)."""
+    """The machine's sockets, on the running event loop.
+
+    `connect_timeout`: seconds for one attempt. `is_shared`: tests for an address that all programs
+    of this machine share, to which the limits of one address do not apply (END-18)."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class SystemNetwork:
         self._is_shared = is_shared or is_loopback
 
     async def listen(self, factory: Factory, address: str, door: Door) -> Listening:
-        """Listen on TCP or on a Unix socket, which only its owner may open."""
+        """Listen on TCP, or on a Unix socket that only its owner may open."""
         path = unix_path(address)
         if path is not None:
             _remove_stale_socket(path)
@@ -96,7 +97,7 @@ class SystemNetwork:
         return _TcpListening(self._accept(factory, bound, door), host)
 
     def _accept(self, factory: Factory, bound: list[socket.socket], door: Door) -> list[Acceptor]:
-        """Listen on bound sockets."""
+        """Listen on bound sockets; close all of them if one fails."""
         acceptors: list[Acceptor] = []
         try:
             for one in bound:
@@ -114,8 +115,8 @@ class SystemNetwork:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Connect over TCP or to a Unix socket.
 
-        A name is resolved each time, and each of its addresses gets an equal share of what is left
-        of the time, so that one that does not answer leaves some for those behind it (END-16)."""
+        A name is resolved each time. Each of its addresses gets an equal share of the remaining
+        time, so that one without an answer leaves time for the next ones (END-16)."""
         loop = asyncio.get_running_loop()
         path = unix_path(address)
         if path is not None:
@@ -143,7 +144,7 @@ class SystemNetwork:
         raise OSError(failures[-1].errno, "; ".join(told))
 
     async def places(self, address: str) -> frozenset[str]:
-        """Those of the name, each with the port; nothing is asked for one that is a literal."""
+        """Resolve the name to addresses with the port; a literal is returned unresolved."""
         if unix_path(address) is not None:
             return frozenset({address})
         host, port = host_and_port(address)
@@ -155,7 +156,7 @@ class SystemNetwork:
 
 
 def try_listening(address: str) -> None:
-    """Raise the `OSError` with which listening at the address would fail; changes nothing."""
+    """Raise the `OSError` that listening at the address would raise; change nothing."""
     path = unix_path(address)
     if path is not None:
         _is_stale(path)
@@ -213,12 +214,12 @@ class _UnixListening:
 
 
 def unix_path(address: str) -> str | None:
-    """The path of a `unix:` address; None if it is another kind."""
+    """Return the path of a `unix:` address; None = it is of another kind."""
     return address[len(UNIX) :] if address.startswith(UNIX) else None
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Lower-case host and port of `TCP://host:port`; `OSError` if it is not of that form."""
+    """Return lower-case host and port of `TCP://host:port`; raise `OSError` for another form."""
     if address[: len(TCP)].lower() != TCP:
         raise OSError(f"not a network address: {address!r}")
     host, colon, port = address[len(TCP) :].removesuffix("/").rpartition(":")
@@ -231,12 +232,12 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def tcp_address(host: str, port: int) -> str:
-    """The address text of a host and a port; IPv6 literals get their brackets."""
+    """Return the address of a host and a port; an IPv6 literal gets brackets."""
     return f"TCP://[{host}]:{port}" if ":" in host else f"TCP://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a peer's literal address is this machine; "" is the far end of a Unix socket."""
+    """Return whether a peer's literal address is this machine; "" stands for a Unix socket."""
     if not host:
         return True
     try:
@@ -248,7 +249,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_room(family: int) -> None:
-    """Raise `OSError` if a connection would take a descriptor that is kept for others (REL-27)."""
+    """Raise `OSError` if a connection would use a descriptor that is reserved (REL-27)."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         if not is_descriptor_free(probe.fileno(), is_local=True):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -262,7 +263,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _bind_everywhere(port: int) -> list[socket.socket]:
-    """Bind both families to one port, which a free one chosen per family would not be."""
+    """Bind both address families to the same port, also if it is chosen as a free one."""
     first = _bind_all([(socket.AF_INET, ("0.0.0.0", port))])  # noqa: S104
     real = int(first[0].getsockname()[1])
     try:
@@ -275,7 +276,7 @@ def _bind_everywhere(port: int) -> list[socket.socket]:
 
 
 def _bind_all(places: list[tuple[int, tuple[object, ...]]]) -> list[socket.socket]:
-    """A socket bound to each place that the machine has; none if one of them is taken."""
+    """Return a socket bound to each place; skip IPv6 without it, and close all if one fails."""
     bound: list[socket.socket] = []
     try:
         for family, where in places:
@@ -298,14 +299,16 @@ def _bind_all(places: list[tuple[int, tuple[object, ...]]]) -> list[socket.socke
 
 
 def let_others_in(address: str) -> None:
-    """Let every user connect to a Unix socket that was listened on: who they are is known, and
-    what they may do is granted (CLP-130). Nothing to do for TCP."""
+    """Let every user connect to a listening Unix socket; do nothing for TCP.
+
+    The kernel names the user of each connection, and grants decide on the user's rights (CLP-130).
+    """
     if address.startswith("unix:"):
         os.chmod(address.removeprefix("unix:"), 0o666)  # noqa: S103  # that is the point
 
 
 def _bind_privately(path: str) -> socket.socket:
-    """A bound socket that only its owner may open, before anyone can connect to it."""
+    """Return a bound socket that only its owner may open, before anyone can connect."""
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(path)
@@ -317,13 +320,15 @@ def _bind_privately(path: str) -> socket.socket:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove the socket a killed process left behind; a live one is an `OSError` (in use)."""
+    """Remove a socket that a killed process left; raise `OSError` if it is in use."""
     if _is_stale(path):
         os.unlink(path)
 
 
 def _is_stale(path: str) -> bool:
-    """Whether a killed process left this socket; `OSError` if it is in use or no socket."""
+    """Return whether a killed process left this socket.
+
+    Raise `OSError` if it is in use or no socket."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "it is there and is not a socket", path)

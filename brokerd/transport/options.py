@@ -1,7 +1,7 @@
-"""Figures of the transport and the endpoint, under their names in the configuration.
+"""Settings of the transport and the endpoint, under their names in the configuration.
 
-The defaults are those of the Numbers table of the network chapter. Times in seconds on the wire
-and in the machine; here `timedelta`, as in the settings.
+The defaults are those of the Numbers table of the network chapter. Times are `timedelta`, as in the
+settings; on the wire and in the protocol machine they are seconds.
 """
 
 from datetime import timedelta
@@ -15,7 +15,7 @@ from brokerd.protocol.wire import FRAME_LIMIT
 from brokerd.transport.door import DoorOptions
 
 MOST_AT_ONCE: Final = 10
-"""More destinations than this coming due in one pass are spread (TRN-21)."""
+"""Number of destinations due in one pass beyond which their attempts are spread (TRN-21)."""
 
 
 class TransportOptions(msgspec.Struct, frozen=True):
@@ -37,20 +37,20 @@ class TransportOptions(msgspec.Struct, frozen=True):
     max_frame: int = FRAME_LIMIT
     send_mark: int = 256 * 1024
     destination_memory: int = 4 * 1024 * 1024
-    """A ceiling for what is encoded and not sent: `send_mark` and a boxcar above it (TRN-36)."""
+    """Limit of bytes encoded and not sent: `send_mark` and a boxcar must fit into it (TRN-36)."""
     max_peers: int = 256
-    """Connections accepted from peers, at most (END-18)."""
+    """Limit of connections accepted from peers (END-18)."""
     max_per_address: int = 64
     max_logins: int = 64
-    """Of them, those that have not logged in."""
+    """Limit of accepted connections that have not logged in (END-18)."""
     max_logins_per_address: int = 16
     allow_plaintext: bool = False
-    """Plain TCP to and from other machines too (SEC-10)."""
+    """Whether plain TCP is allowed to and from other machines, too (SEC-10)."""
     drain: timedelta = timedelta(seconds=5)
-    """`endpoint.drain` (END-5)."""
+    """Setting `endpoint.drain` (END-5)."""
 
     def door(self) -> DoorOptions:
-        """The limits on connections that are accepted."""
+        """Return the limits on accepted connections."""
         return DoorOptions(
             most=self.max_peers,
             per_address=self.max_per_address,
@@ -59,7 +59,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
         )
 
     def limits(self) -> Limits:
-        """The figures a single connection needs."""
+        """Return the limits of a single connection, in seconds."""
         return Limits(
             login=self.login_timeout.total_seconds(),
             ping_after=self.ping_after.total_seconds(),

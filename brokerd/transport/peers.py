@@ -1,6 +1,6 @@
 """Peers: every open connection, and which one is ONLINE for each peer instance (TRN-4).
 
-Reads:  what connections say of themselves.     Calls: `protocol.arbitration`, its `Sink`.
+Reads:  the state of its connections.           Calls: `protocol.arbitration`, its `Sink`.
 Never:  knows of addresses or suppression; that is `transport.destinations`, behind the `Sink`.
 """
 
@@ -22,35 +22,35 @@ from brokerd.transport.options import TransportOptions
 
 
 class Sink(Protocol):
-    """Who sends and receives over the connections."""
+    """The part that sends and receives over the connections (`transport.destinations`)."""
 
     def on_online(self, connection: PeerConnection) -> None:
-        """It carries fragments from now on."""
+        """Use a connection that carries fragments from now on."""
         ...
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
-        """Traffic moves, without loss, to another connection of the same peer (TRN-27)."""
+        """Move traffic, without loss, to another connection of the same peer (TRN-27)."""
         ...
 
     def on_received(self, connection: PeerConnection, boxcar: Received) -> None:
-        """A boxcar came."""
+        """Process a boxcar."""
         ...
 
     def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
-        """A NOTICE, TRACE, ROLE or BROKERS came."""
+        """Process a NOTICE, TRACE, ROLE or BROKERS."""
         ...
 
     def on_writable(self, connection: PeerConnection) -> None:
-        """Its socket has room again."""
+        """Send again: the socket has room."""
         ...
 
     def on_ended(self, connection: PeerConnection, end: Closed) -> None:
-        """It is over."""
+        """Release a connection that has ended."""
         ...
 
 
 class Totals(msgspec.Struct):
-    """What connections carried, since the start (MON-12)."""
+    """Totals of what connections have carried since the start (MON-12)."""
 
     fragments_sent: int = 0
     fragments_received: int = 0
@@ -62,13 +62,13 @@ class Totals(msgspec.Struct):
     receives: int = 0
 
     def add(self, one: "PeerConnection | Totals") -> None:
-        """Count what it carried as well."""
+        """Add the figures of a connection or of other totals."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(one, name))
 
 
 class Peers:
-    """Makes connections, owns them until they end, and arbitrates between them."""
+    """Creates connections, owns them until they end, and arbitrates between them."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Peers:
         log: Log,
     ) -> None:
         self.hello = hello
-        """Sent by connections made from now on."""
+        """HELLO of connections created from now on."""
         self.online: dict[InstanceId, PeerConnection] = {}
         self.connections: dict[int, PeerConnection] = {}
         self.closing: dict[int, PeerConnection] = {}
-        """Those that are over and whose stream still writes its last bytes."""
+        """Ended connections whose stream still writes its last bytes."""
         self._clock = clock
         self._options = options
         self._authorise = authorise
@@ -96,7 +96,7 @@ class Peers:
         self._waiting: dict[InstanceId, list[PeerConnection]] = {}
 
     def make(self, address: str | None) -> PeerConnection:
-        """A connection to be: to that destination, or accepted (None)."""
+        """Create a connection to a destination, or an accepted one (`address` None)."""
         connection = PeerConnection(
             number=next(self._numbers),
             address=address,
@@ -116,18 +116,20 @@ class Peers:
         return connection
 
     def totals(self) -> Totals:
-        """What all connections carried, those that are over included."""
+        """Return the totals of all connections, including those that have ended."""
         totals = msgspec.structs.replace(self._ended)
         for one in self.connections.values():
             totals.add(one)
         return totals
 
     def drop(self, connection: PeerConnection) -> None:
-        """It never got a stream."""
+        """Remove a connection that never got a stream."""
         self.connections.pop(connection.number, None)
 
     def leave(self, connection: PeerConnection, reason: GoodbyeReason) -> None:
-        """Say GOODBYE on it; it serves nobody from now on."""
+        """Say GOODBYE on a connection, which serves no destination from now on.
+
+        It leaves `online` first, so that a login which waits for its place can be granted."""
         peer = _peer_of(connection)
         served = peer is not None and self.online.get(peer) is connection
         if peer is not None and served:
@@ -136,15 +138,15 @@ class Peers:
         if peer is not None:
             self._grant_waiting(peer, connection, served=served, stale=False)
 
-    # What a connection tells its owner.
+    # Called by connections, as their owner.
 
     def ask_arbitration(self, connection: PeerConnection) -> None:
-        """Decide about a connection that a peer opened (TRN-23 to TRN-25)."""
+        """Decide on a connection that a peer opened (TRN-23 to TRN-25)."""
         peer = _peer_of(connection)
         assert peer is not None
         me = self.hello.instance_id
         match arbitrate(me=me, peer=peer, rivals=self._rivals(connection, peer)):
-            case Decision.PROBE:
+            case Decision.PROBE:  # the ONLINE connection may be half dead (TRN-25)
                 self._waiting.setdefault(peer, []).append(connection)
                 self.online[peer].probe()
             case Decision.REFUSE:
@@ -154,7 +156,7 @@ class Peers:
                 self._close_own_logins(peer, but=connection)
 
     def ask_settlement(self, connection: PeerConnection, *, over_stale: bool) -> bool:
-        """Decide about a connection that a peer granted to us (TRN-24)."""
+        """Return whether to keep a connection that a peer granted (TRN-24)."""
         peer = _peer_of(connection)
         assert peer is not None
         old = self.online.get(peer)
@@ -165,7 +167,7 @@ class Peers:
         return keeps_new(me=me, peer=peer, over_stale=over_stale, rivals=rivals)
 
     def came_online(self, connection: PeerConnection) -> None:
-        """Register it; an older one hands its traffic over and leaves."""
+        """Register a connection that came ONLINE; it takes over the traffic of an older one."""
         peer = _peer_of(connection)
         assert peer is not None
         old = self.online.get(peer)
@@ -173,29 +175,30 @@ class Peers:
         if old is not None:
             self._sink.on_switched(old, connection)
         self._sink.on_online(connection)
+        # Last: when the older one ends, it must not have any destinations left (TRN-27).
         if old is not None:
             old.say_goodbye(GoodbyeReason.ARBITRATION)
 
     def received(self, connection: PeerConnection, boxcar: Received) -> None:
-        """Pass it on."""
+        """Pass a boxcar on."""
         self._sink.on_received(connection, boxcar)
 
     def noticed(self, connection: PeerConnection, notice: Advice) -> None:
-        """Pass it on."""
+        """Pass a NOTICE, TRACE, ROLE or BROKERS on."""
         self._sink.on_noticed(connection, notice)
 
     def writable(self, connection: PeerConnection) -> None:
-        """Pass it on."""
+        """Pass on that a socket has room."""
         self._sink.on_writable(connection)
 
     def probe_answered(self, connection: PeerConnection) -> None:
-        """The ONLINE one lives: those that waited lose (TRN-23)."""
+        """Refuse the logins that waited, because the ONLINE connection is alive (TRN-23)."""
         peer = _peer_of(connection)
         for waiting in self._waiting.pop(peer, []) if peer is not None else []:
             waiting.arbitrated(Verdict.LOST)
 
     def ended(self, connection: PeerConnection, end: Closed) -> None:
-        """Forget it; where one waited for its place, that one is granted (TRN-25)."""
+        """Remove an ended connection; grant a login that waited for its place (TRN-25)."""
         self.connections.pop(connection.number, None)
         self._ended.add(connection)
         if connection.has_stream:
@@ -210,10 +213,10 @@ class Peers:
             self._grant_waiting(peer, connection, served=served, stale=stale)
 
     def gone(self, connection: PeerConnection) -> None:
-        """Its stream is closed as well."""
+        """Remove an ended connection whose stream is closed, too."""
         self.closing.pop(connection.number, None)
 
-    # Inside.
+    # Internals.
 
     def _grant_waiting(
         self, peer: InstanceId, ended: PeerConnection, *, served: bool, stale: bool
@@ -238,7 +241,9 @@ class Peers:
         ]
 
     def _close_own_logins(self, peer: InstanceId, *, but: PeerConnection) -> None:
-        """They lost against one the peer opened; known only once their HELLO has come."""
+        """End own logins to a peer, because they lost against a connection that the peer opened.
+
+        Logins whose HELLO has not arrived yet are not known to lead to this peer."""
         for other in list(self.connections.values()):
             own_login = not other.machine.accepting and not other.machine.is_online
             leaving = other.machine.is_leaving or other is but
