@@ -1,1 +1,1 @@
-"""A client on the daemon's side: requests in, verbs called, answers out."""
+"""The daemon's side of a client: requests in, verbs called, answers out."""

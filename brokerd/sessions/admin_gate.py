@@ -1,8 +1,8 @@
-"""Keeping the clients of a broker out while administration works on it (MAN-1).
+"""Keeps the clients of a broker out while administration works on it (MAN-1).
 
 Reads: the open transactions of its clients.      Calls: session.
-Never: loses or reorders a request: what would begin something is taken when all is over. Two who
-administer a broker do not get at it at once, those who change its objects included.
+Never: loses or reorders a request: one that would begin something is taken when the administration
+       has ended. Two administrators, also of objects, do not work on a broker at the same time.
 Fails: with `Busy` if transactions stay open for too long; nobody is kept out then.
 """
 
@@ -43,10 +43,11 @@ class HeldBack:
         self.frames: deque[Request | Cancel] = deque()
 
     def takes(self, frame: Request) -> bool:
-        """Keep a request that would begin something; False = it may be taken now."""
+        """Keep a request that would begin something. False = it may be taken now."""
         if frame.tx is None:
             waits = frame.verb not in NOT_HELD_BACK
         else:
+            # Behind a kept request of its transaction a request is kept, too, or would overtake it.
             waits = frame.tx in self._numbers or self._begins(frame.tx, frame.verb)
         if not waits:
             return False
@@ -58,13 +59,13 @@ class HeldBack:
         return True
 
     def _begins(self, number: int, verb: str) -> bool:
-        """Whether the transaction is new, or has done nothing that has to be waited for."""
+        """Return whether the transaction is new, or has done nothing that is in the way."""
         known = self._transactions.get(number)
         return verb == "begin" if known is None else not known.in_the_way
 
 
 class Exclusive:
-    """Which brokers are kept to administration at the moment."""
+    """The brokers that are reserved for administration at the moment."""
 
     def __init__(self, clients: Callable[[Broker], list[ClientSession]]) -> None:
         self._clients = clients
@@ -73,18 +74,18 @@ class Exclusive:
         self._news = asyncio.Event()
 
     def holds(self, broker: Broker) -> bool:
-        """Whether its clients are kept out."""
+        """Return whether the clients of the broker are kept out."""
         return broker in self._held
 
     def finished(self) -> None:
-        """A transaction of a client that is kept out has ended, or may hold no lock any more."""
+        """Wake `hold`: a transaction has ended, or may hold no lock any more."""
         self._news.set()
 
     @contextmanager
     def changing(self, broker: Broker) -> Iterator[None]:
-        """While its objects are changed, and dialogs end for that, nobody may `hold` the broker.
+        """Change the objects of a broker, which nobody may `hold` until the block ends (MAN-1).
 
-        `Busy`: somebody does (MAN-1)."""
+        Raises `Busy` if somebody holds the broker already."""
         if broker in self._held:
             raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
         assert broker not in self._changing, "declarations are applied one at a time"
@@ -96,14 +97,16 @@ class Exclusive:
             self._news.set()
 
     async def hold(self, broker: Broker, *, force: bool, wait: float) -> None:
-        """Return when nothing of the broker's clients is open, and keep it so until `release`.
+        """Return when no work of the broker's clients is open, and keep it so until `release`.
 
-        `force`: roll back what is open, else wait for it, at most `wait` seconds. `Busy`: somebody
-        else administers the broker, or transactions stay open; they are named."""
+        `force`: roll back open transactions; else wait for them, at most `wait` seconds. Raises
+        `Busy` if another administrator holds the broker, or if transactions stay open (named)."""
         if broker in self._held:
             raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
         self._held.add(broker)
         try:
+            # Clients are held back before anything is rolled back: what ends must not be followed
+            # by new work.
             for session in self._clients(broker):
                 session.hold_back()
             for queue in broker.queues.values():
@@ -118,7 +121,7 @@ class Exclusive:
             raise
 
     def release(self, broker: Broker) -> None:
-        """Let its clients go on."""
+        """Let the clients of the broker go on."""
         self._held.discard(broker)
         for session in self._clients(broker):
             session.go_on()

@@ -1,7 +1,8 @@
-"""A SEND or an END inside an open transaction, as nearly all are, without the general forms.
+"""The fast path of an ordinary SEND or END inside an open transaction.
 
-Reads: arguments as a client writes them, which may be anything.      Calls: delivery.
-Never: waits, or says what is wrong: whatever is unusual is left to the general way, which does.
+Reads: arguments as a client writes them, which may be anything.
+Calls: delivery.fastpath.plain_sends, verbs.ends.
+Never: waits or raises: the general path takes whatever is unusual, and reports the error.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from brokerd.verbs.ends import end_plainly
 
 
 def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
-    """Perform a SEND on one open dialog, or an END of dialogs that their other sides have ended,
-    which is the last thing that is done with each; False = nothing was done."""
+    """Perform a SEND on one open dialog, or an END of dialogs that the other side has ended.
+
+    False = nothing was done."""
     plainly = _PLAINLY.get(verb)
     if plainly is None or tx.state is not TxState.OPEN:
         return False
@@ -31,8 +33,8 @@ def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
 
 
 def _send(tx: Transaction, args: list[Any]) -> bool:
-    """`[handle, type, body]`."""
-    if len(args) != 3:  # noqa: PLR2004  # as it says
+    """Perform SEND `[handle, type, body]`."""
+    if len(args) != 3:  # noqa: PLR2004  # see above
         return False
     handle, message_type, body = args
     return (
@@ -45,8 +47,8 @@ def _send(tx: Transaction, args: list[Any]) -> bool:
 
 
 def _end(tx: Transaction, args: list[Any]) -> bool:
-    """`[handle or handles, nil, nil]`."""
-    if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # as it says
+    """Perform END `[handle or handles, nil, nil]`."""
+    if len(args) != 3 or args[1] is not None or args[2] is not None:  # noqa: PLR2004  # see above
         return False
     handles = args[0] if type(args[0]) is list else args[:1]
     if not 0 < len(handles) <= MAX_VERBS:

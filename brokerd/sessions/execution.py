@@ -1,7 +1,7 @@
-"""What a session has under way, and requests that are transactions of their own (CLP-34).
+"""The work of a session under way, and requests that are their own transaction (CLP-34).
 
-Reads: parsed requests.      Calls: performing, broker.transaction.
-Never: writes to the client; it tells its session the outcome of each request.
+Reads: parsed requests.      Calls: verb_dispatch, fast_requests, verbs.receives, transaction.
+Never: writes to the client; it reports the outcome of each request to its session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Work(ABC):
-    """Something that a session has under way; it goes on where it was when it is called back."""
+    """Work that a session has under way; when called back it goes on where it was."""
 
     __slots__ = ("_session", "_turn", "tx")
 
@@ -39,27 +39,27 @@ class Work(ABC):
         self.tx.rights = session.rights
 
     def go_on(self) -> None:
-        """Run until it has to wait or is done. An error nobody foresaw costs the connection."""
+        """Run until the work has to wait or is done. An unforeseen error ends the connection."""
         try:
             self._go_on()
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._session.broke(error)
 
     def give_up(self) -> None:
-        """The client is gone: nobody is answered any more."""
+        """Roll back, because the client is gone; nothing is answered any more."""
         self._turn += 1
         self.tx.roll_back()
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """The daemon ends it by itself, and says so to the client (CLP-37)."""
+        """End the work on the daemon's decision, and answer the reason (CLP-37)."""
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Run what can be run now."""
+        """Run everything that can run now."""
 
     def _wait(self, blocked: Blocked) -> None:
-        """Go on once, when what it waits for is there; later calls mean nothing."""
+        """Resume once, when the wait ends; a callback of an earlier turn has no effect."""
         self._turn += 1
         turn = self._turn
 
@@ -71,16 +71,16 @@ class Work(ABC):
         blocked.then(resume)
 
     def _commit(self, done: Callable[[], None], token: int) -> None:
-        """Commit. If that fails, memory and store are two different things: the daemon ends."""
+        """Commit. If that fails, memory and store may differ, and the instance stops."""
         session = self._session
         try:
             self.tx.commit(done, client=session.client_id, token=token)
-        except Exception as error:  # noqa: BLE001  # told to the instance, which stops
+        except Exception as error:  # noqa: BLE001  # reported to the instance, which stops
             session.commit_broke(error)
 
 
 def body_size(verb: object) -> int:
-    """Bytes of the body that is to be sent, if one is."""
+    """Return the bytes of the body that the verb sends; 0 = none."""
     return len(verb.body) if type(verb) is wire.Send and verb.body else 0
 
 
@@ -94,13 +94,13 @@ class Alone(Work):
         self._request = request
         self._token = token
         self.size = size
-        """Bytes of the bodies that it is to send."""
+        """Bytes of the bodies that the request sends."""
 
     def prepare(self) -> None:
-        """Begin what it will wait for, as it may be a while until its turn comes."""
+        """Begin the checks that the request will wait for, as its turn may come late."""
 
     def abort(self, reason: str) -> None:
-        """Too old: it fails and has no effect."""
+        """Fail the request, without effect, because it is too old."""
         self.give_up()
         self._session.left(self)
         self._session.failed(self._request, TransactionAborted(reason))
@@ -111,10 +111,10 @@ class Alone(Work):
         self._session.failed(self._request, error)
 
     def _hold_up(self, blocked: Blocked) -> None:
-        """Wait; only for locks does what was written later not wait as well (CLP-31).
+        """Wait; if it is for a lock, let requests written later start (CLP-31).
 
-        So it is while a body is looked into, or stored, of a dialog that others know: its group is
-        locked."""
+        Waiting for the check or the storing of a body on an existing dialog counts as such: its
+        group is locked."""
         what = blocked.what
         locked = what == "lock" or (what in {CHECK, STORED} and not self.tx.has_begun)
         self._session.waits(self, orderly=not locked)
@@ -138,7 +138,7 @@ class OneShot(Alone):
         self._at = 0
 
     def prepare(self) -> None:
-        """Begin what the verbs still to be run will wait for, all together."""
+        """Begin the checks for which the remaining verbs will wait, all together."""
         for verb in self._verbs[self._at :]:
             prepare(self.tx, verb)
 
@@ -150,6 +150,8 @@ class OneShot(Alone):
             session.left(self)
             return
         if self._turn and not self._at and self._send_held_up():
+            # Only after a wait and before the first verb has run: `tx` then has locks and nothing
+            # else, so the fast path may take them over.
             session.left(self)
             return
         try:
@@ -166,13 +168,14 @@ class OneShot(Alone):
             self._fail(error)
             return
         if self._turn and session.repeated(request, self._token, receives=False):
+            # Looked up again after a wait: the token may have been committed meanwhile (CLP-51).
             self.tx.roll_back()
         else:
             self._commit(lambda: session.confirmed((request,)), self._token)
         session.left(self)
 
     def _send_held_up(self) -> bool:
-        """Send on the quick way what has only been held up; False = nothing was done."""
+        """Perform on the fast path a request that has waited. False = nothing was done."""
         if self.tx.rights is not None or self.tx.failure is not None:
             return False
         messages: list[Message] = []

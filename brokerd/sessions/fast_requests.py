@@ -1,8 +1,8 @@
-"""The commonest requests without the general forms: transactions that only send, and dialogs that
-are begun, sent on and ended in one.
+"""The fast path of the commonest requests: transactions that only send, and dialogs that are begun,
+sent on and ended in one request.
 
 Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.
-Never: answers an error: whatever is unusual is left to the general way, which says what is wrong.
+Never: answers an error: the general path takes whatever is unusual, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _One = TypeVar("_One", Sends, OneWay)
 
 
 def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
-    """Perform the sends, or the dialogs, that come first, at most `limit`; how many. 0 = the
-    general way. What comes first is a `transact`."""
+    """Perform the leading sends, or the leading one-way dialogs, at most `limit` requests.
+
+    The first request is a `transact`. Return the number performed; 0 = take the general path."""
     if limit <= 0:
         return 0
     first = unread[0]
@@ -46,31 +47,33 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
             dialogs = _leading(dialog, behind, _as_one_way)
             return converse_each(broker, dialogs, client=client, done=session.confirmed)
     except StoreFault:
-        pass  # nothing was done, and the general way fails alike
+        pass  # nothing was done, and the general path fails with the same
     return 0
 
 
 def send_held_up(
     session: ClientSession, request: int, token: int, messages: Sequence[Message], tx: Transaction
 ) -> bool:
-    """Perform the sends of a request that has waited, for its locks or the checks of its bodies;
-    `tx` has done nothing else and holds what it got. False = the general way; nothing was done."""
+    """Perform the sends of a request that waited for its locks or for the checks of its bodies.
+
+    `tx` has done nothing else, and holds the locks. False = nothing was done: take the general
+    path."""
     sends = (Sends(request, token, messages),)
     try:
         sent = send_each(
             session.broker, sends, client=session.client_id, done=session.confirmed, holder=tx
         )
     except StoreFault:
-        return False  # the general way fails alike
+        return False  # the general path fails with the same
     if sent:
-        tx.roll_back()  # its locks are all that it has
+        tx.roll_back()  # it has only its locks, which this releases
     return bool(sent)
 
 
 def _leading(
     first: _One, behind: Iterable[ClientFrame], read: Callable[[ClientFrame, int], _One | None]
 ) -> Iterator[_One]:
-    """Those of one kind that come first, read as they are wanted: whoever stops reads no more."""
+    """Yield the leading requests of one kind, each read when the caller asks for it."""
     yield first
     highest = first.token
     for frame in behind:
@@ -82,7 +85,9 @@ def _leading(
 
 
 def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
-    """The request `transact [token, [["send", [handle, type, body]], …]]`, if it is one."""
+    """Return the request `transact [token, [["send", [handle, type, body]], …]]` as sends.
+
+    None = the request is not of this form."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
         return None
     args: list[Any] = frame.args
@@ -101,14 +106,17 @@ def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
             messages.append((Handle(handle), message_type or DEFAULT, body))
     except (TypeError, ValueError):
         return None
+    # A token not above the last one may be a repetition: the general path answers it (CLP-51).
     if type(token) is not int or not highest < token <= MAX_TOKEN:
         return None
     return Sends(frame.request, token, messages) if 0 < len(messages) <= MAX_VERBS else None
 
 
 def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
-    """The request `transact [token, [["begin_dialog", …], ["send", …], ["end", …]]]` about one
-    dialog, if it is one that asks for nothing special."""
+    """Return the request `transact [token, [["begin_dialog", …], ["send", …], ["end", …]]]` about
+    one dialog as a one-way dialog.
+
+    None = the request is not of this form, or asks for something special."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
         return None
     args: list[Any] = frame.args
@@ -119,6 +127,8 @@ def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
         ended_one, code, description = ended
     except (TypeError, ValueError):
         return None
+    # An error, another option or a value of a wrong type is left to the general path, which reports
+    # what is wrong.
     if (
         (begin, send, end) != _ONE_WAY
         or type(token) is not int
@@ -152,7 +162,7 @@ _FLAG: Final = (bool, type(None))
 
 
 def _are_of_their_types(terms: Terms) -> bool:
-    """What a client writes may be anything."""
+    """Return whether names and lifetime are of the right types: a client may write anything."""
     names = type(terms[0]) is type(terms[1]) is type(terms[2]) is type(terms[3]) is str
     return names and type(terms.lifetime) in _NUMBER
 

@@ -1,7 +1,7 @@
 """A stream inside the process: a client of this daemon without a socket (design D15).
 
 Reads: bytes written on one side.      Calls: the protocols at both ends.
-Never: copies or frames; it hands over what was written, one turn of the loop later.
+Never: copies or frames: it passes on the written bytes, one turn of the loop later.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ class LocalStream(asyncio.Transport):
         self._stopped_far = False
 
     def join(self, far: "LocalStream", protocol: asyncio.BaseProtocol) -> None:
-        """Tie this end to the far one and to its protocol."""
+        """Connect this end to the far one and to its protocol."""
         self._far, self._protocol = far, protocol
         protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Nothing is known but that it is local."""
+        """Return the default: nothing is known of a local stream."""
         return default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand bytes to the far end."""
+        """Pass bytes to the far end."""
         far = self._far
         if self._closing or far is None or not data:
             return
-        far._take(bytes(data))  # the other end of the same stream
+        far._take(bytes(data))  # private, but of the same class
 
     def is_closing(self) -> bool:
-        """Whether it is closed."""
+        """Return whether this end is closed."""
         return self._closing
 
     def close(self) -> None:
-        """End both sides, after what was written."""
+        """End both sides, after the bytes that were written."""
         if not self._closing:
             self._closing = True
             self._loop.call_soon(self._lost)
@@ -56,28 +56,28 @@ class LocalStream(asyncio.Transport):
                 self._far._end()
 
     def abort(self) -> None:
-        """The same."""
+        """Close, as `close` does."""
         self.close()
 
     def pause_reading(self) -> None:
-        """Deliver nothing for now."""
+        """Deliver no bytes until `resume_reading`."""
         self._reading = False
 
     def resume_reading(self) -> None:
-        """Deliver again."""
+        """Deliver bytes again."""
         self._reading = True
         self._schedule()
 
     def is_reading(self) -> bool:
-        """Whether bytes are delivered."""
+        """Return whether bytes are delivered."""
         return self._reading
 
     def get_write_buffer_size(self) -> int:
-        """Bytes the far end has not taken."""
+        """Return the number of bytes that the far end has not taken."""
         return self._far._size if self._far is not None else 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """The limits are fixed."""
+        """Change nothing: the limits are fixed."""
 
     def _take(self, data: bytes) -> None:
         self._waiting.append(data)
@@ -109,7 +109,7 @@ class LocalStream(asyncio.Transport):
         self._protocol.data_received(data)
 
     def _end(self) -> None:
-        """The far end closed: deliver what came, then end."""
+        """Deliver the bytes that came, then end: the far end closed."""
         if self._closing:
             return
         if self._waiting and self._reading:
@@ -124,7 +124,7 @@ class LocalStream(asyncio.Transport):
 
 
 def connect_local(server: Factory, client: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    """Make both protocols and tie them together; return the client's end."""
+    """Make both protocols and connect them; return the client's end."""
     loop = asyncio.get_running_loop()
     near, far = LocalStream(loop), LocalStream(loop)
     protocol = client()

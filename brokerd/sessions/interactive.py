@@ -1,7 +1,7 @@
 """A transaction that lasts over several requests, which run in the order they came (CLP-31).
 
-Reads: parsed requests.      Calls: performing, verbs.receives, broker.transaction.
-Never: writes to the client; it tells its session the outcome of each request.
+Reads: parsed requests.      Calls: at_once, verb_dispatch, verbs.receives, broker.transaction.
+Never: writes to the client; it reports the outcome of each request to its session.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from brokerd.sessions.session import ClientSession
 
 _NOTHING: Final = object()
-"""A verb succeeded and has no value."""
+"""Marks that a verb succeeded and has no value."""
 _LATER: Final = object()
-"""The answer comes when the commit is durable, or has been given."""
+"""Marks that the answer comes when the commit is durable, or was written already."""
 _ENDINGS: Final = frozenset({wire.Commit, wire.Rollback})
 
 
@@ -55,7 +55,7 @@ class Unfit(msgspec.Struct, frozen=True):
 
     error: BrokerError
     answered: bool = False
-    """The client was told at once; only those behind it have to learn of it."""
+    """Whether the client got the error already; only the requests behind have to fail with it."""
 
 
 class OpenTx(Work):
@@ -82,37 +82,40 @@ class OpenTx(Work):
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
-        self._blameless = False  # it failed for what others had, or for want of room (PBT-10)
+        self._blameless = False  # it failed for others' locks, or for lack of room (PBT-10)
         self._first_failure = ""
         self._has_only_begun = self._is_committing = False
         self.used_at = session.now()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request of it runs or waits."""
+        """Whether no request of the transaction runs or waits."""
         return self.tx.idle
 
     @property
     def answers_by_itself(self) -> bool:
-        """Whether one more answer of it comes: of its commit, or of the receive that nothing but
-        `begin` came before, with a message or when somebody ends its wait (CLP-9)."""
+        """Whether one more answer comes without a further request: that of the commit, or that of a
+        receive before which there was only `begin` (with a message, or when its wait is ended)
+        (CLP-9)."""
         return self._is_committing or (self._has_only_begun and self._receive is not None)
 
     @property
     def in_the_way(self) -> bool:
-        """Whether it has done, or is doing, what administration has to wait for (MAN-1).
+        """Whether it holds a lock or is at work, so that administration waits for it (MAN-1).
 
-        One that only waits for a message has not."""
+        One that holds no lock and only waits for a message is not in the way."""
         waits_for_message = self._receive is not None and self.tx.waiting is not None
         return bool(self.tx.locked) or (not self.is_idle and not waits_for_message)
 
     def begin(self, request: int) -> None:
-        """The request that opened it is done."""
+        """Report that the request that opened the transaction is done."""
         self._has_only_begun = True
         self._session.done_inside(request, self)
 
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
-        """Take the next request; `Busy` if too much waits already (CLP-30)."""
+        """Append the next request, and run it if none is before it.
+
+        Raises `Busy` if too many bytes of bodies wait already (CLP-30)."""
         size = body_size(verb)
         if size:
             self._session.has_to_wait(size)
@@ -125,7 +128,7 @@ class OpenTx(Work):
             prepare(self.tx, verb)
 
     def _undoes(self, verb: wire.Verb | Unfit) -> bool:
-        """Whether this undoes the request that waits, once its turn comes (CLP-113)."""
+        """Return whether the verb undoes the request that waits, once its turn comes (CLP-113)."""
         if isinstance(verb, wire.RollbackTo):
             return verb.number in self.tx.savepoints
         return isinstance(verb, wire.Rollback) and not any(
@@ -133,7 +136,9 @@ class OpenTx(Work):
         )
 
     def _interrupt(self) -> None:
-        """What waits is to be undone: it fails now, so that nobody waits for what it holds."""
+        """Fail the request that waits: it is to be undone, and others want its locks (CLP-113)."""
+        # The number of the turn makes the callback of the wait void: it must not resume this
+        # request.
         self._turn += 1
         self.tx.stop_waiting()
         request, verb = self._todo[0]
@@ -141,8 +146,9 @@ class OpenTx(Work):
         self.go_on()
 
     def do_at_once(self, frame: Request) -> bool:
-        """Perform a request without the general forms, if it is that plain and nothing was asked
-        for before it that is still to be done; False = nothing was done."""
+        """Perform a plain request on the fast path, if no earlier request is pending.
+
+        Return False if nothing was done."""
         if not self.tx.idle or self._todo or self._given_up is not None or self._session.is_loaded:
             return False
         if not perform_at_once(self.tx, frame.verb, frame.args):
@@ -153,12 +159,12 @@ class OpenTx(Work):
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
-        """A request was refused and answered at once: what comes after it has failed too."""
+        """Make the next requests fail too, as one before them was refused and answered (CLP-37)."""
         if not (self._todo and isinstance(self._todo[-1][1], Unfit)):
             self.add(-1, Unfit(error, answered=True))
 
     def cancel(self, request: int) -> None:
-        """CANCEL: end a waiting receive with the empty list, also one that waits its turn."""
+        """End a receive that waits, for a message or its turn, with the empty list (CANCEL)."""
         if not any(number == request for number, _ in self._todo):
             return
         if self._todo[0][0] == request and self._receive is not None:
@@ -167,12 +173,12 @@ class OpenTx(Work):
             self._cancelled.add(request)
 
     def give_up(self) -> None:
-        """The client is gone: roll back."""
+        """Roll back: the client is gone."""
         self._todo.clear()
         self._roll_back(self._session.undone_by_the_end)
 
     def abort(self, reason: str) -> None:
-        """Too old or idle: roll back; what waits, and what comes, is told (CLP-37)."""
+        """Roll back, as it is too old or idle; fail its pending and later requests (CLP-37)."""
         if self._given_up is None:
             self._given_up = reason
             self._roll_back()
@@ -180,23 +186,25 @@ class OpenTx(Work):
 
     @property
     def is_ending(self) -> bool:
-        """Whether its commit or rollback was asked for, and waits its turn."""
+        """Whether its commit or rollback is pending."""
         return bool(self._todo) and type(self._todo[-1][1]) in _ENDINGS
 
     @property
     def is_over(self) -> bool:
-        """Whether the daemon has given it up."""
+        """Whether the daemon has given the transaction up."""
         return self._given_up is not None
 
     def _go_on(self) -> None:
         """Run requests until one has to wait or none is left."""
         self.tx.idle = False
+        # The request stays first in `_todo` while it runs: a wait resumes it, and CANCEL and
+        # CLP-113 find it there.
         while self._todo:
             request, verb = self._todo[0]
             try:
                 outcome = self._run(request, verb)
             except StoreFault:
-                raise  # the daemon stops; nobody knows what was written
+                raise  # the daemon stops: it is not known what was written
             except BrokerError as error:
                 self._failed(request, verb, error)
                 continue
@@ -211,6 +219,7 @@ class OpenTx(Work):
                 self._session.answer(request, outcome)
             if type(verb) in _ENDINGS:
                 break
+        # A commit or rollback has removed it from the session: refuse what is behind (CLP-32).
         if self._session.has(self):
             self.used_at = self._session.now()
             self.tx.idle = True
@@ -219,7 +228,7 @@ class OpenTx(Work):
             self._refuse_rest()
 
     def _take_off(self) -> wire.Verb | Unfit:
-        """The first request waits no longer."""
+        """Remove the first request and return its verb."""
         _, verb = self._todo.popleft()
         size = body_size(verb)
         if size:
@@ -227,7 +236,7 @@ class OpenTx(Work):
         return verb
 
     def _refuse_rest(self) -> None:
-        """What was written behind the request that ended the transaction (CLP-32)."""
+        """Fail the requests written behind the one that ended the transaction (CLP-32)."""
         while self._todo:
             request, _ = self._todo[0]
             verb = self._take_off()
@@ -235,12 +244,15 @@ class OpenTx(Work):
                 self._session.no_such_tx(request, self.number)
 
     def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
-        """A request failed: so have all behind it (CLP-37)."""
+        """Fail the first request, and with it the transaction (CLP-37)."""
         self._take_off()
         self._stop_receiving()
         if self.tx.state is TxState.OPEN:
             self.tx.state = TxState.FAILED
             self._first_failure = error.code
+        # A deadlock victim rolls back now, not at its rollback: the others wait for its locks
+        # (GRP-12). A failure for others' locks or for lack of room keeps the rollback from counting
+        # (PBT-10).
         if isinstance(error, DeadlockVictim):
             self._given_up = error.message
             self._roll_back()
@@ -297,7 +309,7 @@ class OpenTx(Work):
                 raise AssertionError(f"{verb!r} is not for a transaction")
 
     def _refuse(self, request: int, verb: wire.Verb | Unfit) -> object:
-        """Behind a failed request nothing has an effect; a commit ends the transaction."""
+        """Refuse a request behind a failed one; a commit also ends the transaction."""
         self._cancelled.discard(request)
         reason = self._given_up or "an earlier request of this transaction failed"
         if isinstance(verb, wire.Commit):
@@ -312,7 +324,7 @@ class OpenTx(Work):
         session = self._session
         self._is_committing = True
         session.forget(self.number)
-        if session.repeated(request, token, receives=False):  # nothing of this one (CLP-51)
+        if session.repeated(request, token, receives=False):  # committed before (CLP-51)
             self._roll_back()
         else:
             self._commit(lambda: session.confirmed((request,)), token)
@@ -341,8 +353,9 @@ class OpenTx(Work):
     def _begin_receiving(
         self, request: int, verb: wire.Receive | wire.GetGroup
     ) -> receives.ReceiveRequest | None:
-        """The request from its first try on; None = it was cancelled before that, or is to come
-        back empty."""
+        """Return the receive, made at its first try and kept while it waits.
+
+        None = answer empty: it was cancelled before its turn, or its reader was asked to end."""
         if self._receive is None:
             self.tx.verb = "receive" if isinstance(verb, wire.Receive) else "get_group"
             self._receive = to_receive(verb)
@@ -367,7 +380,8 @@ class OpenTx(Work):
         self._session.waits_no_more(self)
 
     def _roll_back(self, how: Undone | None = None) -> None:
-        """`how`: what it may mean for poison; None = it never counts (PBT-10)."""
+        """Roll back. `how`: what the rollback may mean for poison; None = it never counts
+        (PBT-10)."""
         self._turn += 1
         self._stop_receiving()
         queues = [] if self.tx.state is TxState.FINISHED else self.tx.took_messages

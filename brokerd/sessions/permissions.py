@@ -1,6 +1,6 @@
-"""Permissions: what each verb of a client needs, in one table (SX-3, CLP-130).
+"""Permissions: the right that each verb of a client needs, in one table (SX-3, CLP-130).
 
-Reads:  the rights of a client, its verb.      Calls: security.grants, declarations.
+Reads:  the rights of a client, its verb.      Calls: security.grants, objects.declarations.
 Never:  lets a verb pass that the table lacks, or takes a client's broker for the one it names.
 Fails:  `AccessDenied` names the right that is missing, and on which broker.
 
@@ -40,7 +40,9 @@ def _of_object(verb: wire.Create | wire.Alter | wire.Drop, own: str) -> Iterable
 
 
 def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
-    """Read as it is applied, since a second reading of its own might find other brokers."""
+    """Yield the brokers of a declaration, parsed by the same function that applies it.
+
+    A second parser might find other brokers in it."""
     declared = parse_from(own, verb.objects)
     for one in declared.brokers:
         yield one.broker
@@ -73,7 +75,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
 """Verb to the brokers on which CONTROL is needed, given the verb and the client's own broker."""
 
 ANYONE: Final[frozenset[type]] = frozenset({wire.Status, wire.Objects, wire.TxOutcome})
-"""Whoever is connected may ask for these."""
+"""Verbs that every connected client may use."""
 
 IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
     {
@@ -94,16 +96,16 @@ IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
         wire.ResendPending,
     }
 )
-"""Their queues, services and dialogs are checked where they take effect (`delivery`)."""
+"""Verbs whose queues, services and dialogs are checked where they take effect (`verbs`)."""
 
 
 def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
-    """Check that a client of `broker` may ask for a verb beside transactions.
+    """Check that a client of `broker` may use a verb beside transactions.
 
     Raises:
         AccessDenied: a right is missing, or the table does not know the verb.
-        ConversationNotFound: the dialog is somebody else's (BI-R2).
-        ObjectsRefused: a declaration is no declaration.
+        ConversationNotFound: the dialog belongs to a queue the client may not see (BI-R2).
+        ObjectsRefused: the objects of an `apply` are no declaration.
     """
     if type(verb) in ANYONE:
         return

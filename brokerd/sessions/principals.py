@@ -1,4 +1,4 @@
-"""Principals: which user is at the other end of a client's connection, and what it may do.
+"""Principals: the user at the other end of a client's connection, and its rights.
 
 Reads:  the credentials that the kernel keeps of a Unix socket, the list of users.
 Calls:  security.grants.
@@ -18,7 +18,7 @@ from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
 from brokerd.sessions.in_process_stream import LocalStream
 
 PEER_UID: Final = "peer_uid"
-"""What a simulated stream is asked for."""
+"""Name under which a simulated stream reports its user."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -30,14 +30,14 @@ class Principals:
         self._masters: tuple[int, ...] = (0, os.geteuid())
 
     def unknown(self) -> list[str]:
-        """What is wrong with whom the grants name, at the moment."""
+        """Return a line for each user of the grants who is not on this machine now."""
         return unknown_users(self._grants)
 
     def rights(self, transport: asyncio.BaseTransport) -> Rights | None:
-        """What a client may do; None = everything.
+        """Return the rights of a client; None = everything is allowed.
 
-        That is so without any grant, within this process, and for the daemon's own user and root.
-        Who comes over TCP is nobody in particular."""
+        Everything is allowed if there is no grant, within this process, and for the daemon's own
+        user and root. A client over TCP is no particular user, and gets the public grants only."""
         if not self._grants or isinstance(transport, LocalStream):
             return None
         uid = _uid(transport)
@@ -49,7 +49,7 @@ class Principals:
 
 
 def unknown_users(grants: Iterable[Grant]) -> list[str]:
-    """A line for each user of grants who is not on this machine, and so gets nothing.
+    """Return a line for each user of grants who is not on this machine, and so gets nothing.
 
     A number is a user whether the machine has a name for it or not."""
     names = sorted({one.to for one in grants} - {PUBLIC})

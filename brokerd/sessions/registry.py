@@ -1,6 +1,6 @@
 """All client connections of an instance: greeting, fencing, idle ones, draining (CLP-10 to 13).
 
-Reads: HELLOs.      Calls: session.
+Reads: HELLOs.      Calls: session, admin_gate, permissions, principals.
 Never: looks into a transaction; each session runs its own.
 """
 
@@ -41,10 +41,11 @@ from brokerd.transport.door import Door, DoorOptions
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
 _LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
 Judge = Callable[[ClientSession, Undone], Undone | None]
-"""What a rollback of a client means for poison, given what it would mean of any client; None = it
-does not count (PBT-10, PSN-16)."""
+"""(session, meaning for any client) gives what a rollback means for poison (PBT-10, PSN-16).
+
+None = it does not count."""
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
-"""Runs an administrative verb for somebody, who is named; the answer is its value."""
+"""Runs an administrative verb on a broker for the named client; returns its value."""
 
 
 class SessionOptions(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
     login_timeout: float = 10.0
     """Seconds within which HELLO has to come (CLP-10)."""
     outstanding: int = frames.OUTSTANDING
-    """Requests of one client that are not answered (CLP-30)."""
+    """Unanswered requests of one client (CLP-30)."""
     transactions: int = 16
     transactions_in_all: int = 2000
     waiting: int = 64
@@ -67,16 +68,16 @@ class SessionOptions(msgspec.Struct, frozen=True):
     transaction_age: float = 600.0
     """Seconds a transaction may hold locks (CLP-61, PBT-18)."""
     transaction_idle: float = 60.0
-    """Seconds it may be unused; one whose request runs or waits is used."""
+    """Seconds a transaction may be unused; while a request of it runs or waits it is in use."""
     silence: float = frames.SILENCE_LIMIT
     backlog_bytes: int = 16 * 1024 * 1024
-    """Bytes not durable yet at which clients are no longer read (design D3)."""
+    """Bytes not durable yet above which clients are no longer read (design D3)."""
     backlog_age: float = 1.0
-    """Seconds the oldest changeset may be not durable before they are no longer read."""
+    """Age in seconds of the oldest changeset not durable above which clients are no longer read."""
 
 
 class Sessions:
-    """The connected clients."""
+    """The connected clients of an instance."""
 
     def __init__(
         self,
@@ -107,9 +108,9 @@ class Sessions:
         self.log = log
         self._administer = administer
         self.on_receive = on_receive
-        """Told (session, queue) when a receive begins; whether it may have anything."""
+        """Called with (session, queue) when a receive begins; False = let it come back empty."""
         self.on_rollback = on_rollback
-        """Told (broker, queue) when a transaction that received from it rolls back."""
+        """Called with (broker, queue) when a transaction that received from it rolls back."""
         self.judge = judge
         self.principals = Principals(grants)
         self._connected: dict[ClientSession, None] = {}
@@ -129,11 +130,11 @@ class Sessions:
             clock=clock,
             log=log,
         )
-        """Who may connect (END-18)."""
+        """Limits on the connections of clients (END-18)."""
         self.exclusive = Exclusive(self._of)
         """Keeps the clients of a broker out while it is administered."""
         self.transactions = self.waiting = 0
-        """Open transactions, and receives that wait, of all clients."""
+        """Counts, over all clients, of open transactions and of receives that wait."""
 
     def __len__(self) -> int:
         return len(self._connected)
@@ -142,28 +143,29 @@ class Sessions:
         return [one for one in self._admitted if one.broker is broker]
 
     def open_transactions(self) -> Iterator[tuple[ClientId, Transaction]]:
-        """Those of all clients, each with whose it is."""
+        """Yield the transactions of all clients, each with the id of its client."""
         for session in self._admitted:
             for tx in session.transactions:
                 yield session.client_id, tx
 
     def factory(self) -> ClientSession:
-        """A protocol object for a connection that was accepted."""
+        """Return a protocol object for a connection that was accepted."""
         return ClientSession(self)
 
     def opened(self, session: ClientSession) -> None:
-        """A connection was accepted."""
+        """Register a connection that was accepted."""
         self._connected[session] = None
 
     @property
     def span_limit(self) -> int:
-        """Bytes of the longest request: those of a transaction and some more (CLP-22)."""
+        """Bytes of the longest request: those of a transaction and one frame (CLP-22)."""
         most = max(broker.options.max_bytes for broker in self._brokers.values())
         return most + frames.FRAME_LIMIT
 
     def may_open(self, session: ClientSession) -> None:
-        """`Busy` if a client may not have another transaction; those whose commit is asked for
-        and waits do not count."""
+        """Raise `Busy` if a client may not open another transaction.
+
+        Transactions whose commit or rollback is pending do not count."""
         own, most = session.not_ending, self.options.transactions
         if own >= most:
             raise Busy(f"{own} transactions of this client are open")
@@ -173,18 +175,18 @@ class Sessions:
                 raise Busy(f"{in_all} transactions are open")
 
     def may_wait(self, own: int) -> None:
-        """The same for receives that wait."""
+        """Raise `Busy` if another receive may not wait; `own`: those of its client that wait."""
         if own >= self.options.waiting:
             raise Busy(f"{own} receives of this client wait")
         if self.waiting >= self.options.waiting_in_all:
             raise Busy(f"{self.waiting} receives wait")
 
     def stop_for(self, error: Exception) -> None:
-        """Memory and store may differ: an error in supervised work stops the instance."""
+        """Stop the instance with an error, because memory and store may differ (REL-5)."""
         self._spawn(_raise(error))
 
     def ended(self, session: ClientSession) -> None:
-        """A connection is gone."""
+        """Unregister a connection that has ended."""
         self._connected.pop(session, None)
         self._admitted.pop(session, None)
         if self.is_known(session):
@@ -193,7 +195,7 @@ class Sessions:
             self._empty.set()
 
     def is_known(self, session: ClientSession) -> bool:
-        """Whether the session said HELLO and was not replaced since."""
+        """Return whether the session said HELLO and was not replaced since."""
         client_id = getattr(session, "client_id", None)
         return client_id is not None and (
             self._known.get((session.broker.name, client_id)) is session
@@ -216,10 +218,14 @@ class Sessions:
         if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
             return
+        # Before the client id is used: a reader that outlived its daemon must not replace a
+        # connection.
         if _outlived(token := _token(hello.info), self._instance_id, self._boot_id):
             session.refuse(AccessDenied(_OUTLIVED, hint=_LET_END))
             return
         client_id = ClientId(hello.client_id)
+        # The older connection goes before the clients are counted: a reconnect at the limit gets
+        # its own place back.
         older = self._known.get((broker.name, client_id))
         if older is not None:
             older.close(frames.REPLACED)
@@ -238,7 +244,7 @@ class Sessions:
         self._spawn(self._welcome(session))
 
     async def _welcome(self, session: ClientSession) -> None:
-        """Once everything the older connection asked for is decided (CLP-13)."""
+        """Write WELCOME once the older connection's commits are decided (CLP-13)."""
         broker, client_id = session.broker, session.client_id
         await broker.store.settled(client_id)
         if session.closed:  # a newer one has replaced it
@@ -263,7 +269,7 @@ class Sessions:
         )
 
     def administer(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
-        """Run a verb of administration beside the others."""
+        """Run a verb of administration as a task of its own."""
         self._spawn(self._run(session, request, verb))
 
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
@@ -280,7 +286,7 @@ class Sessions:
             session.failed(request, self._unforeseen(verb, session.owner, error))
 
     def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:
-        """Log it once; the client learns that it was no fault of its own (CLP-120)."""
+        """Log an unforeseen error once and return an error that blames the daemon (CLP-120)."""
         asked = wire.NAMES[type(verb)]
         self.log.error(
             "broker.daemon", subclass="client_failed", client=client, verb=asked, exc_info=error
@@ -290,10 +296,10 @@ class Sessions:
     # Admission: what is not durable yet is bounded (design D3).
 
     def is_congested(self, session: ClientSession) -> bool:
-        """Whether the writer is behind by more than it should, in all or with this client.
+        """Return whether the writer is too far behind, in all or with this client, to read on.
 
-        What waits for clients is no reason: they have to be read for that to end."""
-        if session.broker.is_full:  # who asks is to hear of it
+        Work that waits for clients is no reason: only further requests can end its wait."""
+        if session.broker.is_full:  # the requests have to fail with it, so they are read
             return False
         store, most = session.broker.store, self.options.backlog_bytes
         return (
@@ -322,7 +328,9 @@ class Sessions:
     # Passes and stopping.
 
     def sweep(self) -> int:
-        """Close silent clients and roll back transactions that are too old; how many (CLP-61)."""
+        """Close silent clients and roll back transactions that are too old (CLP-61).
+
+        Return the number of both."""
         now, ended = self.clock.monotonic(), 0
         for session in list(self._connected):
             is_silent = not session.is_held and now - session.heard_at > self.options.silence
@@ -352,7 +360,7 @@ class Sessions:
 
 
 def _token(info: Mapping[str, str | int]) -> bytes:
-    """What a child process was given to be known by (ACT-20)."""
+    """Return the reader token that a child process was given (ACT-20); empty if it has none."""
     try:
         return bytes.fromhex(str(info.get("reader", "")))
     except ValueError:
@@ -360,15 +368,16 @@ def _token(info: Mapping[str, str | int]) -> bytes:
 
 
 def reader_token(instance_id: InstanceId, boot_id: BootId, drawn: bytes) -> bytes:
-    """What a reader in a process of its own is to be known by: whose it is, and since which start.
+    """Return the token of a reader in a process of its own: its instance, the start of the daemon,
+    and drawn bytes.
 
-    A daemon that was killed has left readers that its successor must not have beside its own: what
+    A killed daemon leaves readers behind that must not work beside those of its successor: what
     ends them may come late, or be gone as well (ACT-33)."""
     return instance_id + boot_id + drawn
 
 
 def _outlived(token: bytes, instance_id: InstanceId, boot_id: BootId) -> bool:
-    """Whether it is of this instance and of another start; other instances have readers, too."""
+    """Return whether a token is of an earlier start of this instance, not of another instance."""
     return token.startswith(instance_id) and not token.startswith(instance_id + boot_id)
 
 

@@ -1,6 +1,6 @@
-"""What is written to one client, gathered until a flush, or a turn of the loop, has been told.
+"""Frames for one client, gathered until the waiters of a flush, or of a loop turn, were notified.
 
-Reads: whether an open transaction has more to tell.      Calls: the transport.
+Reads: whether an open transaction will be answered once more.      Calls: the transport.
 Never: keeps more than a write's worth: a long answer is written at once (CLP-62).
 """
 
@@ -26,41 +26,42 @@ class Answers:
     def __init__(self) -> None:
         self.soon: Callable[[Callable[[], None]], object] = asyncio.get_running_loop().call_soon
         self._done: list[int] = []
-        self._silent: list[OpenTx] = []  # whose requests are among these and wait to be told
+        self._silent: list[OpenTx] = []  # those with requests in _done
         self._out: list[bytes] = []
         self._size = 0
         self._scheduled = False
         self.transport: asyncio.Transport | None = None
-        """None = nobody is connected: what is written is lost."""
+        """None = no client is connected: what is written is lost."""
 
     def done(self, requests: Sequence[int]) -> None:
-        """These requests succeeded and have no value."""
+        """Add requests that succeeded and have no value, and have them written soon."""
         self._done += requests
         if not self._scheduled:
             self._schedule()
 
     def done_inside(self, request: int, transaction: OpenTx) -> None:
-        """The same of a request of an open transaction; `settle` says when it is told."""
+        """Add a request of an open transaction that succeeded; `settle` decides when it is
+        written."""
         self._done.append(request)
         if not self._silent or self._silent[-1] is not transaction:
             self._silent.append(transaction)
 
     @property
     def unheard(self) -> int:
-        """Requests that are done and not told yet."""
+        """Number of requests that are done and not written yet."""
         return len(self._done)
 
     def settle(self, *, at_once: bool) -> None:
-        """All that came has been taken. What is done is told now, or with the next answers of its
-        transactions where these come by themselves: each write wakes a program (CLP-9).
+        """Schedule the write after all requests of a read were taken.
 
-        `at_once`: it may not wait for these."""
+        It waits where a later answer of each transaction comes by itself and can carry these along,
+        because each write wakes a program (CLP-9). `at_once`: it may not wait."""
         waits = not at_once and all(one.answers_by_itself for one in self._silent)
         if self._done and not self._scheduled and not waits:
             self._schedule()
 
     def write(self, data: bytes) -> None:
-        """A frame, behind all that is done."""
+        """Add a frame, behind all requests that are done."""
         self._gather_done()
         self._out.append(data)
         self._size += len(data)
@@ -70,13 +71,13 @@ class Answers:
             self._schedule()
 
     def write_large(self, pieces: list[frames.Piece]) -> None:
-        """Frames that are in pieces, too large to be copied once more."""
+        """Write frames that are in pieces, too large to be copied once more."""
         self.flush()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.writelines(pieces)
 
     def flush(self) -> None:
-        """Write what has gathered, at once."""
+        """Write the gathered frames now."""
         self._scheduled = False
         self._gather_done()
         self._write_out()

@@ -1,7 +1,7 @@
 """One client connection on the daemon's side: frames in, verbs run, answers out (CLP).
 
-Reads: bytes of one client.      Calls: work, client_frames, client_verbs.
-Never: waits; what has to wait is called back. Nothing is answered before it is durable (REL-1).
+Reads: bytes of one client.      Calls: execution, interactive, client_frames, client_verbs.
+Never: waits; blocked work calls back. No answer is written before its commit is durable (REL-1).
 Fails: a client that breaks the protocol loses its connection, nobody else is affected (CLP-5).
 """
 
@@ -46,10 +46,10 @@ _LINGER: Final = 10.0
 
 
 _ENDING_VERBS: Final = frozenset({"commit", "rollback"})
-"""What ends a transaction: always taken, as what is refused would leave its locks (CLP-30)."""
+"""Verbs that end a transaction. Always taken, because a refused one would leave locks (CLP-30)."""
 _WRITER: Final = "writer"
 _TURN: Final = "turn"
-"""Why it may be paused."""
+"""Reasons for pausing the reading of requests."""
 
 
 class ClientSession(asyncio.Protocol):
@@ -58,12 +58,13 @@ class ClientSession(asyncio.Protocol):
     broker: Broker
     client_id: ClientId
     known_as: bytes
-    """By which activation knows it: a token if it is a child that was started, else its id."""
+    """The id by which activation knows the client: the token of a child it started, else the client
+    id."""
     owner = "a client before HELLO"
     rights: Rights | None = None
-    """What its user may do; None = everything."""
+    """Rights of the client's user; None = everything is allowed."""
     seat: Seat | None = None
-    """Its place at the door, if it was accepted from a socket (END-18)."""
+    """Place at the door, if the connection was accepted from a socket (END-18)."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -90,17 +91,17 @@ class ClientSession(asyncio.Protocol):
         self._login: asyncio.TimerHandle | None = None
         """Ends a connection whose HELLO does not come (CLP-10)."""
         self._works = False
-        """It has asked for work that the writer does. Who only looks is answered however far behind
-        the writer is (REL-34)."""
+        """Whether the client has asked for work that the writer does. A client that only reads is
+        answered however far behind the writer is (REL-34)."""
         self.heard_at = sessions.clock.monotonic()
         self.undone_by_the_end: Undone | None = None
-        """What its end means for the transactions that it leaves open (PBT-10)."""
+        """Meaning for poison of the rollback of transactions that the end leaves open (PBT-10)."""
         self.closed = False
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is connected; nothing is believed before HELLO."""
+        """Start the wait for HELLO, before which the client may ask for nothing (CLP-10)."""
         self._transport = self._answers.transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
         self.rights = self._sessions.principals.rights(transport)
@@ -111,7 +112,7 @@ class ClientSession(asyncio.Protocol):
         self._sessions.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: its transactions roll back at once (REL-18)."""
+        """Roll back the client's transactions at once, because it is gone (REL-18)."""
         if self._ending is not None:
             self._ending.cancel()
         if self.seat is not None:
@@ -122,16 +123,16 @@ class ClientSession(asyncio.Protocol):
         self._end()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers."""
+        """Stop reading requests, because the client does not read its answers (CLP-62)."""
         self.pause("answers")
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Read requests again: the client reads its answers."""
         self.resume("answers")
         self._read_on()
 
     def data_received(self, data: bytes) -> None:
-        """Requests came."""
+        """Take the requests that arrived, and stop reading if the writer is behind."""
         self.heard_at = self._sessions.clock.monotonic()
         if self._welcomed:
             self.broker.store.breathe()
@@ -141,6 +142,8 @@ class ClientSession(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self.broke(error)
             return
+        # One call takes a bounded number of frames; the rest waits a turn, so that one client that
+        # writes much does not hold up the others (REL-32).
         if self._reader.has_more and not self.closed:
             self.pause(_TURN)
             self._loop.call_soon(self._next_turn)
@@ -148,20 +151,20 @@ class ClientSession(asyncio.Protocol):
             self._sessions.hold(self)
 
     def _next_turn(self) -> None:
-        """Others had theirs: go on with what was read (REL-32)."""
+        """Go on with what was read, now that the other connections had their turn (REL-32)."""
         if not self.closed:
             self.resume(_TURN)
             self.data_received(b"")
 
     def broke(self, error: Exception) -> None:
-        """Something nobody foresaw: this connection ends, nobody else is affected."""
+        """End this connection after an unforeseen error; nobody else is affected."""
         self._sessions.log.error(
             "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
         )
         self.close(None)
 
     def commit_broke(self, error: Exception) -> None:
-        """A commit was begun and could not be handed over: the daemon cannot go on (REL-5)."""
+        """Stop the instance: a commit was begun and could not be handed over (REL-5)."""
         self.close(None)
         self._sessions.stop_for(error)
 
@@ -174,7 +177,7 @@ class ClientSession(asyncio.Protocol):
             self._take_each()
         finally:
             self._is_taking = False
-        # A client that has not heard of these may be waiting to ask more (CLP-30).
+        # A client at its limit may be waiting for these answers before it asks for more (CLP-30).
         unanswered = self._outstanding + self._answers.unheard
         self._answers.settle(at_once=2 * unanswered >= self._sessions.options.outstanding)
 
@@ -200,7 +203,8 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def _may_send_at_once(self) -> bool:
-        """Whether nothing that was written before has to come first (CLP-31, CLP-71)."""
+        """Whether no earlier request has to come first, so that the fast path is open (CLP-31,
+        CLP-71)."""
         free = not self._starting and self._held_back is None and self.rights is None
         return self._welcomed and free and not self._draining and not self.is_loaded
 
@@ -215,7 +219,7 @@ class ClientSession(asyncio.Protocol):
             self.close(f"{frames.VIOLATION}: {frame.reason}")
         elif isinstance(frame, frames.Hello):
             self._stop_login()
-            self._sessions.greet(self, frame)  # once: the number of a second HELLO does not rise
+            self._sessions.greet(self, frame)  # once: a second HELLO is a Violation
         elif not self._welcomed:
             self.close(f"{frames.VIOLATION}: a frame before WELCOME")
         else:
@@ -228,7 +232,7 @@ class ClientSession(asyncio.Protocol):
             case frames.Cancel(request):
                 for one in self.open_transactions:
                     one.cancel(request)
-                if self._held_back is not None:  # it may be for a receive that was held back
+                if self._held_back is not None:  # its receive may be held back
                     self._held_back.frames.append(frame)
             case frames.Unreadable(request, error, tx):
                 self._outstanding += 1
@@ -245,23 +249,23 @@ class ClientSession(asyncio.Protocol):
         self.close(f"{frames.LATE}: no HELLO within {self._sessions.options.login_timeout:g} s")
 
     def _turned_out(self) -> None:
-        """It has not logged in, and others wait to (END-18)."""
+        """Close a connection that has not logged in, to make room for another (END-18)."""
         self.close(f"{frames.LATE}: no HELLO while others waited")
 
     def admitted(self) -> None:
-        """Its HELLO was accepted."""
+        """Notify the door that HELLO was accepted."""
         if self.seat is not None:
             self.seat.log_in()
 
     def welcome(self, welcome: frames.Welcome) -> None:
-        """The client may ask now."""
+        """Write WELCOME: the client may ask from now on."""
         self._welcomed = True
         self._reader.login_done()
         self._answers.soon = self.broker.store.soon
         self._answers.write(frames.encode_welcome(welcome))
 
     def refuse(self, error: BrokerError) -> None:
-        """HELLO was refused (CLP-12)."""
+        """Answer HELLO with an error and close (CLP-12)."""
         self._answers.write(frames.encode_failed(0, error))
         self.close(None)
 
@@ -272,8 +276,10 @@ class ClientSession(asyncio.Protocol):
         if self._draining and self._starts_something(frame):
             return  # neither taken nor answered: the client asks again elsewhere (CLP-71)
         if self._held_back is not None and self._held_back.takes(frame):
-            return  # taken when administration is through (MAN-1)
+            return  # taken when the administration has ended (MAN-1)
         tx, request = frame.tx, frame.request
+        # Counted before anything can fail: `failed` and `answer` uncount it in every case.
+        # A refused `begin` uses its number up, too: later ones must be above it (CLP-32).
         self._outstanding += 1
         opens = frame.verb == "begin" and tx is not None and tx > self._highest_tx
         if opens and tx is not None:
@@ -290,11 +296,11 @@ class ClientSession(asyncio.Protocol):
             self._unfit(request, tx, error)
 
     def _unfit(self, request: int, tx: int | None, error: BrokerError) -> None:
-        """A request cannot be taken; the transaction it names has failed in its place (CLP-37)."""
+        """Fail a request that cannot be taken, and with it the rest of its transaction (CLP-37)."""
         open_tx = None if tx is None else self._transactions.get(tx)
         if open_tx is None:
             self.failed(request, error)
-        elif isinstance(error, Busy):  # at once, because what waits must stay bounded
+        elif isinstance(error, Busy):  # answered now: queuing it would make the backlog unbounded
             self.failed(request, error)
             open_tx.fail_behind(error)
         else:
@@ -325,7 +331,7 @@ class ClientSession(asyncio.Protocol):
                 self._sessions.administer(self, request, verb)
 
     def repeated(self, request: int, token: int, *, receives: bool) -> bool:
-        """Answer a token that was committed already (CLP-51, CLP-52); False = perform it."""
+        """Answer a token that was committed already (CLP-51, CLP-52). False = it was not."""
         store = self.broker.store
         if token > store.highest_token(self.client_id):
             return False
@@ -352,7 +358,7 @@ class ClientSession(asyncio.Protocol):
 
     def _open(self, frame: frames.Request, number: int) -> None:
         if frame.args:
-            wire.parse_request(number, frame.verb, frame.args)  # a begin has none: it is refused
+            wire.parse_request(number, frame.verb, frame.args)  # raises: begin has no arguments
         self._sessions.may_open(self)
         open_tx = self._transactions[number] = OpenTx(self, number)
         self._works = True
@@ -370,7 +376,7 @@ class ClientSession(asyncio.Protocol):
             )
 
     def go_on(self) -> None:
-        """Take what was held back, in the order in which it was written."""
+        """Take the requests that were held back, in the order in which they were written."""
         held, self._held_back = self._held_back, None
         self.resume("administration")
         if held is not None:
@@ -379,19 +385,19 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def in_the_way(self) -> list[Work]:
-        """What of this client has to end before its broker can be administered."""
+        """Work of this client that has to end before its broker can be administered."""
         open_ones = [one for one in self.open_transactions if one.in_the_way]
         return [*open_ones, *dict.fromkeys((*self._under_way, *self._starting))]
 
     def abort_all(self, reason: str) -> None:
-        """Roll back what is in the way and has begun."""
+        """Roll back the work that is in the way and has begun."""
         begun = [one for one in self.open_transactions if one.in_the_way]
         for work in (*begun, *self._under_way):
             work.abort(reason)
 
     def freed(self) -> None:
-        """Have an operation that keeps this client out see whether anything is still in its way:
-        a transaction has ended, or has nothing to do and may hold no lock any more (MAN-1)."""
+        """Notify an operation that keeps this client out: a transaction has ended, or is idle and
+        may hold no lock any more (MAN-1)."""
         if self._held_back is not None:
             self._sessions.exclusive.finished()
 
@@ -413,16 +419,16 @@ class ClientSession(asyncio.Protocol):
             self._under_way[first] = None
             first.go_on()
             if self._starting and self._starting[0] is first:
-                return  # it waits, and the others behind it
+                return  # blocked, and with it the requests behind it
 
     def waits(self, work: Alone, *, orderly: bool) -> None:
-        """It has to wait; unless `orderly`, those written behind it need not."""
+        """Record that work is blocked; unless `orderly`, let the requests behind it start."""
         if not orderly and self._starting and self._starting[0] is work:
             self._starting.popleft()
             self._loop.call_soon(self._start_next)
 
     def left(self, work: Alone) -> None:
-        """It is done with."""
+        """Remove work that has ended, and start the next request."""
         self._under_way.pop(work, None)
         self.waiting_bytes -= work.size
         if self._starting and self._starting[0] is work:
@@ -436,41 +442,42 @@ class ClientSession(asyncio.Protocol):
             self._start_first()
 
     def has_to_wait(self, size: int) -> None:
-        """A request has bodies of so many bytes, which are in memory until it is done; `Busy` if
-        there are too many already, for want of what only clients can do (CLP-30)."""
+        """Count the bytes of a request's bodies, which stay in memory until the request is done.
+
+        Raises `Busy` if the request has a body and `is_loaded` (CLP-30)."""
         if size and self.is_loaded:
             raise Busy(f"requests of this client wait with {self.waiting_bytes} bytes of bodies")
         self.waiting_bytes += size
 
     @property
     def is_loaded(self) -> bool:
-        """Whether requests of it wait with more bytes of bodies than a transaction may have: none
-        that has a body is taken (CLP-30)."""
+        """Whether the bodies of waiting requests exceed what one transaction may have; further
+        requests with a body are refused then (CLP-30)."""
         return self.waiting_bytes > self.broker.options.max_bytes
 
     def waits_no_longer(self, size: int) -> None:
-        """It is done, or has failed."""
+        """Uncount the bytes of a request that is done or has failed."""
         self.waiting_bytes -= size
 
     @property
     def is_worked_on(self) -> bool:
-        """Whether the daemon alone gets on with some of what it has under way."""
+        """Whether some of its work ends without a further request of the client."""
         return any(ends_by_itself(tx) for tx in self.transactions)
 
     @property
     def transactions(self) -> list[Transaction]:
-        """Its open transactions, and those that are one request each."""
+        """Transactions of the client: the open ones, and those of single requests under way."""
         return [work.tx for work in (*self._under_way, *self._transactions.values())]
 
     def may_wait(self, one: OpenTx) -> None:
-        """A receive is about to wait for a message; `Busy` if too many do."""
+        """Count a receive that is about to wait for a message; raise `Busy` if too many wait."""
         if one not in self._receiving:
             self._sessions.may_wait(len(self._receiving))
             self._receiving.add(one)
             self._sessions.waiting += 1
 
     def waits_no_more(self, one: OpenTx) -> None:
-        """It does not wait any longer."""
+        """Uncount a receive that no longer waits."""
         if one in self._receiving:
             self._receiving.discard(one)
             self._sessions.waiting -= 1
@@ -478,20 +485,21 @@ class ClientSession(asyncio.Protocol):
     # Outcomes, from the work.
 
     def done(self, request: int) -> None:
-        """The request succeeded and has no value."""
+        """Report that a request without a value succeeded."""
         self.done_all((request,))
 
     def done_all(self, requests: Sequence[int]) -> None:
-        """These requests succeeded and have no value."""
+        """Report that requests without a value succeeded."""
         self._answers.done(requests)
         self._outstanding -= len(requests)
         if self._draining:
             self._close_if_done()
 
     def done_inside(self, request: int, transaction: OpenTx) -> None:
-        """A request of an open transaction succeeded and has no value.
+        """Report that a request without a value succeeded in an open transaction.
 
-        Where nothing is being taken it was woken, and nobody would settle when it is told."""
+        Outside `_take_frames` the request was resumed by a callback, and no `settle` follows: write
+        its answer now."""
         if not self._is_taking or self._draining:
             self.done(request)
             return
@@ -499,22 +507,23 @@ class ClientSession(asyncio.Protocol):
         self._outstanding -= 1
 
     def confirmed(self, requests: Sequence[int]) -> None:
-        """The commits that these requests asked for are durable. Never raises: others are
-        confirmed by the same flush."""
+        """Report that the commits that these requests asked for are durable.
+
+        Never raises: the same flush confirms commits of other clients."""
         try:
             self.done_all(requests)
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_broke(requests, error)
 
     def received(self, request: int, messages: list[list[object]]) -> None:
-        """The receive that was a transaction of its own is durable. Never raises, as above."""
+        """Report that a receive with its own transaction is durable. Never raises, as above."""
         try:
             self.answer(request, messages)
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_broke((request,), error)
 
     def _confirm_broke(self, requests: Sequence[int], error: Exception) -> None:
-        """What was committed stands, but the client cannot be told so as it should (CLP-120)."""
+        """Answer `outcome_unknown`: the commit stands, but its answer failed (CLP-120)."""
         self._sessions.log.error(
             "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
         )
@@ -525,11 +534,11 @@ class ClientSession(asyncio.Protocol):
         try:
             for request in requests:
                 self.failed(request, told)
-        except Exception as again:  # noqa: BLE001  # the same
+        except Exception as again:  # noqa: BLE001  # per connection, as above
             self.broke(again)
 
     def answer(self, request: int, value: object) -> None:
-        """The request succeeded with a value."""
+        """Report that a request succeeded, with its value."""
         if type(value) is frames.Bulky:
             self._answers.write_large(frames.encode_bulky(request, value))
         else:
@@ -539,18 +548,18 @@ class ClientSession(asyncio.Protocol):
             self._close_if_done()
 
     def failed(self, request: int, error: BrokerError) -> None:
-        """The request failed."""
+        """Report that a request failed."""
         self._answers.write(frames.encode_failed(request, error))
         self._outstanding -= 1
         if self._draining:
             self._close_if_done()
 
     def no_such_tx(self, request: int, number: int) -> None:
-        """The request names a transaction that is finished or was never begun (CLP-32)."""
+        """Fail a request that names a transaction that is finished or was never begun (CLP-32)."""
         self.failed(request, NoSuchTx(f"transaction {number} is finished or was never begun"))
 
     def forget(self, number: int) -> None:
-        """The transaction is finished."""
+        """Remove a finished transaction."""
         if self._transactions.pop(number, None) is not None:
             self._sessions.transactions -= 1
         if self._draining:
@@ -558,24 +567,26 @@ class ClientSession(asyncio.Protocol):
         self.freed()
 
     def has(self, one: OpenTx) -> bool:
-        """Whether it is still open."""
+        """Return whether the transaction is still open."""
         return self._transactions.get(one.number) is one
 
     def told_receive(self, receive: ReceiveRequest) -> bool:
-        """A receive begins executing (ACT-6b, ACT-30). False: it is to come back empty, as the
-        session is of a reader that was told to end (PBT-25)."""
+        """Report that a receive begins executing (ACT-6b, ACT-30).
+
+        Return False, and make the receive come back empty, if the session belongs to a reader that
+        was asked to end (PBT-25)."""
         if self._sessions.on_receive(self, receive.queue):
             return True
         receive.max_messages = 0
         return False
 
     def told_rolled_back(self, queues: list[QueueState]) -> None:
-        """A transaction that received from these queues rolled back (ACT-6c)."""
+        """Report that a transaction that received from these queues rolled back (ACT-6c)."""
         for queue in queues:
             self._sessions.on_rollback(self.broker, queue.name)
 
     def judged(self, how: Undone, *, blameless: bool) -> Undone | None:
-        """What a rollback of this client means for poison; None = it does not count (PBT-10)."""
+        """Return what a rollback of this client means for poison; None = nothing (PBT-10)."""
         if self._draining:
             return None
         if blameless:
@@ -583,11 +594,11 @@ class ClientSession(asyncio.Protocol):
         return self._sessions.judge(self, how)
 
     def validation(self, message_type: str) -> str:
-        """Validation code of a type as it is declared now (RCV-29)."""
+        """Return the validation code of a message type as it is declared now (RCV-29)."""
         return self.broker.validation_code(message_type)
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return the monotonic time in seconds."""
         return self._sessions.clock.monotonic()
 
     # Reading.
@@ -600,7 +611,7 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is not read because the writer is behind: what it says is not heard."""
+        """Whether reading is stopped because the writer is behind; silence means nothing then."""
         return _WRITER in self._paused
 
     def hold(self) -> None:
@@ -608,12 +619,12 @@ class ClientSession(asyncio.Protocol):
         self.pause(_WRITER)
 
     def let_go(self) -> None:
-        """The writer has caught up: what it said meanwhile is heard from now on."""
+        """Read again: the writer has caught up. The time of the pause does not count as silence."""
         self.heard_at = self.now()
         self.resume(_WRITER)
 
     def resume(self, reason: str) -> None:
-        """That reason is gone."""
+        """Remove one reason for the pause, and read again if it was the last."""
         self._paused.discard(reason)
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -622,21 +633,23 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def holds(self) -> bool:
-        """Whether it has a transaction open or something waiting (CLP-61)."""
+        """Whether the client has a transaction open or a request waiting (CLP-61)."""
         return bool(self._transactions or self._under_way)
 
     @property
     def not_ending(self) -> int:
-        """How many of its transactions are open and were not asked to end yet."""
+        """Number of open transactions whose end was not requested yet."""
         return sum([not one.is_ending for one in self._transactions.values()])
 
     @property
     def open_transactions(self) -> list[OpenTx]:
-        """Its open transactions."""
+        """Open transactions that last over several requests."""
         return list(self._transactions.values())
 
     def abort_old(self, now: float) -> int:
-        """Give up transactions that are too old or unused for too long (CLP-61); how many."""
+        """Roll back transactions that are too old or unused for too long (CLP-61).
+
+        Return their number."""
         options, ended = self._sessions.options, 0
         for one in self.open_transactions:
             if one.is_over:
@@ -654,7 +667,7 @@ class ClientSession(asyncio.Protocol):
         return ended
 
     def _too_old(self, work: Work, now: float) -> None:
-        """Roll it back, and leave a record of what it kept from others (PBT-18)."""
+        """Roll back a transaction, and log the groups that it kept from others (PBT-18)."""
         tx, limit = work.tx, self._sessions.options.transaction_age
         self._sessions.log.warning(
             "broker.daemon",
@@ -669,7 +682,7 @@ class ClientSession(asyncio.Protocol):
         work.abort(f"it held locks for {limit:.0f} s")
 
     def drain(self) -> None:
-        """Tell the client to finish and to come back later (CLP-70, CLP-71)."""
+        """Ask the client to finish and to come back later (CLP-70, CLP-71)."""
         self._answers.write(frames.encode_goodbye(frames.DRAINING))
         self._draining = True
         self._close_if_done()
@@ -711,7 +724,7 @@ class ClientSession(asyncio.Protocol):
         self.freed()
 
     def describe(self, client_id: ClientId, info: dict[str, str | int]) -> str:
-        """Who this is, for logs and lock time-outs."""
+        """Return the name of the client for logs and lock time-outs."""
         return f"client {show(client_id)[:8]} (pid {info.get('pid', '?')})"
 
 
@@ -719,6 +732,6 @@ _CUT: Final = Undone(disconnect=True, error="its connection was cut in the middl
 
 
 def _age(work: Work, now: float) -> float:
-    """Seconds since it took its first lock."""
+    """Return the seconds since the work took its first lock; 0 without a lock."""
     locked_at = work.tx.locked_at
     return 0.0 if locked_at is None else now - locked_at

@@ -1,6 +1,6 @@
-"""Verbs as a client writes them, run in a transaction, and what comes out as the client reads it.
+"""Runs the verbs that a client writes in a transaction, and forms the messages that it reads.
 
-Reads: parsed verbs.      Calls: verbs.sends and its neighbours.
+Reads: parsed verbs.      Calls: verbs.sends, receives, ends, groups, timers, body_checks.
 Never: commits, or answers anybody.
 """
 
@@ -28,18 +28,22 @@ if TYPE_CHECKING:
 
 
 _BODY: Final = 5
-"""Where a message has its body (CLP-36)."""
+"""Position of the body in a message (CLP-36)."""
 
 
 def judge(tx: Transaction) -> None:
-    """A verb whose wait has failed says so, whatever has become of what it names: the victim of a
-    deadlock is to be rolled back, not told that a conversation has gone meanwhile (GRP-12)."""
+    """Raise the error of a wait that failed, before the verb finds anything else.
+
+    The victim of a deadlock has to roll back; another error, such as a conversation gone meanwhile,
+    would hide that (GRP-12)."""
     if tx.failure is not None:
         raise tx.failure
 
 
 def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
-    """Run a verb without a value in a transaction."""
+    """Run a verb without a value in a transaction.
+
+    Return what it waits for; None = it is done."""
     if tx.verbs >= tx.broker.options.max_verbs:
         raise QuotaExceeded(f"a transaction has at most {tx.broker.options.max_verbs} verbs")
     tx.verb = wire.NAMES[type(verb)]
@@ -59,13 +63,13 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
             tx.set_savepoint(number)
         case wire.SetState(group_id, state):
             groups.set_state(tx, GroupId(group_id), state)
-    if blocked is None:
+    if blocked is None:  # one that waits is performed again, and must count once
         tx.verbs += 1
     return blocked
 
 
 def prepare(tx: Transaction, verb: object) -> None:
-    """Begin what a verb will wait for once those before it are done."""
+    """Begin the body check that a verb will wait for once those before it are done."""
     if type(verb) is wire.Send:
         handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
         named = [Handle(one) for one in handles]
@@ -81,7 +85,7 @@ def _send(
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
-    """The conversations that a verb names, each once (SND-8, DLG-47)."""
+    """Return the conversations that a verb names; raise if one is named twice (SND-8, DLG-47)."""
     if isinstance(handles, bytes):
         return (Handle(handles),)
     many = [Handle(one) for one in handles]
@@ -108,7 +112,7 @@ def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:
 
 
 def to_undone(options: wire.RollbackOptions) -> Undone:
-    """What a rollback with these options means for poison (PBT-10)."""
+    """Return what a rollback with these options means for poison (PBT-10)."""
     return Undone(
         error=options.error,
         counts=options.counts,
@@ -118,7 +122,7 @@ def to_undone(options: wire.RollbackOptions) -> Undone:
 
 
 def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
-    """The request that the verb asks for."""
+    """Return the receive that the verb asks for; a GET GROUP takes no messages."""
     wait: float | None = None
     if verb.wait_ms is not None:
         wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
@@ -135,7 +139,7 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
 
 
 def message_values(session: ClientSession, taken: list[Taken]) -> list[list[object]]:
-    """Received messages as they stand in an answer (CLP-36)."""
+    """Return received messages in the form of an answer (CLP-36)."""
     values: list[list[object]] = []
     codes: dict[str, str] = {}
     for live, messages, *_ in taken:
@@ -148,7 +152,7 @@ def message_values(session: ClientSession, taken: list[Taken]) -> list[list[obje
         contract, priority, group_id = endpoint.contract, endpoint.priority, live.group.group_id
         for one in messages:
             kind, body, timer_name = one.message_type, one.body, None
-            if one.sequence == TIMER:  # its row keeps the name where others have a body (DLG-42)
+            if one.sequence == TIMER:  # its row has the name as its body (DLG-42)
                 timer_name, body = (body or b"").decode() or None, None
             code = codes.get(kind)
             if code is None:
