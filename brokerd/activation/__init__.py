@@ -1,1 +1,1 @@
-"""Activation: readers of a queue are started by its load (chapter ACT)."""
+"""Activation: starts readers of a queue by its load (chapter ACT)."""

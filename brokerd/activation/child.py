@@ -1,7 +1,7 @@
 """Child: runs one importable handler in a process of its own (ACT-20, design D15).
 
 Started under a guard: `python -m brokerd.activation.child MODULE:FUNCTION QUEUE`.
-Reads:  where the daemon is, from its environment.      Calls: the SDK, as any program does.
+Reads:  the address of the daemon, from its environment.      Calls: the SDK, as any program does.
 Never:  decides when it ends: the handler does, or the daemon, which kills the group.
 """
 
@@ -21,18 +21,19 @@ from brokerd.client.session import open_session
 from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
 
 GO: Final = "BROKERD_GO"
-"""Descriptor from which a spare reads a byte when it is to begin; its end means: not at all."""
+"""Descriptor from which a spare reads a byte when it is to begin; end of file = do not begin."""
 _TOO_MUCH: Final = (
     "MemoryError: it needs more memory than it may have; fix: take less at a time, or give "
     "activation.memory of its queue a higher value"
 )
 _WAIT: Final = 10.0
+"""Seconds for which the first connection is tried."""
 _RETRY: Final = 1.0
-"""Seconds; a reader does not outlast its daemon."""
+"""Seconds after which a lost connection is given up: a reader does not outlast its daemon."""
 
 
 def main(path: str, queue: str) -> int:
-    """Run the handler once; what is wrong is the last line of its output."""
+    """Run the handler once and return the exit status; an error is the last line of the output."""
     import_from_here()
     try:
         handler = load_handler(path, queue)
@@ -54,7 +55,7 @@ def main(path: str, queue: str) -> int:
 
 async def _run(handler: Handler, path: str) -> int:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):  # receives end empty by themselves (PBT-25)
+    for number in (signal.SIGTERM, signal.SIGINT):  # the daemon ends its receives empty (PBT-25)
         loop.add_signal_handler(number, lambda: None)
     broker = os.environ["BROKERD_BROKER"]
     async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
@@ -64,7 +65,7 @@ async def _run(handler: Handler, path: str) -> int:
         try:
             await handler(session)
         except (Retry, Park):
-            return 0  # its transaction was rolled back as it said
+            return 0  # the SDK has rolled back as it asked
         if session.open_transactions:
             _say(HandlerLeftTransactionOpen().with_cure)
             return FAILED
@@ -72,9 +73,9 @@ async def _run(handler: Handler, path: str) -> int:
 
 
 async def _told_to_begin(path: str) -> bool:
-    """Wait as a spare until there is something to do; False: there never will be.
+    """Wait, as a spare, until the daemon has work. Return False if it has none any more.
 
-    If the module was changed meanwhile the process begins anew, with what it says now."""
+    If the module was changed meanwhile the process starts anew, to run its present code."""
     source = Path(sys.modules[path.partition(":")[0]].__file__ or "")
     known = _changed_at(source)
     begins = int(os.environ.pop(GO))
@@ -87,7 +88,7 @@ async def _told_to_begin(path: str) -> bool:
     os.close(begins)
     if go and _changed_at(source) != known:
         again = [sys.executable, "-m", "brokerd.activation.child", *sys.argv[1:]]
-        os.execv(sys.executable, again)  # noqa: S606  # its own command
+        os.execv(sys.executable, again)  # noqa: S606  # the command of this process
     return bool(go)
 
 

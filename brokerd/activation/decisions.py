@@ -1,8 +1,8 @@
 """Decisions: why a queue got a reader or did not, in words that a person can read (VIEW-15). PURE.
 
 Reads:  what a monitor decided, and what was ready then.
-Never:  grows: of each queue the latest are kept, and what repeats itself is counted. Nothing is
-        written for a message, only where the monitor starts something, cannot, or waits.
+Never:  grows: the latest of each queue are kept, and repetitions are counted. No message makes an
+        entry, only a monitor that starts something, cannot, or waits.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from brokerd.clock import Instant
 from brokerd.units import counted
 
 KEPT: Final = 100
-"""Decisions of one queue that are remembered."""
+"""Number of decisions kept of each queue."""
 MANY_GROUPS: Final = 1000
-"""Groups are counted up to so many."""
+"""Number of groups above which they are not counted."""
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What is ready in a queue at the moment of a decision."""
+    """Ready messages of a queue at the moment of a decision."""
 
     messages: int = 0
     groups: int = 0
-    """Groups that nobody has locked, of those in memory; at most `MANY_GROUPS` are counted."""
+    """Groups without a lock among those in memory; at most `MANY_GROUPS` are counted."""
     is_more: bool = False
-    """There are more groups than were counted."""
+    """Whether there are more groups than were counted."""
     oldest_at: Instant | None = None
-    """When the oldest message of such a group came."""
+    """Arrival of the oldest message of such a group."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -38,19 +38,19 @@ class Decision(msgspec.Struct, frozen=True):
     broker: str
     queue: str
     number: int
-    """Rises with each decision of the queue since the daemon started."""
+    """Number that rises with each decision of the queue since the daemon started."""
     at: Instant
     decision: str
     """started, limit reached, backing off, ended, aborted, notified, enabled, disabled, drained."""
     text: str
     times: int = 1
-    """How often in a row."""
+    """Number of times in a row."""
     last_at: Instant | None = None
-    """When for the last time, if it was more than once."""
+    """Time of the last repetition; None = there was none."""
 
 
 _ONCE: Final = frozenset({"limit reached", "ended"})
-"""What is told once with its count while nothing else happens."""
+"""Decisions that are kept once, with their count, while no other decision follows."""
 
 
 class Decisions:
@@ -63,7 +63,7 @@ class Decisions:
         self._numbers = 0
 
     def add(self, decision: str, text: str, at: Instant) -> None:
-        """Remember one."""
+        """Append a decision, or count it if it repeats the last one."""
         last = self._rows[-1] if self._rows else None
         if last is not None and last.decision == decision and decision in _ONCE:
             self._rows[-1] = msgspec.structs.replace(
@@ -74,12 +74,12 @@ class Decisions:
         self._rows.append(Decision(self._broker, self._queue, self._numbers, at, decision, text))
 
     def rows(self) -> list[Decision]:
-        """Those that are remembered, the earliest first."""
+        """Return the decisions that are kept, the earliest first."""
         return list(self._rows)
 
 
 def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits: Limits) -> str:
-    """Why one more reader is useful; `running`: how many there are without it."""
+    """Return why one more reader is useful; `running`: number of readers without it."""
     groups, readers = _groups(ready), counted(running, "reader")
     reasons = {
         Why.ARRIVAL: f"a message arrived and no reader was known to run, {groups}",
@@ -94,13 +94,13 @@ def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits:
 
 
 def limit_reached(ready: Ready, running: int, limits: Limits) -> str:
-    """Why none is started although one is useful (ACT-17)."""
+    """Return why none is started although one is useful (ACT-17)."""
     readers = counted(running, "reader")
     return f"no further reader: {readers} of max_readers {limits.max_readers}, {_groups(ready)}"
 
 
 def backing_off(failures: int, seconds: float, error: str) -> str:
-    """Why nothing is started for a while (PBT-6)."""
+    """Return why nothing is started for a while (PBT-6)."""
     return f"no start for {seconds:g} s after {counted(failures, 'failure')} in a row: {error}"
 
 

@@ -1,8 +1,8 @@
 """Draining: lets the readers of a queue end, and ends those that do not (PBT-25, REL-28).
 
 Reads:  readers and their tasks.      Calls: the signal of a child, the cancelling of a task.
-Never:  waits longer than it is told to, or keeps a queue from starting readers: its activation is
-        switched off by then.
+Never:  waits beyond the grace period and `LAST_WORDS`, or keeps a queue from starting readers: the
+        caller has switched its activation off.
 """
 
 import asyncio
@@ -15,35 +15,35 @@ from brokerd.activation.monitored import Reader
 from brokerd.clock import Clock
 
 LAST_WORDS: Final = 1.0
-"""Seconds in which a cancelled reader is gone, or is left."""
+"""Seconds within which a cancelled reader has to be gone; else it counts as left."""
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """What became of the readers of a queue that was drained (PBT-25)."""
+    """Outcome for the readers of a queue that was drained (PBT-25)."""
 
     ended: int = 0
-    """Ended by themselves within the grace period."""
+    """Readers that ended by themselves within the grace period."""
     stopped: int = 0
-    """Ended after it, their transactions rolled back."""
+    """Readers ended after it, their transactions rolled back."""
     left: int = 0
-    """Not ended even so: handlers in the daemon that do not let themselves be cancelled."""
+    """Readers that did not even end then: handlers in the daemon that cannot be cancelled."""
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """The outcome in words."""
         left = f", {self.left} do not end" if self.left else ""
         return f"drained: readers ended {self.ended}, stopped {self.stopped}{left}"
 
 
 def tell_to_end(reader: Reader) -> None:
-    """Its receives come back empty from now on; a process gets SIGTERM as well."""
+    """Let the receives of a reader come back empty from now on; send SIGTERM to its process."""
     reader.stopped = True
     if reader.child is not None:
         reader.child.terminate()
 
 
 async def drain(readers: Sequence[Reader], grace: float, clock: Clock) -> Drained:
-    """Tell them to end, wait at most `grace` seconds, then end them."""
+    """Ask readers to end, wait at most `grace` seconds, then end them."""
     for reader in readers:
         tell_to_end(reader)
     ended = await _gone_by(readers, clock.monotonic() + grace, clock)
@@ -56,7 +56,7 @@ async def drain(readers: Sequence[Reader], grace: float, clock: Clock) -> Draine
 
 
 async def _gone_by(readers: Iterable[Reader], deadline: float, clock: Clock) -> int:
-    """Wait for readers; how many are gone by then."""
+    """Wait for readers until the deadline; return the number that are gone."""
     tasks = {one.task for one in readers if one.task is not None}
     timer = asyncio.ensure_future(clock.sleep_until(deadline))
     waiting: set[asyncio.Future[None]] = {*tasks}

@@ -1,10 +1,10 @@
 """Guard: stands between the daemon and one child reader, so that the child outlives neither.
 
 Started as leader of a process group of its own: `guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
-Reads:  its standard input, which whoever started it holds open: its end means that he is gone.
+Reads:  its standard input, which its parent holds open: end of file means that the parent is gone.
 Calls:  nothing of brokerd: it has to start in a few milliseconds.
 Never:  ends before its child does. SIGTERM is for the child, which gets it with the group.
-Its exit status is the child's; 128 and the number of a signal, if the child died of one.
+Exits:  with the status of the child; 128 plus the number of the signal, if the child died of one.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ import sys
 import time
 
 ROUNDS = 20
-"""How often it looks whether something has been started meanwhile."""
+"""Number of searches for processes that were started meanwhile."""
 
 
 def main(memory: int, account: str, last_words: float, command: list[str]) -> int:
-    """Run the command to its end. `account`: whose rights it has, UID:GID; empty = our own.
+    """Run the command to its end.
 
-    `last_words`: seconds between SIGTERM and SIGKILL once the one who started us is gone; 0 for a
-    reader of a daemon, which could reach the next daemon and be one more than that has started."""
+    `account`: UID:GID whose rights the command has; empty = our own. `last_words`: seconds between
+    SIGTERM and SIGKILL once our parent is gone. 0 for a reader of a daemon: it could reach the next
+    daemon, and be one more than that has started."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -53,6 +54,8 @@ def main(memory: int, account: str, last_words: float, command: list[str]) -> in
     return _wait(child, woken, last_words)
 
 
+# The parent's end is noticed by select on standard input, the child's by SIGCHLD, which writes to
+# `woken`: a signal between waitpid and select is thus not lost.
 def _wait(child: int, woken: int, last_words: float) -> int:
     deadline: float | None = None
     while True:
@@ -67,13 +70,13 @@ def _wait(child: int, woken: int, last_words: float) -> int:
         ready, _, _ = select.select(watched, [], [], left)
         if woken in ready:
             os.read(woken, 512)
-        if 0 in ready and not os.read(0, 512):  # whoever started us is gone
+        if 0 in ready and not os.read(0, 512):  # our parent is gone
             deadline = time.monotonic() + last_words  # noqa: TID251  # no Clock without brokerd
             os.killpg(0, signal.SIGTERM if last_words else signal.SIGKILL)
 
 
 def _kill_the_rest() -> None:
-    """End whatever the child has left behind in its group; it may hold the output open."""
+    """Kill the processes that the child has left in its group; they may hold the output open."""
     own = os.getpid()
     for _ in range(ROUNDS):
         left = [pid for pid in _group() if pid != own]
@@ -85,7 +88,7 @@ def _kill_the_rest() -> None:
 
 
 def _group() -> list[int]:
-    """The processes of the own group, as far as the system tells."""
+    """Return the processes of our group, as far as the system shows them."""
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):

@@ -17,19 +17,19 @@ from brokerd.objects.declared import Declared
 
 
 class ReaderSession(Protocol):
-    """A client session as the SDK opens it; leaving it rolls back what is open (ACT-23)."""
+    """A client session as the SDK opens it; leaving it rolls back open transactions (ACT-23)."""
 
     drain_wait: float
     """Seconds that a reader waits for a further message before it ends (PBT-7)."""
 
     @property
     def client_id(self) -> bytes:
-        """By which the daemon knows this client; `receive_issued` names it."""
+        """Id by which the daemon knows this client; `receive_issued` names it."""
         ...
 
     @property
     def open_transactions(self) -> int:
-        """How many transactions it has begun and not ended (ACT-23)."""
+        """Number of transactions that the session has begun and not ended (ACT-23)."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -43,7 +43,7 @@ class ReaderSession(Protocol):
 
 
 Handler = Callable[[object], Awaitable[object]]
-"""Takes its session; what it returns is ignored (ACT-21)."""
+"""Takes its session; its return value is ignored (ACT-21)."""
 
 _FORM = "a handler is written module:function, for instance warehouse.orders:handle"
 _SHAPE = "a handler is: async def handle(session)"
@@ -56,10 +56,10 @@ class HandlerError(Refusal):
 
 
 class ByQueue(Protocol):
-    """What has a handler for each of several queues, as `brokerd.App` does."""
+    """An object that has a handler for each of several queues, such as a `brokerd.App`."""
 
     def handler_for(self, queue: str) -> Handler:
-        """The one of this queue; `BrokerError` if there is none."""
+        """Return the handler of this queue; raise `BrokerError` if there is none."""
         ...
 
 
@@ -67,11 +67,11 @@ def load_handler(path: str, queue: str = "") -> Handler:
     """Import `module:function` and return the async callable that takes one argument.
 
     The module is imported by this process, with the import path of the daemon. An object that has
-    handlers by queue, such as a `brokerd.App`, is asked for the one of `queue`.
+    handlers by queue, such as a `brokerd.App`, has to return the one of `queue`.
 
     Raises:
         HandlerError: the path is malformed, the module does not import, it has no such attribute,
-            or what it has is not an async callable of one argument; the message says which.
+            or the attribute is not an async callable of one argument; the message says which.
     """
     found = find(path)
     if hasattr(found, "handler_for"):
@@ -84,7 +84,7 @@ def load_handler(path: str, queue: str = "") -> Handler:
 
 
 def find(path: str) -> object:
-    """Import `module:attribute`; `HandlerError` says what is missing."""
+    """Import `module:attribute` and return it; raise `HandlerError` if either is missing."""
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
         raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
@@ -92,10 +92,9 @@ def find(path: str) -> object:
 
 
 def handler_problems(declared: Declared) -> list[str]:
-    """What is wrong with the handlers that a declaration names, queue by queue (BI-C5).
+    """Return the problems of the handlers that a declaration names, queue by queue (BI-C5).
 
-    Imports them, so the code of their modules runs.
-    """
+    Imports them, so the code of their modules runs."""
     problems = []
     for queue in [queue for one in declared.brokers for queue in one.queues.values()]:
         if queue.activation is not None and not queue.activation.command:
@@ -149,7 +148,7 @@ def _attribute(found: object, module_name: str, path: str) -> object:
 
 
 def _is_async(found: Callable[..., object]) -> bool:
-    """Async functions, and objects whose call is one."""
+    """Return whether the object is an async function, or an object whose call is one."""
     if inspect.iscoroutinefunction(found):
         return True
     return not inspect.isclass(found) and inspect.iscoroutinefunction(type(found).__call__)

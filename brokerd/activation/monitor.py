@@ -1,6 +1,6 @@
 """Queue monitor, pure: decides when one more reader of a queue is started (ACT-1 to ACT-17).
 
-Reads:  what happened, and the facts of the queue at that moment.
+Reads:  one event, and the facts of the queue at that moment.
 Never:  starts anything, waits, or looks at a clock; `now` is monotonic seconds.
 
 Queue length is no criterion (ACT-2). A reader is wanted if a message arrives where nobody reads
@@ -16,11 +16,11 @@ import msgspec
 
 NO_RECEIVE: Final = "it ended without a receive; fix: let it receive from its queue"
 _SLACK: Final = 0.1
-"""Seconds by which a tick may come early against the one that set a clock."""
+"""Seconds by which a tick may come early, measured from the tick that set a clock."""
 
 
 class MonitorState(StrEnum):
-    """ACT-28."""
+    """State of a queue monitor (ACT-28)."""
 
     INACTIVE = "INACTIVE"
     NOTIFIED = "NOTIFIED"
@@ -30,7 +30,7 @@ class MonitorState(StrEnum):
 
 
 class Why(StrEnum):
-    """Why a reader is started."""
+    """Reason for starting a reader."""
 
     ARRIVAL = "arrival"
     """Condition A (ACT-9)."""
@@ -43,48 +43,48 @@ class Why(StrEnum):
     RETRIED = "retried"
     """A back-off is over (PBT-6)."""
     UNHEARD = "unheard"
-    """A notification brought no receive in time, so there is another (ACT-36)."""
+    """A notification brought no receive in time and is repeated (ACT-36)."""
     FOUND = "found"
-    """A check found messages that no arrival had announced, after a rollback for instance."""
+    """A check found messages that no arrival had announced, for instance after a rollback."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What bounds the starts of one queue. Seconds."""
+    """Limits on the starts of one queue. Times in seconds."""
 
     max_readers: int = 1
     ramp_interval: float = 5.0
-    """The few seconds of condition B (ACT-11, PBT-7)."""
+    """Interval of condition B, "a few seconds" (ACT-11, PBT-7)."""
     initial_readers: int = 1
-    """Started at once when reading begins, if there are as many groups (PBT-7)."""
+    """Readers started together when reading begins, if as many groups are ready (PBT-7)."""
     receive_within: float = 30.0
-    """A started reader that has not received by then has failed (PBT-6)."""
+    """Time within which a started reader must receive, or it has failed (PBT-6)."""
     errors: int = 5
-    """Readers in a row that receive and then raise, after which it backs off (ACT-32)."""
+    """Readers in a row that receive and then raise, after which starts back off (ACT-32)."""
     backoff_first: float = 5.0
     backoff_most: float = 300.0
     external: bool = False
-    """Readers are started by somebody else, who is notified (ACT-34): how many of them there are
-    is not known here, and `max_readers` does not bound them (ACT-36)."""
+    """Whether external activators start the readers, after a notification (ACT-34). Their number is
+    not known here, and `max_readers` does not bound it (ACT-36)."""
     renotify: float = 10.0
-    """A notification that brings no receive by then is followed by another (ACT-37)."""
+    """Time after which a notification that brought no receive is repeated (ACT-37)."""
 
     def backoff(self, failures: int) -> float:
-        """Wait after so many failures in a row: 5, 10, 20 s and so on, at most 5 min."""
+        """Return the wait after failures in a row: 5, 10, 20 s and so on, at most 5 min."""
         return float(min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 32)))
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
-    """What the monitor has to know of its queue at the moment of a step."""
+    """Facts of a queue at the moment of a step."""
 
     ready: bool
-    """Unread messages exist: committed, not parked, received by no open transaction. Those of
-    locked groups count too (ACT-16)."""
+    """Whether unread messages exist: committed, not parked, received by no open transaction.
+    Messages of locked groups count too (ACT-16)."""
     youngest_ready_at: float | None = None
-    """Monotonic time at which the youngest of them was committed; None if before this start."""
+    """Monotonic time of the commit of the youngest ready message; None = before this start."""
     waiting: int = 0
-    """Sessions, whoever started them, that wait in an unselective receive (ACT-12, ACT-13)."""
+    """Sessions of any origin that wait in an unselective receive (ACT-12, ACT-13)."""
     ready_groups: int = 1
-    """Groups with such messages, or any lower bound of that; for `initial_readers` only."""
+    """Groups with ready messages, or any lower bound of them; for `initial_readers` only."""
 
 
 class Enabled(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Enabled(msgspec.Struct, frozen=True):
 
 
 class Disabled(msgspec.Struct, frozen=True):
-    """One of them is off (ACT-Q9)."""
+    """Queue, activation or delivery is off: the monitor ends (ACT-Q9)."""
 
 
 class Altered(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class Arrived(msgspec.Struct, frozen=True):
     """Messages were committed to the queue (ACT-8)."""
 
     was_empty: bool
-    """It had no unread message just before."""
+    """Whether the queue had no unread message just before."""
 
 
 class ReceiveIssued(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class ReceiveIssued(msgspec.Struct, frozen=True):
 
 
 class ReceiveEmpty(msgspec.Struct, frozen=True):
-    """A receive or get_group came back with nothing."""
+    """A receive or get_group returned nothing."""
 
     selective: bool = False
 
@@ -121,12 +121,12 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 class ReaderExited(msgspec.Struct, frozen=True):
-    """A reader of this queue is gone; it no longer counts in `running`."""
+    """A reader of this queue has ended; it no longer counts in `running`."""
 
     received: bool
-    """It issued at least one receive (ACT-31)."""
+    """Whether the reader issued at least one receive (ACT-31)."""
     generation: int
-    """Of the monitor that started it."""
+    """Generation of the monitor that started the reader."""
     error: str = ""
 
 
@@ -162,21 +162,21 @@ class Monitor(msgspec.Struct, frozen=True):
     """Rises with each monitor of the same queue (ACT-33)."""
     state: MonitorState = MonitorState.INACTIVE
     clock_from: float = 0.0
-    """Where the clock of condition B stands at zero (ACT-14)."""
+    """Time at which the clock of condition B was at zero (ACT-14)."""
     last_empty_at: float | None = None
     last_activated_at: float | None = None
     failures: int = 0
-    """Failed starts and failed readers since anybody last received (PBT-6)."""
+    """Failed starts and failed readers since any session last received (PBT-6)."""
     errors: int = 0
     """Readers in a row that had received and then raised."""
     backoff_until: float = 0.0
     last_failure: str = ""
     limit_reached: int = 0
-    """How often a start was wanted and `max_readers` were running (ACT-17)."""
+    """Number of times that a start was wanted while `max_readers` were running (ACT-17)."""
 
 
 class StartReader(msgspec.Struct, frozen=True):
-    """Order: start one reader of this queue now, or notify whoever does (ACT-34)."""
+    """Order to start one reader now, or to notify the external activators (ACT-34)."""
 
     why: Why
 
@@ -187,11 +187,10 @@ Step = tuple[Monitor | None, tuple[StartReader, ...]]
 def step(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
-    """Apply one event; return the new monitor, None once it is gone, and the starts ordered.
+    """Apply one event; return the new monitor (None = it is gone) and the starts it orders.
 
-    `running`: readers of this queue started by activation and not gone yet, those of its earlier
-    monitors included (ACT-33). The caller counts an ordered reader as running from now on.
-    """
+    `running`: readers of this queue started by activation that have not ended, including those of
+    its earlier monitors (ACT-33). The caller counts an ordered reader as running from now on."""
     if isinstance(event, Disabled) or monitor.state is MonitorState.DROPPED:
         dropped = msgspec.structs.replace(monitor, state=MonitorState.DROPPED)
         return (dropped if running else None), ()
@@ -210,10 +209,10 @@ def step(
 
 
 def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> bool:
-    """Whether the caller may leave this step out, facts unseen: the next check will do as well.
+    """Return whether the caller may skip this step, without reading the facts.
 
-    True of a receive among other receives, before the clock of condition B has run down.
-    """
+    True for a receive among other receives, before the clock of condition B has run down: the next
+    check will do as well."""
     return (
         isinstance(event, ReceiveIssued)
         and monitor.state is MonitorState.RECEIVES_OCCURRING
@@ -224,7 +223,7 @@ def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limit
 def necessity(
     monitor: Monitor, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> str:
-    """For people: A, B or none with the clause that fails (VIEW-6)."""
+    """Return the condition that holds, for people: A, B, or none and why not (VIEW-6)."""
     if facts.ready and running == 0 and monitor.state is MonitorState.INACTIVE:
         return "A"
     last = "nobody received since the last notification"
@@ -242,7 +241,7 @@ def necessity(
 
 
 def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> Monitor:
-    """Note what the event says by itself, whatever the queue holds."""
+    """Record what the event means by itself, whatever the queue holds."""
     replace = msgspec.structs.replace
     match event:
         case ReceiveIssued():
@@ -262,7 +261,7 @@ def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> M
 
 
 def _received(monitor: Monitor, now: float) -> Monitor:
-    """ACT-Q4, and the re-arming of PBT-6."""
+    """Begin RECEIVES_OCCURRING (ACT-Q4), and re-arm after failures (PBT-6)."""
     if monitor.state in (MonitorState.NOTIFIED, MonitorState.FAILED_BACKOFF):
         return msgspec.structs.replace(
             monitor, state=MonitorState.RECEIVES_OCCURRING, clock_from=now, failures=0
@@ -271,7 +270,9 @@ def _received(monitor: Monitor, now: float) -> Monitor:
 
 
 def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -> Monitor:
-    """A message that makes every reader raise must not keep the instance busy (ACT-32)."""
+    """Count a reader that failed.
+
+    A message that makes every reader raise must not keep the instance busy (ACT-32)."""
     error = event.error
     if not event.received:
         return _failed(monitor, error or NO_RECEIVE, now, limits)
@@ -279,14 +280,14 @@ def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -
     counted = msgspec.structs.replace(monitor, errors=errors)
     if errors < limits.errors:
         return counted
-    # Its receive has set `failures` to zero, hence the step follows from the errors.
+    # The reader's receive has reset `failures`: the length of the back-off follows from `errors`.
     return _failed(
         msgspec.structs.replace(counted, failures=errors - limits.errors), error, now, limits
     )
 
 
 def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor:
-    """Back off; what fails while a back-off runs belongs to the same step (PBT-6)."""
+    """Back off. A failure while a back-off runs belongs to the same step (PBT-6)."""
     if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
         return monitor
     failures = monitor.failures + 1
@@ -300,7 +301,9 @@ def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor
 
 
 def _without_messages(monitor: Monitor, now: float) -> Monitor:
-    """ACT-Q8; a back-off goes on, or else every arrival would start a reader that fails."""
+    """Become INACTIVE (ACT-Q8), unless a back-off runs.
+
+    The back-off must last, or every arrival would start a reader that fails."""
     if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
         return monitor
     return msgspec.structs.replace(monitor, state=MonitorState.INACTIVE)
@@ -312,7 +315,7 @@ def _inactive(
     if running == 0 or isinstance(event, Enabled):
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     clock_from = now
-    if monitor.last_empty_at is not None:  # a start since then has set the clock anew (ACT-14)
+    if monitor.last_empty_at is not None:  # a later start has restarted the clock (ACT-14)
         clock_from = max(monitor.last_empty_at, monitor.last_activated_at or 0.0)
     return _occurring(monitor, clock_from), ()  # ACT-Q10
 
@@ -320,7 +323,7 @@ def _inactive(
 def _notified(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
-    """Nothing is started until somebody receives (ACT-29, ACT-Q5)."""
+    """Order nothing until some session receives, or a time-out passes (ACT-29, ACT-36, ACT-Q5)."""
     if isinstance(event, Altered) and running == 0:
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     since = now if monitor.last_activated_at is None else monitor.last_activated_at
@@ -336,11 +339,12 @@ def _notified(
 def _receives_occurring(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
+    # The order matters: with no reader running, a start must not wait for condition B (ACT-48).
     if running == 0 and _starts_anew(monitor, event, facts):
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     if facts.waiting or not _run_down(monitor, now, limits):
         return monitor, ()
-    if limits.external:  # not again before somebody receives, or the time-out (ACT-36)
+    if limits.external:  # repeated only after a receive or the time-out (ACT-36)
         return _notify(monitor, Why.BACKLOG, 1, now)
     restarted = msgspec.structs.replace(monitor, clock_from=now)
     if running >= limits.max_readers:
@@ -350,7 +354,7 @@ def _receives_occurring(
 
 
 def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
-    """Whether, no reader running, one is started without waiting for condition B."""
+    """Return whether a reader is started without waiting for condition B, given that none runs."""
     match event:
         case Arrived(was_empty=was_empty):
             return was_empty  # condition A, before a check saw the queue empty
@@ -363,7 +367,7 @@ def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
 
 
 def _looked_since(monitor: Monitor, facts: QueueFacts) -> bool:
-    """Whether a receive came back empty after the youngest ready message was committed."""
+    """Return whether a receive found nothing after the youngest ready message was committed."""
     if monitor.last_empty_at is None:
         return False
     youngest = facts.youngest_ready_at
@@ -384,7 +388,7 @@ def _failed_backoff(
 def _begin(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
-    """Reading begins: ACT-Q2, ACT-Q3, ACT-Q7."""
+    """Begin reading: order the first readers (ACT-Q2, ACT-Q3, ACT-Q7)."""
     if limits.external:
         return _notify(monitor, _why(event), 1, now)
     room = limits.max_readers - running

@@ -1,4 +1,4 @@
-"""Monitored: what is known of one activated queue, and of each of its readers.
+"""Monitored: the state of one activated queue, and of each of its readers.
 
 Reads:  nothing.      Never:  decides anything: values that `readers` keeps and `running` fills.
 """
@@ -20,31 +20,31 @@ class Reader(msgspec.Struct, eq=False):
     number: int
     queue: "Monitored"
     handler: str
-    """What it runs, in one text."""
+    """Handler or command that runs, as one text."""
     generation: int
     started_at: Instant
     started: float
     known_as: bytes = b""
-    """By which its session is known: its client id, or what a child was given as a token. The
+    """The id of its session for activation: its client id, or the token that a child was given. The
     token is a secret of the child: it is shown nowhere."""
     session_id: bytes = b""
-    """The client id of its session; empty until it is known."""
+    """Client id of its session; empty until it is known."""
     receives: int = 0
-    """From its own queue; of others its monitor knows nothing (ACT-31)."""
+    """Receives from its own queue; its monitor does not count others (ACT-31)."""
     last_receive_at: Instant | None = None
     invoked: bool = False
     stopped: bool = False
-    """Whether it was told to end."""
+    """Whether it was asked to end."""
     child: Running | None = None
-    """Its process, if it has one of its own."""
+    """Process of the reader, if it has one of its own."""
     task: asyncio.Task[None] | None = None
     last_sign: float = 0.0
-    """When it last began a receive, or was started (monotonic)."""
+    """Monotonic time at which it last began a receive, or was started."""
     error: str = ""
     cut: bool = False
     """Whether its process, or its connection, was gone in the middle of a transaction."""
     raised: BaseException | None = None
-    """What a handler in the daemon raised, for its traceback in the log."""
+    """Exception of a handler in the daemon, for its traceback in the log."""
 
 
 class Monitored(msgspec.Struct, eq=False):
@@ -58,11 +58,11 @@ class Monitored(msgspec.Struct, eq=False):
     monitor: Monitor | None = None
     generation: int = 0
     told: tuple[Queue, bool, float | None] | None = None
-    """How it was made known last: definition, delivery, time-out of its subscriptions."""
+    """The last values given to `altered`: definition, delivery, time-out of its subscriptions."""
     absent_reason: str = ""
     readers: set[Reader] = msgspec.field(default_factory=set)
 
     @property
     def running(self) -> int:
-        """Its readers that run, as far as they are known here (ACT-36)."""
+        """Number of its running readers; 0 if external activators start them (ACT-36)."""
         return 0 if self.limits.external else len(self.readers)

@@ -1,9 +1,9 @@
 """Processes: readers that are child processes, each with a process group of its own (SX-8).
 
-Reads:  what the child prints, as much as is wanted.      Calls: the operating system.
-Never:  waits for a child that was killed, keeps more than the last lines of what it prints, or
-        leaves anything of its group behind.
-Fails:  a child that cannot be started is told in words, as one that ended with an error.
+Reads:  the output of the child, up to a limit.      Calls: the operating system.
+Never:  waits for a child that was killed, keeps more than the last lines of its output, or leaves
+        a process of its group behind.
+Fails:  a child that cannot be started is reported in words, as one that ended with an error.
 """
 
 import asyncio
@@ -28,44 +28,44 @@ NO_PROGRAM: Final = 127
 UNUSABLE: Final = 78
 """Exit status of a handler's process: the handler cannot be imported, or is none."""
 FAILED: Final = 70
-"""The same: it raised, or left a transaction open."""
+"""Exit status of a handler's process: the handler raised, or left a transaction open."""
 OUTPUT_LINES: Final = 200
 OUTPUT_BYTES: Final = 64 * 1024
-"""So much of what one reader prints goes to the log; the rest is counted."""
+"""Limits on the output of one reader that goes to the log; the rest is counted."""
 _SAID_NOTHING: Final = "it printed nothing: run it by hand to see why"
 _SAID_WHY: Final = "see the rest of what it printed in the event log (task_output)"
 _LINE: Final = 2000
 _TAIL: Final = 3
-"""Lines that say why it ended."""
+"""Number of last lines that say why a child ended."""
 _CHUNK: Final = 64 * 1024
 _OWN: Final = (OWNER, "definer")
 _CLOSING: Final = 1.0
-"""Seconds that its output may stay open once it is gone."""
+"""Seconds for which the output may stay open once the process is gone."""
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
-"""What a child inherits of the environment (SX-8)."""
+"""Variables that a child inherits from the environment (SX-8)."""
 
 
 class Child(msgspec.Struct, frozen=True):
-    """What is to be run."""
+    """The command of a child, with its environment and limits."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     run_as: str = OWNER
-    """An account of the operating system; the owner's is the daemon's own."""
+    """Account of the operating system; the owner's is the daemon's own."""
     memory: int = 0
-    """Bytes of data it may have; 0 = no limit."""
+    """Bytes of data the child may have; 0 = no limit."""
     last_words: float = 0.0
-    """Seconds it has to end after SIGTERM once we are gone; 0 = it is killed at once."""
+    """Seconds the child has to end after SIGTERM once we are gone; 0 = it is killed at once."""
     directory: str | None = None
-    """Where it is started; None = where we are."""
+    """Working directory of the child; None = ours."""
     descriptors: tuple[int, ...] = ()
-    """Open files that it, its guard and what it starts hold as well."""
+    """Open files that the child, its guard and its own children hold as well."""
     says_why: bool = False
-    """The last line it prints is why it ended, and says what to do."""
+    """Whether the last line that the child prints says why it ended, and what to do."""
 
 
 class Running:
-    """One child: started by `start`, awaited by `ended`, told to stop by `terminate`."""
+    """One child: started by `start`, awaited by `ended`, asked to end by `terminate`."""
 
     def __init__(
         self, process: Process, on_line: Callable[[str], None], *, says_why: bool = False
@@ -81,9 +81,11 @@ class Running:
         self._reading = asyncio.ensure_future(self._read())
 
     async def ended(self) -> str:
-        """Wait for its end; what was wrong with it, else empty. Cancelled: it is killed."""
+        """Wait for the child's end; return what was wrong with it, or "". Cancelling kills it."""
         try:
             status = await self._process.wait()
+        # Also after a normal end: it kills what the child has left in its group, which could hold
+        # the output open; that is waited for no longer than `_CLOSING`.
         finally:
             self.kill()
             if self._process.returncode is None:
@@ -95,11 +97,11 @@ class Running:
         return self._told(status)
 
     def terminate(self) -> None:
-        """Ask it to end: SIGTERM to its group."""
+        """Ask the child to end: SIGTERM to its group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, and whatever it has started."""
+        """Kill the child and all processes of its group."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -130,7 +132,7 @@ class Running:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self._line(line)
-            if len(rest) > _CHUNK:  # it never ends a line
+            if len(rest) > _CHUNK:  # a line without end is cut
                 self._line(rest)
                 rest = b""
         if rest:
@@ -149,7 +151,7 @@ class Running:
 
 
 async def start(child: Child, on_line: Callable[[str], None]) -> Running:
-    """Start a child under its guard. `OSError`, `LookupError`: it cannot be, and why."""
+    """Start a child under its guard. Raises `OSError` or `LookupError` if it cannot be started."""
     account = _account(child.run_as)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -172,7 +174,7 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
 
 
 def _account(name: str) -> pwd.struct_passwd | None:
-    """The account of that name; None = the daemon's own."""
+    """Return the account of that name; None = the daemon's own."""
     if name in _OWN:
         return None
     try:
@@ -184,14 +186,14 @@ def _account(name: str) -> pwd.struct_passwd | None:
 
 
 def words_of(activation: Activation, queue: str) -> list[str]:
-    """What is run for a queue: its command, or Python with its handler."""
+    """Return the command of a queue's readers: its own, or Python with its handler."""
     if activation.command:
         return list(activation.command)
     return [sys.executable, "-m", "brokerd.activation.child", activation.handler, queue]
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """What a child sees: little of the daemon's own, and what is given."""
+    """Return the environment of a child: little of the daemon's own, and the given variables."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return {**kept, "PYTHONUNBUFFERED": "1", **given}
 

@@ -1,10 +1,10 @@
 """Readers: the queue monitors of an instance, and the readers or notifications they order.
 
 Reads:  facts of a queue, through callables given at construction.
-Calls:  monitor.step, running.Runner, `notify` where readers are started by somebody else (ACT-34).
+Calls:  monitor.step, running.Runner, `notify` where external activators start readers (ACT-34).
 Never:  decides when to start (monitor does), reads a queue, or runs a handler (running does).
-Wakes:  by the methods below, called on the loop by whoever commits, receives or alters; a lost
-        call costs latency only, since `tick` looks at every queue.
+Wakes:  by the methods below, called on the loop after a commit, a receive or a change of objects; a
+        lost call costs latency only, since `tick` checks every queue.
 Fails:  a handler fails alone; starts that fail are spaced out by the monitor (PBT-6).
 """
 
@@ -65,9 +65,10 @@ _NO_FACTS: Final = QueueFacts(ready=False)
 FactsOf = Callable[[str, str], QueueFacts]
 """(broker, queue) gives the facts of now; called on the loop, must not wait."""
 ReadyOf = Callable[[str, str], Ready]
-"""The same in full, for people; it may look at many groups, so it is asked for a decision only."""
+"""(broker, queue) gives the ready messages for people; it may count many groups, so that it is
+called for a decision only."""
 Notify = Callable[[str, str, Ready], None]
-"""(broker, queue, what is ready there): tell whoever starts its readers (ACT-34)."""
+"""(broker, queue, what is ready): notify the external activators of the queue (ACT-34)."""
 
 
 class Readers:
@@ -89,7 +90,10 @@ class Readers:
         ready: ReadyOf = lambda _broker, _queue: Ready(),
         notify: Notify = lambda _broker, _queue, _ready: None,
     ) -> None:
-        """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
+        """Create the readers of an instance.
+
+        `address`: address of the daemon for child processes; `tokens`: draws the token by which the
+        daemon recognises a child."""
         self._facts = facts
         self._ready = ready
         self._notify = notify
@@ -114,7 +118,7 @@ class Readers:
         )
 
     async def run(self) -> None:
-        """Run readers until `stop`; what `altered` told before takes effect now."""
+        """Run readers until `stop`; queues made known by `altered` before begin now."""
         self._context = contextvars.copy_context()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -133,7 +137,7 @@ class Readers:
         self._grace = grace
         self._stopping.set()
 
-    # What happened, told by others on the loop.
+    # Events, reported on the loop by other packages.
 
     def altered(
         self,
@@ -143,14 +147,13 @@ class Readers:
         delivery: bool = True,
         subscribed: Mapping[str, float] | None = None,
     ) -> None:
-        """How queues of a broker, and its delivery, are now; what differs was altered (ACT-6e).
+        """Apply the definitions of queues of a broker, and whether its delivery is on (ACT-6e).
 
-        What did not change is left as it is, its back-off included: that one queue was switched off
-        is no reason to start the failing readers of another. Also the way they are made known at
-        the start. Handlers that run are left alone (OBJ-46).
-        `subscribed`: queues with a subscription to QUEUE_ACTIVATION, and after how many seconds
-        a notification that nobody heeds is followed by another (ACT-37).
-        """
+        A queue that did not change keeps its state, its back-off included: switching one queue off
+        is no reason to start the failing readers of another. The start of the instance makes queues
+        known by this method, too. Running handlers are left alone (OBJ-46). `subscribed`: queues
+        with a subscription to QUEUE_ACTIVATION, each with the seconds after which a notification
+        without effect is repeated (ACT-37)."""
         for definition in queues:
             renotify = (subscribed or {}).get(definition.name)
             queue = self._known(broker, definition.name)
@@ -167,7 +170,7 @@ class Readers:
             self._realter(queue)
 
     def altered_alike(self, broker: str, queue: str) -> None:
-        """An option of the queue was set to the value it had: that re-arms it too (ACT-7)."""
+        """Re-arm a queue whose option was set to the value it had already (ACT-7)."""
         known = self._queues.get((broker, queue))
         if known is not None:
             self._realter(known)
@@ -194,13 +197,13 @@ class Readers:
         )
 
     def remaining(self, broker: str, queues: Container[str]) -> None:
-        """The broker has these queues and no others any more."""
+        """Remove the queues of a broker that are not among these."""
         for home, name in list(self._queues):
             if home == broker and name not in queues:
                 self.removed(broker, name)
 
     def removed(self, broker: str, queue: str) -> None:
-        """The queue was dropped; its readers run on and find it gone (ACT-Q9)."""
+        """Remove a dropped queue. Its readers run on and find it gone (ACT-Q9)."""
         known = self._queues.get((broker, queue))
         if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
@@ -210,18 +213,20 @@ class Readers:
             self._forget(known)
 
     def arrived(self, broker: str, queue: str, *, was_empty: bool) -> None:
-        """Messages were committed to the queue (ACT-6a, ACT-8).
+        """Report that messages were committed to the queue (ACT-6a, ACT-8).
 
-        `was_empty`: it had no unread message just before this commit.
-        """
+        `was_empty`: the queue had no unread message just before this commit."""
         self._tell(broker, queue, Arrived(was_empty))
 
     def receive_issued(
         self, broker: str, queue: str, *, known_as: bytes, session_id: bytes | None = None
     ) -> bool:
-        """A session begins a receive or get_group, selective or not (ACT-6b, ACT-30).
+        """Report that a session begins a receive or get_group, selective or not (ACT-6b, ACT-30).
 
-        False: it belongs to a reader that was told to end, and is to get nothing (PBT-25)."""
+        Return False if the session's reader was asked to end, so that it must get nothing
+        (PBT-25)."""
+        # Only receives from its own queue count for a reader: its monitor never sees the others
+        # (ACT-31). Any receive is a sign of life, though (ACT-51).
         reader = self._runner.of(known_as)
         if reader is not None:
             if (broker, queue) == (reader.queue.broker, reader.queue.name):
@@ -234,15 +239,15 @@ class Readers:
         return reader is None or not reader.stopped
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
-        """A receive or get_group came back with nothing; selective ones do not count (ACT-12)."""
+        """Report that a receive or get_group found nothing; selective ones do not count (ACT-12)."""
         self._tell(broker, queue, ReceiveEmpty(selective))
 
     def rolled_back(self, broker: str, queue: str) -> None:
-        """A transaction that received from the queue was rolled back (ACT-6c)."""
+        """Report that a transaction that received from the queue was rolled back (ACT-6c)."""
         self._tell(broker, queue, RolledBack())
 
     def tick(self) -> int:
-        """Check every queue (PER-3); how many readers that started."""
+        """Check every queue (PER-3); return the number of readers started."""
         before = self.counts.started
         self._rates.sample(self.counts, self._clock.monotonic())
         for queue in self._queues.values():
@@ -267,15 +272,15 @@ class Readers:
                 reader.task.cancel()
 
     def judge(self, known_as: bytes, how: Undone) -> Undone | None:
-        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16)."""
+        """Return what a rollback of a client, or reader, means for poison (PBT-10, PSN-16)."""
         return self._runner.judge(known_as, how)
 
     async def drain(self, broker: str, queue: str, grace: float) -> Drained:
         """Let the readers of a queue end, at most `grace` seconds; then end them (PBT-25).
 
-        The caller has switched the activation of the queue off, so that none is started, and
-        ends the receives that wait. What a reader that is ended had received comes back, and
-        does not count for poison."""
+        The caller has switched the activation of the queue off, so that no reader is started, and
+        ends the receives that wait. The messages of a reader that is ended come back, without
+        counting for poison."""
         known = self._queues.get((broker, queue))
         readers = [] if known is None else list(known.readers)
         done = await drain(readers, grace, self._clock)
@@ -283,15 +288,15 @@ class Readers:
             self._decide(known, "drained", done.text)
         return done
 
-    # What can be seen.
+    # Rows of views.
 
     def running(self, broker: str, queue: str) -> int:
-        """Readers of this queue started by activation that run now."""
+        """Return the number of running readers of this queue that activation started."""
         known = self._queues.get((broker, queue))
         return 0 if known is None else len(known.readers)
 
     def trouble(self, broker: str, queue: str) -> str:
-        """What the last reader failed with, while starts of this queue are spaced out; else ""."""
+        """Return the last reader's error while starts of this queue are spaced out, else ""."""
         known = self._queues.get((broker, queue))
         monitor = known.monitor if known is not None else None
         if monitor is None or not (monitor.failures or monitor.errors >= self._limits.errors):
@@ -299,8 +304,8 @@ class Readers:
         return f"its readers fail: {monitor.last_failure}"
 
     def monitors(self) -> list[MonitorRow]:
-        """The rows of `queue_monitors` (VIEW-6): of queues that have a monitor, or had one whose
-        readers still run (ACT-28)."""
+        """Return the rows of `queue_monitors` (VIEW-6): queues that have a monitor, or had one
+        whose readers still run (ACT-28)."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             monitor_row(
@@ -320,12 +325,12 @@ class Readers:
         ]
 
     def why_unmonitored(self, broker: str, queue: str) -> str:
-        """Why a queue has no monitor; empty if it has one (ACT-5)."""
+        """Return why a queue has no monitor; empty if it has one (ACT-5)."""
         known = self._queues.get((broker, queue))
         return "" if known is None else known.absent_reason
 
     def tasks(self) -> list[TaskRow]:
-        """The rows of `activated_tasks` (ACT-18, VIEW-7)."""
+        """Return the rows of `activated_tasks` (ACT-18, VIEW-7)."""
         return [
             TaskRow(
                 reader=reader.number,
@@ -344,15 +349,15 @@ class Readers:
         ]
 
     def decisions(self) -> list[Decision]:
-        """The rows of `activation_decisions` (VIEW-15)."""
+        """Return the rows of `activation_decisions` (VIEW-15)."""
         return [one for queue in self._queues.values() for one in queue.decisions.rows()]
 
     def counters(self) -> dict[str, object]:
-        """The row of `activation_counters` (VIEW-12)."""
+        """Return the row of `activation_counters` (VIEW-12)."""
         running = sum(len(queue.readers) for queue in self._queues.values())
         return self._rates.row(self.counts, running)
 
-    # How it works.
+    # From an event to a start.
 
     def _realter(self, queue: Monitored) -> None:
         """Begin, alter or end the monitor of a queue, as its definition now says."""
@@ -376,7 +381,7 @@ class Readers:
             self._feed(known, event)
 
     def _feed(self, queue: Monitored, event: Event) -> None:
-        """Load, step, save, act."""
+        """Load the facts, step the monitor, save it, and carry out its orders."""
         monitor = queue.monitor
         if monitor is None or (self._group is None and not isinstance(event, Disabled)):
             return
@@ -404,7 +409,7 @@ class Readers:
                 self._start(queue, order.why, facts, ready)
 
     def _report(self, queue: Monitored, before: Monitor, after: Monitor) -> None:
-        """One log record per step of a back-off (PBT-6), and the count of ACT-17."""
+        """Log one record per step of a back-off (PBT-6), and count what ACT-17 counts."""
         if after.limit_reached > before.limit_reached:
             self.counts.limit_reached += after.limit_reached - before.limit_reached
             ready = self._ready(queue.broker, queue.name)
@@ -429,7 +434,7 @@ class Readers:
         )
 
     def _tell_outside(self, queue: Monitored, why: Why, facts: QueueFacts, ready: Ready) -> None:
-        """Whoever subscribed starts one more reader, if it wants to (ACT-34, ACT-36)."""
+        """Notify the subscribers that another reader is wanted (ACT-34, ACT-36)."""
         if self._group is None or self._stopping.is_set():
             return
         self.counts.notified += 1
@@ -474,7 +479,7 @@ class Readers:
             ready_groups=ready.groups,
             decision=text,
         )
-        # The instance's context: a handler inherits nothing from whoever caused its start (ACT-21).
+        # The instance's context: a handler inherits nothing from the cause of its start (ACT-21).
         task = self._group.create_task(
             self._runner.run(reader),
             name=f"reader {reader.number} of {queue.broker}/{queue.name}",
@@ -485,7 +490,7 @@ class Readers:
         task.add_done_callback(lambda done: self._gone(reader, done))
 
     def _gone(self, reader: Reader, task: asyncio.Task[None]) -> None:
-        """Count a reader out, however it went, and let the monitor know (ACT-6d)."""
+        """Uncount a reader that has ended in any way, and notify its monitor (ACT-6d)."""
         self._tasks.discard(task)
         self._runner.forget(reader)
         reader.queue.readers.discard(reader)
@@ -493,6 +498,7 @@ class Readers:
             reader.error = reader.error or (_ENDED if reader.stopped else _CANCELLED)
         if reader.invoked:
             self._log_end(reader)
+        # After the reader has left `readers`: the monitor decides by those that still run (ACT-48).
         self._feed(reader.queue, _exit_of(reader))
         if self._group is not None:
             self._runner.spares.look(reader.queue)
@@ -507,11 +513,13 @@ class Readers:
         queue.decisions.add(decision, text, self._clock.utc())
 
     def _output(self, reader: Reader, **printed: object) -> None:
-        """What a child printed (ACT-52)."""
+        """Log what a child printed (ACT-52)."""
         self._event(reader, "task_output", **printed)
 
     def _log_end(self, reader: Reader) -> None:
-        """Tell its end; that it failed is told by the step of the back-off, if it makes one."""
+        """Log the end of a reader.
+
+        A failure that makes a step of the back-off is logged with that step alone."""
         told = f"reader {reader.number} ended after {reader.receives} receives"
         if reader.error:
             self._decide(reader.queue, "aborted", f"{told}: {reader.error}")
@@ -530,7 +538,7 @@ class Readers:
             self._event(reader, "ended", seconds=seconds, receives=reader.receives)
 
     def _backs_off_for(self, reader: Reader) -> bool:
-        """Whether its end is a failed start for its monitor (PBT-6): one event is enough."""
+        """Return whether the end is a failed start, which the monitor logs alone (PBT-6)."""
         monitor = reader.queue.monitor
         return (
             not reader.receives

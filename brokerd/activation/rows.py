@@ -1,4 +1,4 @@
-"""What can be seen of activation: rows of its views, its totals (VIEW-6, VIEW-7, MON-15).
+"""Rows of the views of activation, and its totals (VIEW-6, VIEW-7, MON-15).
 
 Reads:  monitors and facts, as arguments.
 Never:  changes anything.
@@ -13,11 +13,11 @@ from brokerd.clock import SECOND, Instant
 from brokerd.model import Queue
 
 REMOVED: Final = "the queue was dropped"
-"""Absent reason of a queue that is gone while readers of it still run."""
+"""Absent reason of a queue that was dropped while readers of it still run."""
 
 
 class Counts(msgspec.Struct):
-    """Totals since the start, of all queues (MON-15)."""
+    """Totals of all queues since the start (MON-15)."""
 
     started: int = 0
     invoked: int = 0
@@ -38,7 +38,7 @@ _SHOWN: Final = {
 
 
 class Rates:
-    """Totals, and how much a second they rose between the last two ticks (VIEW-12)."""
+    """Totals, and their rise per second between the last two ticks (VIEW-12)."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -46,7 +46,7 @@ class Rates:
         self._per_second = dict.fromkeys(_SHOWN, 0.0)
 
     def sample(self, counts: Counts, now: float) -> None:
-        """Take the totals of a tick; `now` is monotonic."""
+        """Record the totals of a tick; `now` is monotonic."""
         totals = {name: int(getattr(counts, field)) for name, field in _SHOWN.items()}
         if self._at is not None and now > self._at:
             seconds = now - self._at
@@ -55,7 +55,7 @@ class Rates:
         self._at, self._totals = now, totals
 
     def row(self, counts: Counts, running: int) -> dict[str, object]:
-        """The row of `activation_counters`."""
+        """Return the row of `activation_counters`."""
         row: dict[str, object] = {"tasks_running": running}
         for name, field in _SHOWN.items():
             row[f"{name}_total"] = int(getattr(counts, field))
@@ -78,7 +78,7 @@ class MonitorRow(msgspec.Struct, frozen=True):
     consecutive_failures: int
     last_failure: str
     absent_reason: str
-    """Why it was shut down, of one whose readers still run (`DROPPED`); else empty."""
+    """Reason for the shutdown of a monitor whose readers still run (`DROPPED`); else empty."""
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -98,9 +98,9 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 
 def absent_reason(queue: Queue, *, delivery: bool, subscribed: bool = False) -> str:
-    """Why a queue has no monitor; empty if it has one (ACT-3, ACT-5).
+    """Return why a queue has no monitor; empty if it has one (ACT-3, ACT-5).
 
-    `subscribed`: somebody is notified of QUEUE_ACTIVATION on it."""
+    `subscribed`: a notification of QUEUE_ACTIVATION exists for the queue."""
     if queue.activation is None and not subscribed:
         return "the queue has no activation"
     if not subscribed and not queue.is_activated:
@@ -122,7 +122,7 @@ def monitor_row(
     now: float,
     utc: Instant,
 ) -> MonitorRow:
-    """One queue as a row; `now` (monotonic) and `utc` are the same moment."""
+    """Return one queue as a row; `now` (monotonic) and `utc` are the same moment."""
 
     def at(moment: float | None) -> Instant | None:
         return None if moment is None else Instant(utc - round((now - moment) * SECOND))

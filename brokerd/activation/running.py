@@ -1,10 +1,10 @@
 """Running: one reader from its start to its end, in the daemon or in a process of its own (ACT-20).
 
-Reads:  what the reader is to run.
+Reads:  the activation of the reader's queue.
 Calls:  handlers.load_handler, `connect` for its session, processes.start.
 Never:  decides when a reader starts or what its end means for the queue, or opens a transaction
         (ACT-22).
-Fails:  with the reader alone: what went wrong is in its `error`.
+Fails:  with the reader alone: its `error` says why.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.model import Host
 
 Connect = Callable[[str], Awaitable[ReaderSession]]
-"""Opens a session in the broker of that name; it is closed by leaving it."""
+"""Opens a session in the broker of that name; leaving the session closes it."""
 Output = Callable[..., None]
-"""(reader, line=...) or (reader, dropped_bytes=...): what a child printed."""
+"""(reader, line=...) or (reader, dropped_bytes=...): output of a child."""
 _LATE: Final = 100
 _GONE: Final = (
     "its process, or its connection, was gone in the middle of a transaction; fix: see how it "
@@ -37,7 +37,7 @@ _GONE: Final = (
 
 
 class Runner:
-    """Runs readers, and knows them by their sessions."""
+    """Runs readers, and finds them by their sessions."""
 
     def __init__(
         self,
@@ -48,7 +48,10 @@ class Runner:
         output: Output,
         counts: Counts,
     ) -> None:
-        """`address`: where child processes find the daemon; `tokens`: by which it knows them."""
+        """Create the runner.
+
+        `address`: address of the daemon for child processes; `tokens`: draws the token by which the
+        daemon recognises a child."""
         self._counts = counts
         self._connect = connect
         self._tokens = tokens
@@ -60,10 +63,10 @@ class Runner:
         )
         self._known: dict[bytes, Reader] = {}
         self._late: dict[bytes, Reader] = {}
-        """Gone, while their connections may not be known to be."""
+        """Readers that are gone while their connections may still be open."""
 
     def of(self, known_as: bytes) -> Reader | None:
-        """The running reader that a session belongs to."""
+        """Return the running reader that a session belongs to; None = it is no reader's."""
         return self._known.get(known_as)
 
     async def run(self, reader: Reader) -> None:
@@ -86,11 +89,13 @@ class Runner:
             reader.error = error.with_cure
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise
-        except BaseException as error:  # noqa: BLE001  # one reader
+        except BaseException as error:  # noqa: BLE001  # per reader
             reader.error = reader.error or _text_of(error)
 
     def forget(self, reader: Reader) -> None:
-        """It is gone."""
+        """Remove a reader that has ended.
+
+        A child is remembered for a while, because its connection may end after its process."""
         self._known.pop(reader.known_as, None)
         if reader.child is not None:
             self._late[reader.known_as] = reader
@@ -98,10 +103,10 @@ class Runner:
                 del self._late[next(iter(self._late))]
 
     def judge(self, known_as: bytes, how: Undone) -> Undone | None:
-        """What a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
+        """Return what a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
 
-        The end of a reader's session in the middle of a transaction is a rollback like one that
-        the handler asked for, unless the reader was told to end."""
+        The end of a reader's session in the middle of a transaction counts like a rollback by the
+        handler, unless the reader was asked to end. None = it does not count."""
         reader = self._known.get(known_as) or self._late.get(known_as)
         if reader is None:
             return how
@@ -122,11 +127,11 @@ class Runner:
         self._known[known_as] = reader
 
     async def _in_process(self, reader: Reader) -> None:
-        """Run one child to its end; what it says of itself stays here."""
+        """Run one child to its end, or a waiting spare; its error stays here."""
         spare = self.spares.take(reader.queue)
         if spare is not None:
             reader.child = running = spare.running
-            self._invoke(reader, spare.token)
+            self._invoke(reader, spare.token)  # first: its receives have to find the reader
             spare.begin(reader)
             ending = spare.ending
         else:
@@ -140,7 +145,7 @@ class Runner:
             reader.child = running
             self._invoke(reader, token)
             ending = asyncio.ensure_future(running.ended())
-        if reader.stopped:  # while it was being started
+        if reader.stopped:  # asked to end while it was being started
             running.terminate()
         outcome = await _outcome(ending)
         if not outcome and reader.cut:
@@ -153,7 +158,7 @@ class Runner:
 
 
 async def _outcome(ending: "asyncio.Future[str]") -> str:
-    """How a process ended; cancelled: it is killed, and is gone when this returns."""
+    """Return why a process ended. If cancelled, kill it; it is gone when this raises."""
     try:
         return await asyncio.shield(ending)
     except asyncio.CancelledError:
@@ -163,11 +168,11 @@ async def _outcome(ending: "asyncio.Future[str]") -> str:
 
 
 async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> None:
-    """Run the handler; what it raised is known before its session ends (PSN-16)."""
+    """Run the handler; its error is recorded before its session ends (PSN-16)."""
     try:
         await handler(session)
     except (Retry, Park):
-        pass  # its transaction was rolled back as it said
+        pass  # the SDK has rolled back as it asked
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:

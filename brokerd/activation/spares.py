@@ -3,9 +3,9 @@
 Python and the handler's module take half a second to load; a spare has done that, and has its
 session, when a message comes to an idle queue.
 Reads:  the activation of a queue.      Calls: processes.start.
-Never:  reads a queue before it is taken, or counts as a reader. A spare that ends by itself is not
+Never:  reads a queue before it is in use, or counts as a reader. A spare that ends by itself is not
         replaced before its queue is altered or a reader of it has ended well: the next reader is
-        started from nothing and says what is wrong.
+        started from nothing and reports what is wrong.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ class Spare(msgspec.Struct, eq=False):
     token: bytes
     running: Running
     ending: asyncio.Future[str]
-    """Why it ended, once it has."""
+    """Result: why the process ended."""
     go: int
     reader: Reader | None = None
-    """Whose process it is, once it was taken."""
+    """Reader that uses the process; None = it is a spare."""
 
     def begin(self, reader: Reader) -> None:
-        """It is that reader's process from now on."""
+        """Make the process that reader's, and let it begin."""
         self.reader = reader
         os.write(self.go, b"1")
         os.close(self.go)
 
     def end(self) -> None:
-        """Nobody wants it."""
+        """Kill a process that is not wanted any more."""
         os.close(self.go)
         self.running.kill()
 
@@ -65,7 +65,7 @@ class Spares:
         self._stopped = False
 
     def child_of(self, queue: Monitored, token: bytes, **more: str) -> Child:
-        """What is run for a reader of this queue."""
+        """Return the command and environment of a reader of this queue."""
         activation = queue.activation
         return Child(
             words=words_of(activation, queue.name),
@@ -83,7 +83,7 @@ class Spares:
         )
 
     def wanted(self, queue: Monitored) -> bool:
-        """Whether a process is to be kept ready for it."""
+        """Return whether a process is to be kept ready for the queue."""
         activation = queue.activation
         return (
             not (queue.absent_reason or queue.limits.external or activation.command)
@@ -93,7 +93,7 @@ class Spares:
         )
 
     def look(self, queue: Monitored) -> None:
-        """Keep one ready, or none, as the queue is now."""
+        """Start or end the spare of a queue, as its definition now says."""
         key = (queue.broker, queue.name)
         spare = self._of.get(key)
         if spare is not None and not (self.wanted(queue) and spare.activation == queue.activation):
@@ -112,18 +112,18 @@ class Spares:
             task.add_done_callback(self._tasks.discard)
 
     def worked(self, queue: Monitored) -> None:
-        """A reader of it has ended well: whatever a spare failed of may be over."""
+        """Allow a spare again after a failure of one, because a reader has ended well."""
         self._failed.pop((queue.broker, queue.name), None)
 
     def take(self, queue: Monitored) -> Spare | None:
-        """One that waits, and has not ended."""
+        """Remove and return the spare of a queue; None = it has none that lives."""
         spare = self._of.get((queue.broker, queue.name))
         if spare is None or spare.activation != queue.activation or spare.ending.done():
             return None
         return self._of.pop((queue.broker, queue.name))
 
     async def stop(self) -> None:
-        """End all that wait."""
+        """End all spares."""
         self._stopped = True
         for key in list(self._of):
             self._drop(key)
@@ -148,13 +148,15 @@ class Spares:
         ending = asyncio.ensure_future(running.ended())
         spare = Spare(activation, token, running, ending, go)
         holder.append(spare)
+        # The queue may have been altered, or all spares stopped, while the process was being
+        # started.
         if self._stopped or not (self.wanted(queue) and activation == queue.activation):
             spare.end()
             await asyncio.wait({ending})
             return
         self._of[key] = spare
         await asyncio.wait({ending})
-        if self._of.get(key) is spare:  # it has ended by itself
+        if self._of.get(key) is spare:  # not taken or dropped: it has ended by itself
             del self._of[key]
             os.close(spare.go)
             self._failed[key] = activation
