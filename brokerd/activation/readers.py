@@ -239,7 +239,7 @@ class Readers:
         return reader is None or not reader.stopped
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
-        """Report that a receive or get_group found nothing; selective ones do not count (ACT-12)."""
+        """Report that a receive or get_group found nothing; selective do not count (ACT-12)."""
         self._tell(broker, queue, ReceiveEmpty(selective))
 
     def rolled_back(self, broker: str, queue: str) -> None:

@@ -1,9 +1,9 @@
-"""Absent brokers: whose file cannot be opened, each with why, tried again until it works (CLK-6).
+"""Absent brokers: those whose file cannot be opened, with the reason; retried (CLK-6).
 
-Reads:  what opening a broker raises.      Calls: what opens a broker and makes it known.
+Reads:  the errors of opening a broker.      Calls: `open_broker`, and `opened` to make it known.
 Never:  makes a file: where a backup is about to be put, an empty store must not be found.
 Wakes:  every fifth tick, beside the other passes: opening may take long.
-Fails:  a broker stays out alone; the log hears of each reason once.
+Fails:  a broker stays out alone; each reason is logged once.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -29,18 +29,20 @@ class Absent:
         log: Log,
         mirrored: frozenset[str] = frozenset(),
     ) -> None:
-        """`mirrored`: brokers whose partner may have the store, which is no failure (RTE-55)."""
+        """Create the list.
+
+        `mirrored`: brokers whose partner may have the store, which is no failure (RTE-55)."""
         self._mirrored = mirrored
         self._trying: set[str] = set()
         self._open_broker = open_broker
         self._opened = opened
         self._log = log
         self.reasons: dict[str, BrokerError] = {}
-        """Name to why; sessions, routing and views look here."""
+        """Name to the reason; sessions, routing and views read it."""
 
     @contextmanager
     def keeping_out(self, name: str) -> Iterator[None]:
-        """What fails inside keeps this broker out, and nothing else."""
+        """Record an error of the block as the reason why this broker is absent, and raise none."""
         try:
             yield
         except BrokerError as error:
@@ -53,7 +55,7 @@ class Absent:
                 write = self._log.info if is_mirror else self._log.error
                 subclass = "mirror" if is_mirror else "refused"
                 write(STORE, subclass=subclass, broker=name, reason=error.message, hint=error.hint)
-        except Exception as error:  # a file may hold what no program wrote
+        except Exception as error:  # a damaged file may raise anything
             with self.keeping_out(name):
                 raise StoreDamaged(
                     f"what is in the store of broker {name} cannot be used: "
@@ -62,9 +64,9 @@ class Absent:
 
     @contextmanager
     def leaving(self, name: str) -> Iterator[None]:
-        """Nobody tries to open it meanwhile; where that inside succeeds there is no such broker.
+        """Keep a broker from being opened in the block; success ends its absence.
 
-        `Busy`: somebody tries it just now."""
+        Raises `Busy` if the broker is being opened just now."""
         if name in self._trying:
             raise Busy(f"broker {name} is being opened just now", hint="see: brokerd broker ls")
         self._trying.add(name)
@@ -75,7 +77,7 @@ class Absent:
             self._trying.discard(name)
 
     async def try_again(self, names: Collection[str] | None = None) -> int:
-        """Bring in those that can be opened now, of these or of all; how many."""
+        """Open the absent brokers (or the named ones) that can be opened; return their number."""
         opened = 0
         for name in sorted(self.reasons if names is None else names):
             if name in self._trying:

@@ -1,10 +1,10 @@
-"""Clock watch: says when UTC has jumped, and keeps for the next start what it was (REL-24).
+"""Clock watch: reports that UTC has jumped, and keeps the state of the clock for a start (REL-24).
 
 Reads:  the instance's clock; the file `msdb.db-clock` of the data directory, at a start.
 Calls:  the event log.
-Never:  decides what a jump is: that is the clock's.
+Never:  decides what a jump is: the clock does.
 Wakes:  every tick.
-Fails:  without the file, or if it cannot be written, a start takes UTC as it finds it.
+Fails:  without the file, or if it cannot be written, a start takes the machine's UTC as it is.
 """
 
 import os
@@ -24,7 +24,7 @@ from brokerd.units import show_duration
 
 _NANO: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
-"""Of UTC, after which it is kept again."""
+"""Rise of UTC after which the state is kept again."""
 _HINT: Final = (
     "nothing expires or fires by it until it has stood for ten minutes; set the clock right, or if "
     "it is: brokerd clock confirm"
@@ -32,7 +32,7 @@ _HINT: Final = (
 
 
 def _is_alike(state: ClockState, kept: ClockState) -> bool:
-    """Whether a start would do as well with what is kept."""
+    """Return whether a start would do as well with the state that is kept."""
     is_same = state.jump == kept.jump and abs(state.offset - kept.offset) < _NANO
     return is_same and 0 <= state.utc - kept.utc < MINUTE
 
@@ -41,19 +41,21 @@ class ClockWatch:
     """Watches the clock of one instance."""
 
     def __init__(self, *, clock: SteadyClock, msdb: Path, log: Log) -> None:
-        """`msdb`: the instance's own store, beside which the state of the clock is kept."""
+        """Create the watch.
+
+        `msdb`: the instance's own store, beside which the state of the clock is kept."""
         self._clock = clock
         self._file = Path(f"{msdb}-clock")
         self._log = log
         self._kept: ClockState | None = None
 
     def resume(self) -> None:
-        """Go on with what the daemon before this one has left; called before anything is opened."""
+        """Resume with the state the last daemon left; called before any store is opened."""
         with suppress(OSError, msgspec.DecodeError):
             self._clock.resume(msgspec.json.decode(self._file.read_bytes(), type=ClockState))
 
     def look(self) -> int:
-        """The pass: the number of things that have happened to the clock."""
+        """Run the pass: log what happened to the clock; return the number of events."""
         events = self._clock.events()
         for what, ahead in events:
             fields = {"subclass": what, "seconds": round(ahead.total_seconds())}
@@ -65,8 +67,10 @@ class ClockWatch:
         return len(events)
 
     def _keep(self) -> None:
-        """Nothing is synced: after a power cut the machine has booted anew, and only the last UTC
-        is of use, of which an older one will do."""
+        """Write the state of the clock, if it changed, without a sync.
+
+        After a power cut the machine has booted anew, and only the last UTC is of use, for which an
+        older one will do."""
         state, kept = self._clock.state(), self._kept
         if state is None or (kept is not None and _is_alike(state, kept)):
             return
@@ -79,7 +83,7 @@ class ClockWatch:
             aside.replace(self._file)
 
     def warning(self) -> str:
-        """What `brokerd status` and `brokerd doctor` say of a jump that is held; "" = none is."""
+        """Return the warning of `brokerd status` and `doctor` about a held jump; "" = none."""
         ahead = self._clock.jump
         if ahead is None:
             return ""
@@ -92,11 +96,11 @@ class ClockWatch:
         )
 
     def jump(self) -> timedelta | None:
-        """How far the machine's UTC is ahead; None = no jump is held."""
+        """Return by how much the machine's UTC is ahead; None = no jump is held."""
         return self._clock.jump
 
     def confirm(self, actor: str) -> Mapping[str, object]:
-        """Follow the jump now. `InvalidArgument`: none is held."""
+        """Follow the held jump now. Raises `InvalidArgument` if none is held."""
         ahead = self._clock.confirm()
         if ahead is None:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Lifetimes that are over, and closed endpoints that may go (PER-23, PER-24, DLG-31).
+"""Expires dialogs whose lifetime is over, and removes closed endpoints (PER-23, PER-24, DLG-31).
 
 Reads: the store, by index.      Calls: broker.changeset.
 Never: removes a row before its guard time is over; works in batches between other commits.
@@ -17,7 +17,7 @@ BATCH = 1000
 
 
 def nothing_expired(broker: Broker) -> bool:
-    """Whether `expire` would do nothing: it has looked, and no lifetime is over since."""
+    """Return whether `expire` would do nothing: no lifetime has ended since its last run."""
     return broker.store.nothing_expired(broker.clock.utc())
 
 
@@ -28,12 +28,14 @@ async def expire(broker: Broker) -> int:
     while first is not None and first <= (now := broker.clock.utc()):
         with broker.endpoints.reading() as stale:
             over = await broker.store.expired(now, BATCH)
+            # An endpoint that left memory during the read may have changed: its row is read again.
             while stale(endpoint.key for endpoint in over):
                 over = await broker.store.expired(now, BATCH)
             known = [one for one in over if not broker.endpoints.is_removed(one.key)]
             lives = [_adopt(broker, endpoint) for endpoint in known]
         round_ = Round(broker, now)
         for live in lives:
+            # The endpoint may have changed since the row was written: memory decides.
             if live.endpoint.expires_at <= now:
                 round_.step(live, dialog.LifetimeReached())
                 count += 1
@@ -51,14 +53,14 @@ async def expire(broker: Broker) -> int:
 
 
 def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
-    """In memory, and pinned: else the next one might take its place before it is stepped."""
+    """Bring the endpoint into memory and pin it, so that the next one does not evict it."""
     live = broker.endpoints.adopt(endpoint)
     live.pins += 1
     return live
 
 
 def nothing_purgeable(broker: Broker) -> bool:
-    """Whether `purge` would do nothing."""
+    """Return whether `purge` would do nothing."""
     return broker.store.nothing_purgeable(broker.clock.utc())
 
 
@@ -70,7 +72,7 @@ async def purge(broker: Broker) -> int:
         return 0
     owing: set[EndpointKey] = set()
     while True:
-        found = await broker.store.purgeable(now, BATCH + len(owing))  # they do not hold up others
+        found = await broker.store.purgeable(now, BATCH + len(owing))  # owing rows use no places
         keys = [key for key in found if key not in owing]
         changes = Changes()
         for key in keys:
@@ -78,7 +80,7 @@ async def purge(broker: Broker) -> int:
             if live is not None and _owes(live):
                 owing.add(key)
                 continue
-            serial = broker.store.gathering  # until then no read brings it back
+            serial = broker.store.gathering  # no read brings it back before
             if live is not None:
                 live.serial = serial
                 broker.forget(live)
@@ -93,6 +95,6 @@ async def purge(broker: Broker) -> int:
 
 
 def _owes(live: Live) -> bool:
-    """Whether the peer has still to be told something (DLG-34)."""
+    """Return whether the peer is still owed an acknowledgement or an error (DLG-34)."""
     out = live.outgoing
     return out is not None and (out.ack_at is not None or bool(out.errors))

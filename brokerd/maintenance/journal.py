@@ -1,8 +1,8 @@
-"""What goes to the metrics log: the figures of an interval, a line for each dialog (D12, D16).
+"""Journal: writes the metrics log: figures of each interval, a line for each dialog (D12, D16).
 
-Reads: figures, the stores' closing lines.      Calls: metrics_log.
-Never: forgets a closing line before it is on the disk: it is written at least once, whatever
-crashes, and readers count it once.
+Reads: figures, the stores' closing lines.      Calls: telemetry.metrics_log.
+Never: deletes a closing line before it is on the disk: it is written at least once, in spite of
+       crashes, and readers count it once.
 
 A dialog has a line when it closes; while it is open, one at the end of each day and one when the
 daemon stops, as long as stopping may take: a million would take it a minute (REL-28).
@@ -30,23 +30,23 @@ from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.telemetry.segments import day_of
 
 BATCH = 32
-"""Rows of closing lines read at a time: the loop stands still while they are written."""
+"""Rows of closing lines read at a time: writing them blocks the loop."""
 PAGE = 1000
 """Endpoints read at a time for the end of a day."""
 Aside = Callable[[Callable[[], bool]], Awaitable[bool]]
 COUNT_EVERY = timedelta(hours=1)
-"""Counting the endpoints by state reads the table of them."""
+"""Interval of counting the endpoints by state, which reads their whole table."""
 
 
 class Figures(Protocol):
-    """Where the figures of an interval come from."""
+    """Source of the figures of an interval."""
 
     def rows(self, *, last: bool = False) -> list[Row]:
-        """What happened since the last call; `last`: there is no further one."""
+        """Return the figures since the last call; `last`: there is no further one."""
         ...
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
-        """How many endpoints of a broker are in each state."""
+        """Take the number of endpoints of a broker in each state."""
         ...
 
 
@@ -63,7 +63,9 @@ class Journal:
         aside: Aside,
         events: Log,
     ) -> None:
-        """`aside`: runs what takes long beside the loop."""
+        """Create the journal.
+
+        `aside`: runs a long job beside the loop."""
         self._log = log
         self._events = events
         self._brokers = brokers
@@ -76,7 +78,7 @@ class Journal:
         self._has_forgotten = False
 
     def begin(self) -> None:
-        """Before the first line is written: make the directory, and seal what a crash left open.
+        """Make the directory, and seal the segment that a crash left open, before the first line.
 
         Raises:
             OSError: the directory cannot be made or read.
@@ -85,7 +87,7 @@ class Journal:
             self.mark("recovered")
 
     def write_interval(self, *, last: bool = False) -> int:
-        """Write what happened since the last call; `last`: there is no further one."""
+        """Write the figures since the last call; return their number. `last`: no call follows."""
         if self._log is None:
             return 0
         rows = self._figures.rows(last=last)
@@ -93,8 +95,9 @@ class Journal:
         return len(rows)
 
     def write_closed(self) -> int | Awaitable[int]:
-        """Write closing lines that are durable in the stores, then let the stores forget them: a
-        batch after the other until none are left, or a store would grow by what it is behind
+        """Write the closing lines that are durable in the stores, then delete them there.
+
+        Goes on batch by batch until none are left, or a store would grow by what it is behind
         (PER-24)."""
         if self._log is not None:
             return self._write_closed(self._log)
@@ -104,7 +107,7 @@ class Journal:
         return self._forget_closed()
 
     async def _forget_closed(self) -> int:
-        """Without a log: delete the lines that a daemon with one or an older version has left."""
+        """Delete the lines that an earlier daemon, with a log or of an older version, has left."""
         count = 0
         for broker in [*self._brokers.values()]:
             while rows := await broker.store.dialog_log(BATCH):
@@ -126,7 +129,9 @@ class Journal:
                 return count
             lines = [line for row in rows for line in row.line.split(b"\n")]
             log.write_closed(broker.name, lines)
-            if not await self._aside(log.to_sync()):  # a disk may take long, and the loop may not
+            # Deleted in the store only after the sync of the log: a crash between repeats lines,
+            # none is lost.
+            if not await self._aside(log.to_sync()):  # a disk may take long
                 return count
             changes = Changes()
             changes.logged += [row.endpoint for row in rows]
@@ -136,7 +141,7 @@ class Journal:
                 return count
 
     def count_dialogs(self) -> int | Awaitable[int]:
-        """Once an hour, how many endpoints are in each state."""
+        """Count the endpoints in each state, once an hour."""
         now = self._clock.monotonic()
         if self._log is None or now - self._counted < COUNT_EVERY.total_seconds():
             return 0
@@ -149,7 +154,7 @@ class Journal:
         return 1
 
     def end_day(self) -> int | Awaitable[int]:
-        """When another day has begun: a line for each endpoint still open, in the old day's log."""
+        """After the end of a day write a line for each open endpoint into the log of that day."""
         if self._log is None or (today := day_of(self._clock.utc())) == self._day:
             return 0
         over, self._day = self._day, today
@@ -165,9 +170,10 @@ class Journal:
         return count
 
     async def finish(self, seconds: float) -> None:
-        """At an orderly stop: all there is, a line for each endpoint still open, then seal.
+        """Write everything at an orderly stop, a line for each endpoint still open, and seal.
 
-        No more of these lines than so many seconds are enough for; what was used last has one."""
+        Lines of open endpoints are written for at most that many seconds; those in memory come
+        first."""
         if self._log is None:
             return
         while await self._write_closed(self._log):
@@ -198,7 +204,7 @@ class Journal:
             self._log.write_mark(what)
 
     async def _open_lines(self) -> AsyncIterator[list[DialogLine]]:
-        """A line for each endpoint that is not closed: those in memory, then those that are not."""
+        """Yield lines of the endpoints that are not closed, those in memory first."""
         for broker in list(self._brokers.values()):
             told = set[EndpointKey]()
             keys = [live.endpoint.key for live in broker.endpoints.all()]
@@ -208,7 +214,7 @@ class Journal:
                 ]
                 told.update(live.endpoint.key for live in found)
                 yield [line for live in found for line in _line(broker, live, live.endpoint)]
-                await self._clock.sleep_until(0)  # others have their turn
+                await self._clock.sleep_until(0)  # let others run
             after = None
             while page := await broker.store.conversation_endpoints(PAGE, after):
                 after = page[-1].key
@@ -221,7 +227,7 @@ class Journal:
 
 
 def _line(broker: Broker, live: Live | None, stored: DialogEndpoint) -> Iterator[DialogLine]:
-    """The line of an endpoint that is open; what memory has of it is newer than the store."""
+    """Yield the line of an endpoint unless it is closed; memory is newer than the store."""
     endpoint = stored if live is None else live.endpoint
     if endpoint.state is not State.CLOSED:
         fields = dialog_line(live, endpoint, None)

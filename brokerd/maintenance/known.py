@@ -1,9 +1,9 @@
-"""Known brokers: which ones this instance has, so that one whose file is gone is missed (MAN-16).
+"""Known brokers: the names and ids that this instance has, so that a lost file is noticed (MAN-16).
 
-Reads:  `msdb`, at a start; whether a file is there.      Calls: storage, absent.
-Never:  believes its memory rather than a file that is there, or makes or moves a file.
-Wakes:  when a broker is opened, gets a new identifier, or is said to be gone for good.
-Fails:  a broker that is not there is absent, alone; its name is not used for a new one (MAN-17).
+Reads:  `msdb`, at a start; whether a file exists.      Calls: storage, absent.
+Never:  believes its memory rather than a file that exists, or makes or moves a file.
+Wakes:  when a broker is opened, gets a new identifier, or is forgotten.
+Fails:  a broker without a file is absent, alone; its name is not used for a new one (MAN-17).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ from brokerd.telemetry.logs import ADMINISTRATION, STORE
 
 
 class KnownBrokers:
-    """The brokers of one instance but `msdb`, whether their files are there or not."""
+    """The brokers of one instance except `msdb`, with or without a file."""
 
     def __init__(
         self,
@@ -39,7 +39,9 @@ class KnownBrokers:
         log: Log,
         keeps: bool,
     ) -> None:
-        """`keeps`: whether what is opened is remembered; who opens one file alone does not."""
+        """Create the list.
+
+        `keeps`: whether opened brokers are remembered; a command that opens one file does not."""
         self._path_of = path_of
         self._brokers = brokers
         self._absent = absent
@@ -48,23 +50,23 @@ class KnownBrokers:
         self._keeps = keeps
         self._msdb: Store
         self.ids: Known = {}
-        """Name to identifier; views look here."""
+        """Name to identifier; views read it."""
 
     def learn(self, msdb: Store) -> None:
-        """Which there were; to be called before another one is opened."""
+        """Load the remembered brokers from `msdb`; called before any other broker is opened."""
         self._msdb = msdb
         self.ids.update(msdb.known)
 
     async def refuse_missing(self, name: str) -> None:
-        """`StoreMissing` if the instance has this broker and its file is not there."""
+        """Raise `StoreMissing` if the instance has this broker and its file does not exist."""
         path = self._path_of(name)
         if name in self.ids and await self._aside(partial(is_missing, path)):
             raise StoreMissing.of(name, path, show(self.ids[name]))
 
     async def opened(self, identity: StoreIdentity) -> None:
-        """A store was made, or is there again, and is about to serve.
+        """Remember the broker of a store that was made or opened and is about to serve.
 
-        The file says who it is; that it was another broker is worth a word."""
+        The file decides which broker it is; if it was another one before, this is logged."""
         name, before = identity.broker_name, self.ids.get(identity.broker_name)
         changed = before not in (None, identity.broker_id) and not identity.unfinished
         await self.remember(name, identity.broker_id)
@@ -80,16 +82,16 @@ class KnownBrokers:
             )
 
     async def remember(self, name: str, broker_id: BrokerId) -> None:
-        """The instance has this broker, under this identifier; durable when it returns."""
+        """Remember that the instance has this broker with this identifier; durable on return."""
         if not self._keeps or self.ids.get(name) == broker_id:
             return
         await self._msdb.run(partial(known.remember, name=name, broker_id=broker_id))
         self.ids[name] = broker_id
 
     async def forget(self, name: str, actor: str) -> dict[str, object]:
-        """A broker is gone for good: its name is free, and nobody misses it (MAN-18).
+        """Forget a broker that is gone for good, so that its name is free (MAN-18).
 
-        `InUse`: it is there."""
+        Raises `InUse` if its file exists."""
         with self._absent.leaving(name):
             path = _path_of(name, self._path_of, self.ids)
             if name in self._brokers or not await self._aside(partial(is_missing, path)):
@@ -105,9 +107,9 @@ class KnownBrokers:
 def forget_without_daemon(
     name: str, path_of: Callable[[str], Path], *, ids: IdSource, clock: Clock
 ) -> str:
-    """The same where no daemon has the files, which may have refused to start; its identifier.
+    """Forget a broker as `forget` does while no daemon has the files; return its identifier.
 
-    `StoreLocked`: one has them."""
+    The daemon may have refused to start because of it. Raises `StoreLocked` if one runs."""
     msdb = path_of(MSDB)
     there = look_for_known(msdb)
     path = _path_of(name, path_of, there)
@@ -123,7 +125,7 @@ def forget_without_daemon(
 
 
 def _path_of(name: str, path_of: Callable[[str], Path], ids: Known) -> Path:
-    """Where its file would be; no other names than those of brokers are looked for."""
+    """Return the path of a known broker's file; raise if the name is none of the instance's."""
     if name == MSDB:
         raise InvalidArgument("msdb holds what belongs to the instance; it cannot be forgotten")
     if name not in ids:

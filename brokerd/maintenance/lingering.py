@@ -1,8 +1,8 @@
-"""Dialogs that one side has ended, or that have failed, and that nobody finishes (PBT-5).
+"""Reports dialogs that one side has ended, or that have failed, and nobody finishes (PBT-5).
 
-Reads: the stores, all of it, so seldom.      Calls: the log.
-Never: ends them: what the application has not looked at is its own.
-Wakes: once in as long as a dialog may linger, so it is told of after one to two of these times.
+Reads: the stores as a whole, so it runs seldom.      Calls: the log.
+Never: ends a dialog: its unread messages belong to the application.
+Wakes: once per limit of lingering, so that a dialog is reported after one to two of these times.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,18 @@ from brokerd.telemetry.logs import LINGERING
 from brokerd.units import show_duration
 
 MOST = 20
-"""Lines a broker at a time: one for each service and state, the longest first."""
+"""Log lines for one broker at a time: one for each service and state, the longest first."""
 
 
 class Lingering:
-    """Looks for endpoints in DI, DO or ER that have been so for long."""
+    """Looks for endpoints that have been in DI, DO or ER for long."""
 
     def __init__(
         self, *, brokers: Mapping[str, Broker], clock: Clock, log: Log, limit: timedelta
     ) -> None:
-        """`limit`: how long an endpoint may be in one of these states; 0 = do not look."""
+        """Create the pass.
+
+        `limit`: how long an endpoint may be in one of these states; 0 = do not look."""
         self._brokers = brokers
         self._clock = clock
         self._log = log
@@ -33,7 +35,7 @@ class Lingering:
         self._looked = clock.monotonic()
 
     async def look(self) -> int:
-        """Tell of those there are; how many lines."""
+        """Log the lingering endpoints; return the number of lines."""
         now, told = self._clock.monotonic(), 0
         if not self._limit or now - self._looked < self._limit.total_seconds():
             return 0
@@ -42,7 +44,7 @@ class Lingering:
         for broker in list(self._brokers.values()):
             try:
                 found = await broker.store.lingering(since, MOST)
-            except Busy:  # a large store and a slow disk; another time
+            except Busy:  # a large store on a slow disk: retry at the next run
                 continue
             for one in found:
                 self._log.warning(

@@ -1,10 +1,11 @@
-"""Mirroring: brokers whose file is shared with a partner; who has it open is principal (RTE-55).
+"""Mirroring: brokers whose file is shared with a partner; the one that has it open is principal
+(RTE-55).
 
 Reads:  the lock file beside a store, the epoch in it.      Calls: absent, which opens brokers.
 Never:  takes a store by force: the owner lock decides (design D1), and only its end frees it.
 Wakes:  every tick, beside the other passes: opening may take long.
-Fails:  a store that somebody else has opened meanwhile ends the instance (REL-5): a principal that
-        is stale must write no more. Started again it finds the lock held, and is the mirror.
+Fails:  a store that another process has opened meanwhile ends the instance (REL-5): a stale
+        principal must write no more. Started again it finds the lock held, and is the mirror.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _T = TypeVar("_T")
 
 
 class Aside(Protocol):
-    """Runs what may wait for a disk beside the loop."""
+    """Runs a job that may wait for a disk beside the loop."""
 
     async def __call__(self, job: Callable[[], _T], /) -> _T:
-        """What the job returns."""
+        """Run the job and return its result."""
         ...
 
 
 Owners = dict[str, Owner | None]
-"""Who has, or had last, the store of each broker that is not open here."""
+"""Present or last owner of the store of each shared broker that is not open here."""
 
 
 class Mirroring:
@@ -51,7 +52,9 @@ class Mirroring:
         spawn: Callable[[Coroutine[object, object, None]], object],
         stale: Callable[[str, StoreFault], None],
     ) -> None:
-        """`aside`: runs what may wait for a disk beside the loop. `stale`: told that another
+        """Create the pass.
+
+        `aside`: runs a job that may wait for a disk beside the loop. `stale`: called when another
         process has opened the store of a broker that is open here."""
         self.names = names
         self._path_of = path_of
@@ -64,7 +67,7 @@ class Mirroring:
         self._making: set[str] = set()
 
     def standing(self, broker_id: BrokerId) -> Standing:
-        """What this instance is for a broker, with the epoch of its store."""
+        """Return the role of this instance for a broker, with the epoch of its store."""
         for broker in self._brokers.values():
             if broker.broker_id == broker_id and broker.name not in self._absent.reasons:
                 return Standing(Role.PRINCIPAL, broker.store.identity.epoch)
@@ -74,7 +77,7 @@ class Mirroring:
         return Standing(Role.UNKNOWN)
 
     def part(self, name: str) -> dict[str, object]:
-        """Columns of VIEW-10: the role in a broker that is shared, and the epoch of the store."""
+        """Return columns of VIEW-10: role in a shared broker (else None), epoch of its store."""
         broker = self._brokers.get(name)
         if broker is not None and name not in self._absent.reasons:
             role = Role.PRINCIPAL.value if name in self.names else None
@@ -84,19 +87,21 @@ class Mirroring:
         return {"role": role, "epoch": None if owner is None else owner.epoch}
 
     def asked(self, question: RoleQuestion) -> RoleAnswer:
-        """A peer asks. One that has known a principal with a higher epoch gives reason to look."""
+        """Answer the role question of a peer.
+
+        A peer that has known a principal with a higher epoch is a reason to check the epochs."""
         found = self.standing(question.broker_id)
         if found.role is Role.PRINCIPAL and question.epoch > found.epoch:
             self._spawn(self._look_at_epochs())
         return RoleAnswer(question.broker_id, found.role.value, found.epoch)
 
     def answer_of(self, broker: Broker) -> RoleAnswer:
-        """What to tell peers of a broker that is open here."""
+        """Return the role answer for the peers of a broker that is open here."""
         standing = self.standing(broker.broker_id)
         return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)
 
     def look(self) -> int | Awaitable[int]:
-        """Every tick: take over what the partner has let go; how many brokers."""
+        """Take over the brokers that the partner has released; return their number."""
         return self._take_over() if self.names else 0
 
     async def _take_over(self) -> int:
@@ -107,7 +112,7 @@ class Mirroring:
 
     @contextmanager
     def making(self, name: str) -> Iterator[None]:
-        """Meanwhile the store of a broker is made here, so that `look` leaves it alone."""
+        """Keep `look` from opening a broker whose store is being made in the block."""
         self._making.add(name)
         try:
             yield
@@ -115,14 +120,14 @@ class Mirroring:
             self._making.discard(name)
 
     async def refresh(self) -> None:
-        """Learn again whose the stores are that are not open here."""
+        """Read again who owns the stores that are not open here."""
         paths = {name: self._path_of(name) for name in self.names - self._brokers.keys()}
         self._owners = await self._aside(
             lambda: {name: last_owner(path) for name, path in paths.items()}
         )
 
     def _there(self) -> list[str]:
-        """Shared brokers that are not open here, and whose file somebody has made."""
+        """Return the shared brokers that are not open here and whose file exists."""
         missing = self.names - self._brokers.keys() - self._making
         return [name for name in missing if self._path_of(name).exists()]
 
@@ -131,7 +136,7 @@ class Mirroring:
         return Role.MIRROR if waits else Role.UNKNOWN
 
     async def _look_at_epochs(self) -> None:
-        """The epoch rises when a store is opened: nobody but this process may have done so."""
+        """Report each store that another process has opened: opening raises the epoch."""
         for name in sorted(self.names & self._brokers.keys()):
             store = self._brokers[name].store
             there, here = await store.epoch_on_disk(), store.identity.epoch

@@ -1,8 +1,8 @@
-"""Moved: notices that the files of an open store are not where they were (FD-9).
+"""Moved: notices that the files of an open store were moved or replaced (FD-9).
 
-Reads:  which files are at the path of each broker, and how far its log was confirmed.
+Reads:  the files at the path of each broker, and how far its log was confirmed.
 Calls:  `failed`, which ends the instance.
-Never:  looks for the file that was moved, or goes on with the one that is there instead.
+Never:  looks for the file that was moved, or goes on with one that has taken its place.
 Wakes:  every tick.
 """
 
@@ -22,16 +22,16 @@ class Moved:
         self._failed = failed
 
     def look(self) -> int:
-        """The pass; how many were moved."""
+        """Run the pass; return the number of stores whose files were moved."""
         faults = [fault for one in self._brokers.values() if (fault := one.store.moved())]
         for fault in faults:
             self._failed(fault)
         return len(faults)
 
     async def sync_heads(self) -> int:
-        """Make durable how far each log was confirmed; the number of those that had got further.
+        """Make durable how far each log was confirmed; return the number of logs that had grown.
 
-        So a power cut finds no more missing than was confirmed since the last tick (REL-39)."""
+        A power cut then hides no more than was confirmed since the last tick (REL-39)."""
         behind = [one.store for one in self._brokers.values() if not one.store.is_head_synced]
         for store in behind:
             await store.sync_head()

@@ -1,11 +1,11 @@
-"""Room on the disk: having too little is a state that is entered and left by itself (REL-26).
+"""Room on the disk: too little of it is a state that is entered and left by itself (REL-26).
 
-Reads:  what the file system has left.      Calls: the brokers, who refuse new messages meanwhile.
+Reads:  the free space of the file system.      Calls: the brokers, who refuse new messages then.
 Never:  stops anything that makes room: receiving, ending, acknowledgements and expiry go on.
 Wakes:  every tick, and when a write found no room.
 
-A file of its own holds some room back. It goes when the disk is full, so that what is being written
-can be; it is made again before the state is left.
+A file of its own reserves some room. It is removed when the disk is full, so that the writes under
+way succeed, and made again before the state is left.
 """
 
 import os
@@ -24,33 +24,35 @@ class Disk(Protocol):
     """The file system that the stores are on."""
 
     def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the bytes that may still be written."""
         ...
 
     def reserve(self, size: int) -> bool:
-        """Hold so many bytes back, unless they are; False = there are not so many."""
+        """Reserve that many bytes, unless they are; False = not so much is free."""
         ...
 
     def release(self) -> bool:
-        """Give them up; False = none were held."""
+        """Release the reserved bytes; False = none were reserved."""
         ...
 
 
 class SystemDisk:
-    """The real one."""
+    """The file system of a folder, with the reserve file in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / RESERVE
 
     def free(self) -> int:
-        """Bytes that may still be written."""
+        """Return the bytes that may still be written."""
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize
 
     def reserve(self, size: int) -> bool:
-        """Make the file, all of it or nothing. One that is a link, or not ours alone, goes: only
-        its name, whatever it leads to stays as it is (SX-24)."""
+        """Make the reserve file, of full size or not at all.
+
+        If the name is a link, or not ours alone, remove the name; what it leads to stays
+        (SX-24)."""
         try:
             descriptor = open_private(self._file, writable=True, create=True)
             try:
@@ -63,7 +65,7 @@ class SystemDisk:
         return True
 
     def release(self) -> bool:
-        """Remove the file."""
+        """Remove the file; False = there was none."""
         try:
             self._file.unlink()
         except OSError:
@@ -92,24 +94,26 @@ class Room:
         self.is_full = False
 
     def look(self) -> int:
-        """The pass: enter the state, or leave it; 1 if that was done."""
+        """Run the pass: enter or leave the state; return 1 if that was done."""
         disk, before = self._disk, self.is_full
         if disk is None:
             self._switch(full=bool(self._stalled))
         elif not self._stalled:
+            # A broker whose write waits for room keeps the state on: only that write ends it. The
+            # reserve is made again before the state is left, and has to leave `min_free`.
             enough = disk.free() >= self._min_free
             held = not self._reserve or not enough or disk.reserve(self._reserve)
             self._switch(full=not (enough and held and disk.free() >= self._min_free))
         return int(self.is_full is not before)
 
     def ran_out(self, broker: str) -> bool:
-        """A write found no room; True = some was given up, and it may find some now."""
+        """Record that a write found no room. True = the reserve was released for it."""
         self._stalled.add(broker)
         self._switch(full=True)
         return self._disk is not None and self._disk.release()
 
     def written(self, broker: str) -> None:
-        """What had found no room is written."""
+        """Record that the write that had found no room is done."""
         self._stalled.discard(broker)
 
     def _switch(self, *, full: bool) -> None:

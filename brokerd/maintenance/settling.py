@@ -1,8 +1,8 @@
-"""Closed target endpoints ask whether message 0 is settled, so that they may go (DLP-57, PBT-5).
+"""Settling: closed target endpoints ask whether message 0 is settled, to be purged (DLP-57, PBT-5).
 
-Reads: the store, by index.      Calls: what sends the question.
+Reads: the store, by index.      Calls: `ask`, which sends the question.
 Never: waits for an answer, or writes: the answer arrives as any acknowledgement does.
-Wakes: every tick.  Who is asked again, and when, is memory only.
+Wakes: every tick. The time of the next question is in memory only.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from brokerd.protocol.endpoint import DialogEndpoint
 
 BATCH = 1000
 MOST = 10_000
-"""Endpoints of a broker that ask at a time; the others have their turn when these are gone."""
+"""Endpoints of a broker that ask at a time; the others get their turn when these are gone."""
 
 
 class Settling:
-    """Asks on the schedule of retransmissions (DLP-26), kept to the tick."""
+    """Asks on the schedule of retransmissions (DLP-26), to the next tick."""
 
     def __init__(self, *, ask: Callable[[Broker, DialogEndpoint], None], clock: Clock) -> None:
         self._ask = ask
@@ -27,11 +27,11 @@ class Settling:
         self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
 
     def rests(self, broker: Broker) -> bool:
-        """Whether nobody has anything to ask, as is known without a look."""
+        """Return whether no endpoint has anything to ask, as far as is known without reading."""
         return broker.store.is_settled and not self._asked.get(broker.name)
 
     async def run(self, broker: Broker) -> int:
-        """Ask for those that are due; how many."""
+        """Ask for the endpoints that are due; return their number."""
         before = self._asked.get(broker.name, {})
         waiting: dict[EndpointKey, tuple[int, float]] = {}
         count, after = 0, EndpointKey(-1)

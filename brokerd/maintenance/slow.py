@@ -1,10 +1,10 @@
-"""Slow: commits that a disk keeps for long are a state, told once and seen while it lasts (REL-34).
+"""Slow: commits that a disk keeps for long are a state, logged once and shown meanwhile (REL-34).
 
 Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
-Never:  refuses or hurries anything: who asks for more waits meanwhile, by admission (design D3).
+Never:  refuses or hurries anything: clients wait meanwhile, by admission (design D3).
 Wakes:  every tick, and at each look of the watchdog where there is one: a pass that waits for this
         very store holds up the tick.
-A disk that is full is another state, and is told there (REL-26).
+A full disk is another state, reported by `room` (REL-26).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,9 @@ class Slow:
     """Watches the commits of one instance."""
 
     def __init__(self, *, brokers: Mapping[str, Broker], after: float, log: Log) -> None:
-        """`after`: seconds that a commit may take."""
+        """Create the watch.
+
+        `after`: seconds that a commit may take."""
         self._brokers = brokers
         self._after = after
         self._log = log
@@ -35,9 +37,10 @@ class Slow:
         self._told: set[str] = set()
 
     def look(self) -> int:
-        """Tell who is slow, or no longer is; how many that were.
+        """Log which brokers have become slow, or quick again; return their number.
 
-        Not before the second look: a process that was stopped finds everything late at first."""
+        A broker is slow at the second look in a row: a process that was stopped finds everything
+        late at first."""
         before = set(self._told)
         for name, broker in self._brokers.items():
             waited = self.late(broker)
@@ -53,7 +56,7 @@ class Slow:
         return len(before ^ self._told)
 
     def late(self, broker: Broker) -> float:
-        """Seconds that its oldest commit has waited to be durable; 0 if that is not too long."""
+        """Return the seconds that the broker's oldest commit has waited, if too long, else 0."""
         waited = _waited(broker)
         return waited if waited > self._after else 0.0
 

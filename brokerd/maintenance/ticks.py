@@ -1,4 +1,4 @@
-"""The one table of periodic work (CLK, PER, design D7).
+"""Ticks: the one table of periodic work (CLK, PER, design D7).
 
 Reads: the clock.      Calls: the passes it is given.
 Never: replays a tick that was late (PER-2), or runs a pass twice at once (CLK-3).
@@ -20,30 +20,30 @@ class Pass(msgspec.Struct, frozen=True):
 
     name: str
     every: int
-    """In ticks: 1, 2 or 5 by default (CLK-1)."""
+    """Number of ticks: 1, 2 or 5 by default (CLK-1)."""
     run: Callable[[], int | Awaitable[int]]
-    """Bounded and idempotent; returns how much it did: a number, or what has to be waited for.
+    """The bounded and idempotent work; returns its count, or an awaitable of it.
 
-    Most find nothing to do, and say so without waiting."""
+    Most passes find nothing to do and return without waiting."""
     apart: bool = False
-    """It may take long: what it waits for, the others do not wait for (PER-22)."""
+    """Whether the pass may take long, so that the later ones do not wait for it (PER-22)."""
 
 
 class PassState:
-    """What `periodic_tasks` shows of a pass (VIEW-13)."""
+    """Row of a pass in `periodic_tasks` (VIEW-13)."""
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
         self.running = False
         self.runs = self.skips = self.done = 0
         self.started = 0.0
-        """Of the clock that never goes back."""
+        """Monotonic time of the last start."""
         self.last_started_at: Instant | None = None
         self.last_seconds = 0.0
         self.last_error = ""
 
     def ended(self, done: int, now: float) -> None:
-        """It has run, and did so much."""
+        """Record the end of a run and its count."""
         self.done += done
         self.runs += 1
         self.last_error = ""
@@ -74,7 +74,7 @@ class Ticker:
         """Passes skipped because they still ran (`tick_overruns`)."""
 
     async def run(self) -> None:
-        """Tick until cancelled. A late tick moves the following ones; none is made up for."""
+        """Tick until cancelled. A late tick delays the next ones; missed ticks are not replayed."""
         due = self._clock.monotonic() + self._seconds
         while True:
             self._next_at = due
@@ -84,7 +84,7 @@ class Ticker:
             await self.tick(self.ticks)
 
     def next_run_of(self, name: str) -> Instant:
-        """About when a pass runs next."""
+        """Return about when a pass runs next."""
         every = self.states[name].every
         ticks = every - 1 - self.ticks % every
         wait = self._next_at + ticks * self._seconds - self._clock.monotonic()
@@ -111,14 +111,14 @@ class Ticker:
                 else:
                     await self._go_on(one, state, done)
                     later = clock.monotonic()
-            except Exception as error:  # noqa: BLE001  # one of the four homes: per pass
+            except Exception as error:  # noqa: BLE001  # per pass
                 later = clock.monotonic()
                 self._fail(one, state, error)
             if later != now:
                 now, utc = later, clock.utc()
 
     async def _go_on(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
-        """It has to wait for something: so does the tick, unless the pass runs apart."""
+        """Finish a pass that has to wait. The tick waits too, unless the pass runs apart."""
         state.running = True
         work = self._wait(one, state, rest)
         if one.apart:
@@ -130,7 +130,7 @@ class Ticker:
         try:
             done = await rest
             state.ended(done, self._clock.monotonic())
-        except Exception as error:  # noqa: BLE001  # the same home
+        except Exception as error:  # noqa: BLE001  # per pass
             self._fail(one, state, error)
         finally:
             state.running = False
@@ -138,7 +138,7 @@ class Ticker:
     def _fail(self, one: Pass, state: PassState, error: Exception) -> None:
         state.runs += 1
         state.last_seconds = self._clock.monotonic() - state.started
-        if isinstance(error, StoreFault):  # the store has said so, and the instance stops (REL-5)
+        if isinstance(error, StoreFault):  # logged by the store; the instance stops (REL-5)
             state.last_error = error.message
             return
         state.last_error = f"{type(error).__name__}: {error}"

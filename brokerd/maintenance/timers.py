@@ -1,7 +1,7 @@
-"""Conversation timers that are due: a DialogTimer message each, on the local queue (DLG-36).
+"""Fires conversation timers that are due: a DialogTimer message each, on the local queue (DLG-36).
 
 Reads: the store, by index.      Calls: broker.changeset.
-Never: waits for a group lock (GRP-7), tells the peer, or keeps more than a batch in memory.
+Never: waits for a group lock (GRP-7), notifies the peer, or keeps more than a batch in memory.
 Wakes: when the earliest is due, and every tick.
 """
 
@@ -16,7 +16,7 @@ BATCH = 500
 
 
 async def fire(broker: Broker) -> int:
-    """Fire every timer that is due; how many."""
+    """Fire every timer that is due; return their number."""
     timers, count = broker.timers, 0
     if not timers.any or timers.is_reading:
         return 0
@@ -25,6 +25,7 @@ async def fire(broker: Broker) -> int:
         now = broker.clock.utc()
         round_ = Round(broker, now)
         held: list[Timer] = []
+        # A timer that a verb changed after its row was read is skipped: the next run reads it anew.
         with timers.reading() as is_stale:
             found = await broker.store.timers_due(now, BATCH, after)
             lives = await broker.hold({one.endpoint for one in found})
@@ -33,7 +34,7 @@ async def fire(broker: Broker) -> int:
                     live = lives.get(one.endpoint)
                     count += _fire(round_, one, live, held)
             if not round_.empty:
-                await round_.commit()  # joins before anything else may change one of them
+                await round_.commit()  # joins before a verb can change one of the timers
         for live in lives.values():
             live.pins -= 1
         if held:
@@ -61,19 +62,19 @@ def _fire(round_: Round, one: Timer, live: Live | None, held: list[Timer]) -> in
 
 
 def none_set(broker: Broker) -> bool:
-    """Whether `tick` would do nothing, as no timer is set."""
+    """Return whether `tick` would do nothing, as no timer is set."""
     return not broker.timers.any and not broker.timers.any_crowded
 
 
 async def tick(broker: Broker) -> int:
-    """Fire what is due, and what waited for room on its queue; how many."""
+    """Fire timers that are due or waited for room on their queue; return their number."""
     if broker.timers.any_crowded:
         return await release(broker)
     return await fire(broker)
 
 
 async def release(broker: Broker) -> int:
-    """Look again at timers that waited for their queues, which may take them now (DLG-41)."""
+    """Fire timers that waited for their queues, which may take them now (DLG-41)."""
     if not broker.timers.any_held:
         return 0
     broker.timers.any_held = broker.timers.any_crowded = False
@@ -82,5 +83,5 @@ async def release(broker: Broker) -> int:
 
 
 def _crowded(live: Live) -> bool:
-    """Whether its queue is on, and only has too much in memory."""
+    """Return whether the queue is on, so that it only has too much in memory."""
     return live.queue.queue.enqueue_enabled
