@@ -1,1 +1,1 @@
-"""Event notifications: what happens in a broker, told to services that subscribed to it (EVT)."""
+"""Event notifications: sends what happens in a broker to services that subscribed to it (EVT)."""

@@ -1,15 +1,15 @@
-"""The desk of one broker: tells its subscribers, each on a dialog of its own (EVT-4 to EVT-7).
+"""The desk of one broker: notifies its subscribers, each on a dialog of its own (EVT-4 to EVT-7).
 
-Reads:  its subscriptions, what it is handed.
+Reads:  its subscriptions, the events given to `take`.
 Calls:  verbs.sends, in transactions of its own: as any program would begin and send.
-Never:  is on the way of what caused an event: that is durable by then, and whatever goes wrong
-        here stays here (EVT-7). Receives nothing either: a broken dialog shows in its state.
-Wakes:  when something is handed over, when a dialog is ended or fails, when a wait is over.
+Never:  delays the cause of an event: that is durable by then, and whatever goes wrong here stays
+        here (EVT-7). Receives nothing either: a broken dialog shows in its state.
+Wakes:  when an event is handed over, when a dialog is ended or fails, when a wait is over.
 Fails:  with a store that fails, as everything does then; any other failure is logged and the
-        subscription tries again later and later (PBT-15).
+        subscription retries with a growing wait (PBT-15).
 
-An event is safe once the transaction that sends or keeps it is durable. That transaction is begun
-as soon as the cause is durable; a crash in between loses the event, and nothing else does.
+An event is durable once the transaction that sends or keeps it is. That transaction is begun as
+soon as the cause is durable; a crash in between loses the event, and nothing else does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from brokerd.telemetry.logs import EVENT_NOTIFICATION as LOGGED_AS
 from brokerd.verbs import ends, sends
 
 BATCH: Final = 500
-"""Events told in one transaction at most."""
+"""Number of events sent in one transaction at most."""
 _GOOD: Final = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
 _TO_END: Final = frozenset({*_GOOD, State.DISCONNECTED_INBOUND, State.ERROR})
 _PAGE_BYTES: Final = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ Spawn = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
 
 
 class Desk:
-    """The subscriptions of one broker. What becomes of them is decided by one task at a time."""
+    """The subscriptions of one broker. One task at a time changes their dialogs."""
 
     def __init__(self, broker: Broker, *, spawn: Spawn, log: Log, options: DeskOptions) -> None:
         self.broker = broker
@@ -77,7 +77,7 @@ class Desk:
         self._subscriptions: dict[NotificationKey, Subscription] = {}
         self._incoming: dict[NotificationKey, list[Owed]] = {}
         self._orphans: dict[NotificationKey, Handle | None] = {}
-        """Notifications that were dropped, and the dialogs they had."""
+        """Dialogs of notifications that were dropped, still to be ended; None = there is none."""
         self._next_key = 1
         self._begun = self._again = self._stopped = False
         self._working: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Desk:
     # Life.
 
     async def load(self) -> None:
-        """Learn from the store how the subscriptions stand. Nothing is sent before `begin`."""
+        """Load the state of the subscriptions from the store. Nothing is sent before `begin`."""
         store = self.broker.store
         self.use(store.catalog.event_notifications.values())
         for row in await store.undelivered_events():
@@ -104,13 +104,14 @@ class Desk:
                 self._orphans[key] = handle
 
     def begin(self) -> None:
-        """The broker works: open what is to be open, send what is owed."""
+        """Open missing dialogs and send kept events: the broker is running."""
         self._begun = True
         self.wake()
 
     async def stop(self, seconds: float) -> None:
-        """Send what has been handed over, then nothing more; what takes longer is given up, as
-        where the disk is full."""
+        """Send the events handed over before, then no more, within the given seconds.
+
+        What takes longer is given up, for instance where the disk is full."""
         self.wake()
         while self._working is not None:
             done, _ = await asyncio.wait({self._working}, timeout=seconds)
@@ -121,7 +122,7 @@ class Desk:
             self._timer.cancel()
 
     def use(self, notifications: Iterable[EventNotification]) -> None:
-        """These are the notifications now."""
+        """Replace the notifications by these, which the catalog has now."""
         self._definitions = {one.key: one for one in notifications}
         for key, one in self._definitions.items():
             if key not in self._subscriptions:
@@ -131,7 +132,7 @@ class Desk:
     # What happens.
 
     def wanting(self, event: Event) -> list[Subscription]:
-        """The subscriptions that are about this event."""
+        """Return the subscriptions that are about this event."""
         at_home = event.broker == self.broker.name
         return [
             self._subscriptions[key]
@@ -140,7 +141,7 @@ class Desk:
         ]
 
     def take(self, keys: Iterable[NotificationKey], event: Event) -> None:
-        """Tell these subscriptions of the event, soon."""
+        """Hand an event over to these subscriptions; it is sent soon."""
         for key in keys:
             waiting = self._incoming.setdefault(key, [])
             row = Owed(self._new_key(), event.name, event.subject, event.body)
@@ -151,7 +152,7 @@ class Desk:
         self.wake()
 
     def wake(self) -> None:
-        """Look at every subscription, now or when the present look is over."""
+        """Process every subscription, now or again after the pass under way."""
         if not self._subscriptions and not self._orphans:
             return
         self._again = True
@@ -160,7 +161,7 @@ class Desk:
 
     async def _work(self) -> None:
         try:
-            while self._again:
+            while self._again:  # a pass may cause another, and events may come while it waits
                 self._again = False
                 self._let_go()
                 for key, handle in list(self._orphans.items()):
@@ -172,7 +173,7 @@ class Desk:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Look again when the first wait is over."""
+        """Wake when the first wait of a subscription is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -185,7 +186,7 @@ class Desk:
     # One subscription.
 
     def _let_go(self) -> None:
-        """Forget notifications that were dropped; their dialogs are to be ended."""
+        """Remove the subscriptions of dropped notifications; their dialogs are to be ended."""
         for key in self._subscriptions.keys() - self._definitions.keys():
             one = self._subscriptions.pop(key)
             self._incoming.pop(key, None)
@@ -213,7 +214,7 @@ class Desk:
             await self._send(key)
 
     async def _send(self, key: NotificationKey) -> None:
-        """Open a dialog if there is none, and tell what is owed, in one transaction."""
+        """Open a dialog if there is none, and send the kept events, in one transaction."""
         one = self._subscriptions[key]
         rows = [*one.owed, *self._incoming.pop(key, ())]
         now, later = rows[:BATCH], rows[BATCH:]
@@ -232,6 +233,7 @@ class Desk:
             raise
         except BrokerError as error:
             tx.roll_back()
+            # Incoming events are not stored yet: they go back to the front, in their order.
             self._put_off(key, [row for row in rows if row not in one.owed], error.message)
             return
         except BaseException:
@@ -239,16 +241,17 @@ class Desk:
             raise
         changes.delivered += [row.key for row in one.owed if row in now]
         await self._commit(tx, changes)
-        after = opened(self._subscriptions[key], handle)  # it may have lost events meanwhile
+        after = opened(self._subscriptions[key], handle)  # read again: `lost` may have risen
         if now:
             after = sent(after, self.broker.clock.utc())
         owed = tuple(row for row in later if row in one.owed)
         self._subscriptions[key] = msgspec.structs.replace(after, owed=owed)
+        # What is over the limit of one transaction is sent by another pass.
         self._give_back(key, [row for row in later if row not in one.owed])
         if later:
             self._again = True
         live = await self._live(handle)
-        if live is None or live.endpoint.state not in _GOOD:  # refused within this very broker
+        if live is None or live.endpoint.state not in _GOOD:  # refused within this broker
             await self._replace(key, live, refused=now)
 
     def _begin(self, tx: Transaction, handle: Handle, told: EventNotification) -> object:
@@ -261,7 +264,7 @@ class Desk:
         return sends.begin_dialog(tx, handle, EVENT_SERVICE, told.service, options)
 
     def _put_off(self, key: NotificationKey, rows: list[Owed], why: str) -> None:
-        """It could not be sent: keep it, and try again later."""
+        """Postpone a subscription after a failure to send; its events stay."""
         one = self._subscriptions[key]
         self._give_back(key, rows)
         after = postponed(one, why=why, now=self._now(), options=self._options)
@@ -270,7 +273,7 @@ class Desk:
         self._again = True
 
     async def _keep(self, key: NotificationKey) -> None:
-        """It has to wait: what it was to be told is stored."""
+        """Store the events of a subscription that has to wait."""
         rows = self._incoming.pop(key, None)
         if rows:
             changes = self._add(key, rows)
@@ -279,9 +282,11 @@ class Desk:
     async def _replace(
         self, key: NotificationKey, live: Live | None, refused: Sequence[Owed] = ()
     ) -> None:
-        """The dialog is broken: end it, and keep what it did not deliver (PBT-15)."""
+        """End a broken dialog, and keep the events that it did not deliver (PBT-15)."""
         one = self._subscriptions[key]
         assert one.handle is not None
+        # Read before the end of the dialog, which withdraws its unacknowledged messages; stored in
+        # the transaction that ends it, so that a crash loses none.
         rows = await self._undelivered(live, {row.body for row in refused})
         rows += [row._replace(key=self._new_key()) for row in refused]
         rows += self._incoming.pop(key, [])
@@ -296,7 +301,9 @@ class Desk:
         self._again = True
 
     async def _undelivered(self, live: Live | None, known: set[bytes]) -> list[Owed]:
-        """Events that were sent on a dialog and not acknowledged: they may come twice (DLG-27)."""
+        """Return the events that were sent on a dialog and not acknowledged.
+
+        They may arrive twice (DLG-27). `known`: bodies to leave out."""
         if live is None or live.outgoing is None:
             return []
         out, store = live.outgoing, self.broker.store
@@ -316,7 +323,7 @@ class Desk:
         return [one for one in found if one is not None]
 
     def _add(self, key: NotificationKey, rows: Iterable[Owed]) -> EventChanges:
-        """Let a subscription owe more; what is to be stored of it."""
+        """Add events that a subscription owes; return the changes to store."""
         one = self._subscriptions[key]
         kept = keep(one.owed, rows, traces=self._options.traces)
         self._subscriptions[key] = msgspec.structs.replace(
@@ -333,14 +340,14 @@ class Desk:
         return await settle(lambda: self.broker.endpoints.look_up(handle))
 
     async def _close(self, handle: Handle, live: Live | None, changes: EventChanges) -> None:
-        """End a dialog for good, whatever its state, and forget its row."""
+        """End a dialog for good, whatever its state, and delete its row."""
         tx = Transaction(self.broker, "event notifications")
         try:
             if live is not None and live.endpoint.state in _TO_END:
                 await settle(lambda: ends.end(tx, (handle,), None, None))
         except StoreFault:
             raise
-        except BrokerError:  # it has ended meanwhile
+        except BrokerError:  # it has ended in the meantime
             tx.roll_back()
             tx = Transaction(self.broker, "event notifications")
         changes.closed.append(handle)
@@ -367,7 +374,7 @@ class Desk:
         self._subscriptions[key] = msgspec.structs.replace(one, lost=one.lost + count)
 
     def _tell_of_failure(self, one: Subscription) -> None:
-        """EVT-5, EVT-7: a failure is logged, and shows in the view."""
+        """Log a failure, which shows in the view too (EVT-5, EVT-7)."""
         self._log.warning(
             LOGGED_AS,
             subclass="broken",
@@ -380,10 +387,10 @@ class Desk:
             undelivered=len(one.owed),
         )
 
-    # What can be seen.
+    # Rows of the view.
 
     async def rows(self) -> list[dict[str, object]]:
-        """The rows of `event_notifications` (VIEW-11)."""
+        """Return the rows of `event_notifications` (VIEW-11)."""
         found = [self._subscriptions[key] for key in self._definitions]
         lives = [None if one.handle is None else await self._live(one.handle) for one in found]
         return [

@@ -1,6 +1,6 @@
-"""The latest error events of dialogs, for who looks at an instance (MON-20, VIEW-16).
+"""The latest error events of dialogs, for operators of an instance (MON-20, VIEW-16).
 
-Reads:  what is logged, but for lines of detail.      Calls: the clock.
+Reads:  lines of the log, except those of detail.      Calls: the clock.
 Never:  keeps more than `KEPT`, or a line that names no dialog.
 """
 
@@ -23,11 +23,11 @@ _CLASSES: Final = frozenset(
         logs.AUDIT_CONVERSATION,
     }
 )
-"""What is written of these above the level of detail tells of something that went wrong."""
+"""Log classes of which every line above the level of detail reports a problem."""
 
 
 class ErrorEvents:
-    """Keeps the latest, of all brokers of an instance."""
+    """Keeps the latest error events of all brokers of an instance."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,13 +35,13 @@ class ErrorEvents:
         self._kept: deque[tuple[int, Instant, str, dict[str, object]]] = deque(maxlen=KEPT)
 
     def take(self, event: str, fields: dict[str, object]) -> None:
-        """Keep a line of the log, if it is one."""
+        """Keep a line of the log, if it is an error event."""
         if event in _CLASSES and "conversation_id" in fields:
             self._number += 1
             self._kept.append((self._number, self._clock.utc(), event, fields))
 
     def rows(self) -> list[dict[str, object]]:
-        """The rows of the view, the oldest first; what a line did not say is None."""
+        """Return the rows of the view, the oldest first; None = the line did not have the field."""
         return [
             {
                 "number": number,

@@ -1,11 +1,11 @@
-"""Events of an instance: what happened, matched to whoever subscribed (EVT).
+"""Events of an instance: matches what happened to the subscriptions (EVT).
 
 Reads:  the notifications of every broker.      Calls: the desk of each broker.
-Never:  waits, fails or undoes anything: the cause is over when it is told here (EVT-6, EVT-7).
+Never:  waits, fails or undoes anything: the cause is over when it is reported (EVT-6, EVT-7).
 
-What is to be told comes in by three doors: `happened` for whoever knows of an event, such as the
-queue monitors of QUEUE_ACTIVATION; `objects_changed` for what administration did; and the event
-log, whose classes may be subscribed to (`tap.py`).
+Events come in three ways: `happened` for parts that know of an event, such as the queue monitors
+of QUEUE_ACTIVATION; `objects_changed` for what administration did; and the event log, whose classes
+may be subscribed to (`tap.py`).
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _Flags = tuple[bool, bool]
 
 
 class Events:
-    """Who is told what, in one instance."""
+    """The subscriptions of one instance, broker by broker."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Events:
         self._options = options or DeskOptions()
         self._desks: dict[str, Desk] = {}
         self._flags: dict[str, dict[str, _Flags]] = {}
-        """Broker and queue to what is switched on of it."""
+        """Broker and queue to the flags of the queue: enqueue, receive."""
         self.asked: frozenset[str] = frozenset()
-        """Every event that somebody subscribed to."""
+        """Names of all events that have a subscription."""
 
     # Life.
 
     async def load(self, broker: Broker) -> None:
-        """A broker was opened: learn from its store who is to be told what."""
+        """Load the subscriptions of a broker that was opened."""
         desk = Desk(broker, spawn=self._spawn, log=self._log, options=self._options)
         await desk.load()
         self._desks[broker.name] = desk
@@ -72,36 +72,36 @@ class Events:
         self._count()
 
     def begin(self, broker: Broker) -> None:
-        """It works from now on: its dialogs may be opened, and messages sent."""
+        """Let the subscriptions of a broker send: the broker is running."""
         self._desks[broker.name].begin()
 
     def look(self) -> int:
-        """The pass: find dialogs that went without a word, such as cleaned-up ones."""
+        """Run the pass: find dialogs that ended without an event, such as cleaned-up ones."""
         for desk in self._desks.values():
             desk.wake()
         return len(self._desks)
 
     async def stop(self, seconds: float) -> None:
-        """Tell what is to be told already, and no more; at most for so long."""
+        """Send the events handed over before, then no more, within the given seconds."""
         if self._desks:
             await asyncio.gather(*[desk.stop(seconds) for desk in self._desks.values()])
 
     def arrived(self, broker: Broker) -> None:
-        """A dialog of an event notification was ended, or has failed."""
+        """Wake the desk of a broker: a dialog of an event notification was ended, or has failed."""
         if (desk := self._desks.get(broker.name)) is not None:
             desk.wake()
 
     async def rows(self, broker: Broker) -> list[dict[str, object]]:
-        """The rows of `event_notifications` (VIEW-11)."""
+        """Return the rows of `event_notifications` (VIEW-11)."""
         desk = self._desks.get(broker.name)
         return [] if desk is None else await desk.rows()
 
-    # What happens.
+    # Events.
 
     def happened(
         self, name: str, broker: str, /, *, queue: str | None = None, **facts: object
     ) -> None:
-        """An event of this name happened in a broker; `facts` are the fields it is told with."""
+        """Hand an event over to its subscribers; `facts` are fields of its payload."""
         if name not in self.asked:
             return
         home = self._brokers.get(broker)
@@ -127,9 +127,11 @@ class Events:
             desk.take(keys, event)
 
     def objects_changed(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
-        """Objects were created, altered or dropped, and that is durable (EVT-6, EVT-11).
+        """Report that objects were created, altered or dropped, durably (EVT-6, EVT-11).
 
-        A notification hears of what was changed after it was created."""
+        A new notification gets the events of changes after its creation only."""
+        # Before the notifications are replaced: one that is created here must not get its own
+        # creation.
         for change in changes:
             self._changed(broker, change, actor)
         self._switched(broker, actor)
@@ -153,7 +155,7 @@ class Events:
             )
 
     def _switched(self, broker: Broker, actor: str) -> None:
-        """Say of each queue that was switched by whom (EVT-9)."""
+        """Log who switched which queue on or off (EVT-9)."""
         before, after = self._flags.get(broker.name, {}), _flags(broker)
         self._flags[broker.name] = after
         for name, (enqueue, receive) in after.items():

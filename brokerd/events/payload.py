@@ -1,4 +1,4 @@
-"""What a subscriber is told: one JSON object, its first fields the same for every event. PURE.
+"""Payload of an event: one JSON object, its first fields the same for every event. PURE.
 
 Reads:  facts.      Calls: nothing.      Never: holds a body or a key (MON-10).
 """
@@ -25,8 +25,10 @@ def make_event(
     at: Instant,
     facts: Mapping[str, object],
 ) -> Event:
-    """An event and its payload: `event`, `posted_at`, `instance`, `broker`, `broker_id`, where it
-    is about a queue `queue`, then its own fields (ACT-38)."""
+    """Return an event with its payload.
+
+    The payload has `event`, `posted_at`, `instance`, `broker`, `broker_id`, for an event about a
+    queue `queue`, then the fields of the event (ACT-38)."""
     told: dict[str, object] = {
         "event": name,
         "posted_at": show_instant(at),
@@ -42,7 +44,9 @@ def make_event(
 
 
 def owed_again(key: int, body: bytes) -> Owed | None:
-    """An event that was sent and perhaps not delivered, as one that is owed; None if it is none."""
+    """Return an event that was sent and perhaps not delivered as one to be sent again.
+
+    None = the body is not that of an event."""
     try:
         told: Any = orjson.loads(body)
         return Owed(key, str(told["event"]), _subject(told), body)

@@ -1,4 +1,4 @@
-"""What can be seen of an event notification: its row in the view (VIEW-11). PURE.
+"""Rows of the view of event notifications (VIEW-11). PURE.
 
 Reads:  a subscription and its dialog's endpoint, as arguments.      Never: changes anything.
 """
@@ -18,12 +18,12 @@ def view_row(
     now: float,
     utc: Instant,
 ) -> dict[str, object]:
-    """One notification as a row; `now` (monotonic) and `utc` are the same moment.
+    """Return one notification as a row; `now` (monotonic) and `utc` are the same moment.
 
-    `waiting`: events that came and are not kept or sent yet."""
+    `waiting`: number of events that came and are not kept or sent yet."""
     told = one.definition
     backing_off = not one.is_due(now)
-    # What was acknowledged once works, whatever went before.
+    # A dialog with an acknowledged message works: earlier failures do not count.
     failures = 0 if endpoint is not None and endpoint.first_acked else one.failures
     return {
         "name": told.name,

@@ -1,4 +1,4 @@
-"""One subscription: whom it tells of what, whether its dialog holds, what it still owes. PURE.
+"""One subscription: its events, the state of its dialog, the events that it still owes. PURE.
 
 Reads:  its definition, what happened, the time.      Calls: the back-off.
 Never:  sends or stores; the desk does what the values here say.
@@ -19,20 +19,20 @@ from brokerd.protocol.endpoint import DialogEndpoint
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, and what subscribers are told of it."""
+    """Something that happened, with the payload for subscribers."""
 
     name: str
     broker: str
-    """Where it happened."""
+    """Name of the broker in which it happened."""
     queue: str | None
-    """The queue it is about, if it is about one."""
+    """Name of the queue that the event is about, if any."""
     subject: str
-    """What it is about; of some events only the latest about each matters (PBT-15)."""
+    """Broker and queue of the event; of some events only the latest counts for each (PBT-15)."""
     body: bytes
 
 
 class Owed(NamedTuple):
-    """An event that a subscriber was not told yet, as it is kept."""
+    """An event that was not sent to a subscriber yet, as it is stored."""
 
     key: int
     event: str
@@ -41,39 +41,39 @@ class Owed(NamedTuple):
 
 
 class DeskOptions(msgspec.Struct, frozen=True):
-    """Figures of every subscription."""
+    """Settings of every subscription."""
 
     reopen_first: timedelta = REOPEN_FIRST
-    """Wait after a dialog that broke before it had told anybody anything (PBT-15)."""
+    """First wait after a dialog that broke before anything on it was acknowledged (PBT-15)."""
     reopen_max: timedelta = REOPEN_MAX
     traces: int = 1000
-    """Events that occur in any number (EVT-10) are kept up to so many."""
+    """Number of events that may occur in any number (EVT-10) that are kept at most."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """An event notification and how it stands."""
+    """An event notification and its state."""
 
     definition: EventNotification
     handle: Handle | None = None
-    """Its dialog; None = it has none, and is to open one when it may."""
+    """Handle of its dialog; None = it has none, and has to open one when it is due."""
     failures: int = 0
-    """Dialogs in a row that broke before anything of them was acknowledged."""
+    """Dialogs in a row that broke before anything on them was acknowledged."""
     retry_at: float = 0.0
-    """When it may go on after a failure (monotonic)."""
+    """Monotonic time before which it must not go on after a failure."""
     owed: tuple[Owed, ...] = ()
-    """Events that are kept for it, in their order."""
+    """Events that are kept for the subscriber, in their order."""
     lost: int = 0
-    """Events beyond what is kept, since the daemon started."""
+    """Events dropped because too many were kept, since the daemon started."""
     last_error: str = ""
     last_sent_at: Instant | None = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it may send, or open a dialog to send on."""
+        """Return whether the subscription may send, or open a dialog to send on."""
         return now >= self.retry_at
 
 
 def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool:
-    """Whether a notification is about this event; `at_home`: it happened in its own broker."""
+    """Return whether a notification wants this event; `at_home`: its own broker caused it."""
     if event.name not in expand(definition.events):
         return False
     match definition.scope:
@@ -86,8 +86,10 @@ def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool
 
 
 def fan_in(wanting: Iterable[Subscription], *, home: BrokerId) -> list[NotificationKey]:
-    """Who is told: of those that fan in, one for each target, and one that is not in trouble if
-    there is one (EVT-8). `home`: the broker they are in, which is meant where none is named."""
+    """Return the notifications that get an event: of those that fan in, one for each target.
+
+    Of several the one with the fewest failures is preferred (EVT-8). `home`: the broker of the
+    subscriptions, which is the target's where none is named."""
     told: list[NotificationKey] = []
     shared: dict[tuple[str, BrokerId], Subscription] = {}
     for one in wanting:
@@ -106,31 +108,33 @@ def _preference(one: Subscription) -> tuple[int, str]:
     return one.failures, one.definition.name
 
 
-# What becomes of it.
+# Its state after an event.
 
 
 def opened(one: Subscription, handle: Handle) -> Subscription:
-    """It has a dialog from now on."""
+    """Return the subscription with a new dialog."""
     return msgspec.structs.replace(one, handle=handle, retry_at=0.0)
 
 
 def sent(one: Subscription, at: Instant) -> Subscription:
-    """What it owed is sent."""
+    """Return the subscription after its events were sent."""
     return msgspec.structs.replace(one, owed=(), last_sent_at=at)
 
 
 def broken(
     one: Subscription, *, worked: bool, why: str, now: float, options: DeskOptions
 ) -> Subscription:
-    """Its dialog is gone. One that had told something is replaced at once, others later and later
-    (PBT-15)."""
+    """Return the subscription without its broken dialog (PBT-15).
+
+    `worked`: something on it was acknowledged, so that it is replaced at once; others are replaced
+    with a growing wait."""
     if worked:
         return msgspec.structs.replace(one, handle=None, failures=0, retry_at=now, last_error=why)
     return msgspec.structs.replace(postponed(one, why=why, now=now, options=options), handle=None)
 
 
 def postponed(one: Subscription, *, why: str, now: float, options: DeskOptions) -> Subscription:
-    """It could not send, and tries again later."""
+    """Return the subscription after a failure to send, with the time of the next attempt."""
     failures = one.failures + 1
     wait = reopen_delay(failures, first=options.reopen_first, most=options.reopen_max)
     return msgspec.structs.replace(
@@ -139,8 +143,9 @@ def postponed(one: Subscription, *, why: str, now: float, options: DeskOptions) 
 
 
 def judge(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
-    """Whether a broken dialog had told its target anything, and why it is broken; None = it was
-    removed, and nobody knows."""
+    """Return whether anything on a broken dialog was acknowledged, and why it is broken.
+
+    None = the endpoint was removed, so that neither is known."""
     if endpoint is None:
         return True, "the dialog was removed"
     if endpoint.error_code is not None:
@@ -149,22 +154,22 @@ def judge(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
 
 
 class Kept(NamedTuple):
-    """What is owed after more was added."""
+    """Events owed after more were added."""
 
     owed: tuple[Owed, ...]
     added: tuple[Owed, ...]
-    """Of them, those to be stored."""
+    """Added events, which are to be stored."""
     gone: tuple[int, ...]
-    """Keys of stored ones that are not owed any more."""
+    """Keys of stored events that are not owed any more."""
     lost: int
 
 
 _LATEST: Final = frozenset({QUEUE_ACTIVATION})
-"""Of these only the latest about each subject is worth telling."""
+"""Events of which only the latest about each subject is worth sending."""
 
 
 def keep(owed: Sequence[Owed], more: Iterable[Owed], *, traces: int) -> Kept:
-    """Coalesce: the latest activation of each queue, at most so many traces, all else (PBT-15)."""
+    """Coalesce: keep the latest activation of each queue, `traces` traces, all else (PBT-15)."""
     before = {one.key for one in owed}
     kept = list(owed)
     room = traces - sum(_is_trace(one) for one in kept)

@@ -1,8 +1,8 @@
 """The event log as a source of event notifications: its classes may be subscribed to (EVT-10).
 
 Reads:  every line that is logged.
-Calls:  the log itself first, `ErrorEvents`, which keeps the latest of these, `Events.happened`.
-Never:  holds a line up, or tells of a level that subscribers do not get: once per message.
+Calls:  first the log itself, then `ErrorEvents`, which keeps the latest errors, `Events.happened`.
+Never:  delays a line, or reports lines that come once per message, which subscribers do not get.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from brokerd.telemetry import logs
 from brokerd.telemetry.log import Log
 
 Happened = Callable[..., None]
-"""`Events.happened`: (name, broker, queue=..., and facts)."""
+"""Type of `Events.happened`: (name, broker, queue=..., and facts)."""
 
 _CLASSES: Final[dict[str, str]] = {
     logs.CONVERSATION: names.BROKER_CONVERSATION,
@@ -25,25 +25,25 @@ _CLASSES: Final[dict[str, str]] = {
     logs.QUEUE_DISABLED: names.BROKER_QUEUE_DISABLED,
     logs.QUEUE_STATUS: names.QUEUE_STATUS_CHANGED,
 }
-"""Class of the event log to the event that subscribers know it as."""
+"""Class of the event log to the name of the event."""
 _SUBCLASSES: Final[dict[tuple[str, object], str]] = {
     (logs.ACTIVATION, "failed_to_start"): names.ACTIVATION_FAILED,
     (logs.PARKING, "parked"): names.GROUP_PARKED,
     (logs.DUPLICATE_BROKER, "seen"): names.DUPLICATE_BROKER_SEEN,
 }
-"""Subclasses that are an event of their own besides."""
+"""Subclasses that are a further event of their own."""
 ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
-"""Subclasses of conversations that no subscriber is told of (EVT-10)."""
+"""Subclasses of conversations that no subscriber gets, being one line per message (EVT-10)."""
 
 
 class TappedLog:
-    """The log of an instance; what has a name among the events is told to subscribers as well."""
+    """The log of an instance, which also reports lines that are events to subscribers."""
 
     def __init__(self, log: Log, errors: ErrorEvents) -> None:
         self._log = log
         self.errors = errors
         self.happened: Happened | None = None
-        """Set once there is somebody to tell."""
+        """Set once subscriptions are loaded; None = there is nobody to notify."""
 
     def debug(self, event: str, **fields: object) -> None:
         """Write one line of detail."""
@@ -72,7 +72,7 @@ class TappedLog:
         broker, queue, subclass = fields.get("broker"), fields.get("queue"), fields.get("subclass")
         if self.happened is None or not isinstance(broker, str) or subclass in ONCE_A_MESSAGE:
             return
-        if fields.get("message_type") == EVENT_NOTIFICATION:  # it would tell of itself for ever
+        if fields.get("message_type") == EVENT_NOTIFICATION:  # it would cause another
             return
         for name in (_CLASSES.get(event), _SUBCLASSES.get((event, subclass))):
             if name is not None:
