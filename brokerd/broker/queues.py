@@ -207,7 +207,7 @@ class QueueState:
     def oldest_at(self) -> Instant | None:
         """Enqueue time of the oldest ready message, or None if no message is ready.
 
-        Locked groups do not count. If no such group is in memory, as after a start, the time is that
+        Locked groups do not count. If no such group is in memory, as after a start, return the time
         of the backlog."""
         # All of the heap: its first group is the one to be received next, by priority, and groups
         # that have left stay in it until they come up.

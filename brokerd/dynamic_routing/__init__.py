@@ -1,1 +1,1 @@
-"""Dynamic routing: where no route is found, a service that may make one is asked (BCN)."""
+"""Dynamic routing: where no route is found, asks a service that may make one (BCN)."""

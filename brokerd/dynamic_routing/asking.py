@@ -1,13 +1,13 @@
 """Asking for routes: one dialog for each request, with the dynamic routing service (BCN).
 
-The service is told on a dialog as well when a route that it made has failed (BCN-5).
+A dialog also reports to the service that a route which it made has failed (BCN-5).
 
 Reads:  what classification misses, the state of the request dialogs, failures of destinations.
 Calls:  verbs.sends, in transactions of its own: as any program would begin, send and end.
 Never:  makes a route: the service does (BCN-6). Receives nothing either: how a request ended shows
         in the state of its dialog.
 Wakes:  when a route is missed for the first time, when a request dialog ends, at the pass.
-Fails:  with a store that fails; a request that cannot be made counts as failed and comes again.
+Fails:  with a store that fails; a request that cannot be made counts as failed and is retried.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ _MANY = "too many routes are asked for already, so this one waits for its turn"
 
 
 class AskingOptions(msgspec.Struct, frozen=True):
-    """Figures of dynamic routing (BCN-10, BCN-15)."""
+    """Settings of dynamic routing (BCN-10, BCN-15)."""
 
     lifetime: int = 300
     """Seconds a request may take."""
     form: Form = Form.XML
     most_open: int = MOST_OPEN
-    """Requests at a time (BCN-8)."""
+    """Number of requests open at a time (BCN-8)."""
     failures: int = 3
-    """Attempts in a row that fail at the address of a route, until its service is told (BCN-5)."""
+    """Failed attempts in a row at the address of a route after which it is reported (BCN-5)."""
 
 
 class Asking:
-    """The requests of one instance. One task at a time deals with them."""
+    """The requests of one instance. One task at a time works on them."""
 
     def __init__(
         self,
@@ -82,7 +82,10 @@ class Asking:
         answered: Callable[[], None],
         failures: Callable[[str], int],
     ) -> None:
-        """`failures`: attempts in a row that have failed at an address."""
+        """Create the part.
+
+        `answered`: called when requests have ended, to classify waiting dialogs again. `failures`:
+        returns the failed attempts in a row at an address."""
         self._brokers = brokers
         self._clock = clock
         self._spawn = spawn
@@ -94,21 +97,21 @@ class Asking:
         self._made = MadeRoutes(failures=options.failures)
         self._dialogs: dict[Key | Made, Handle] = {}
         self._before: dict[Key, frozenset[Route]] = {}
-        """The routes to what is asked for that were there before."""
+        """For each request, the routes to its service that existed before."""
         self._to_ask: list[Key] = []
         self._to_tell: list[Made] = []
         self._to_tidy: set[str] = set()
-        """Brokers that were opened: requests of the life before are to be ended."""
+        """Opened brokers in which requests of an earlier run are to be ended."""
         self._working: asyncio.Task[None] | None = None
         self._again = self._stopped = self._news = False
         self.outcomes: Counter[str] = Counter()
-        """Requests that were asked, answered and failed since the start, and routes of which the
-        service was told that they have failed (MON-9)."""
+        """Counts, since the start, of requests asked, answered and failed, and of failed routes
+        that were reported to the service (MON-9)."""
 
-    # What happens.
+    # Events.
 
     def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Delayed:
-        """Classification finds no route: have it asked for; why the dialog waits (RTE-11)."""
+        """Request a missing route when first needed; return why the dialog waits (RTE-11)."""
         key = Key(broker.name, service, broker_id)
         if self._requests.missing(key, self._clock.monotonic()):
             self._to_ask.append(key)
@@ -119,23 +122,24 @@ class Asking:
         )
 
     def is_dynamic(self, broker: str, route: str) -> bool:
-        """Whether the route was made because it was asked for, since the start (MON-3)."""
+        """Return whether a request made the route since the start (MON-3)."""
         return self._made.has(broker, route)
 
     def begin(self, broker: Broker) -> None:
-        """A broker works: what its requests of the life before have left is ended (BCN-10)."""
+        """End the requests that an earlier run of the daemon left in a broker (BCN-10)."""
         if ROUTING_SERVICE in broker.catalog_index.services:
             self._to_tidy.add(broker.name)
             self._wake()
 
     def arrived(self) -> None:
-        """A request dialog was ended, or has failed."""
+        """Wake the task: a request dialog was ended, or has failed."""
         if self._dialogs:
             self._wake()
 
     def fire(self) -> int:
-        """Every fifth tick: ask again for what is still missing, tell what has failed (BCN-5,
-        BCN-9); how many."""
+        """Repeat requests for routes still missing, and report failed routes, at every fifth tick.
+
+        Return the number of both (BCN-5, BCN-9)."""
         due = self._requests.due(self._clock.monotonic())
         self._to_ask += due
         routes = {name: one.store.catalog.routes for name, one in self._brokers.items()}
@@ -147,7 +151,7 @@ class Asking:
         return len(due) + len(self._to_tell)
 
     async def stop(self, seconds: float) -> None:
-        """Ask nobody any more; what takes longer is given up, as where the disk is full."""
+        """Start no further request; after `seconds` give up work under way (a full disk)."""
         self._stopped = True
         while self._working is not None:
             done, _ = await asyncio.wait({self._working}, timeout=seconds)
@@ -177,7 +181,7 @@ class Asking:
                     await self._look_at(about, handle)
                 self._to_ask += (turn := self._requests.next() if self._news else [])
                 self._again |= bool(turn)
-                if self._news:  # once for all that are over: each look is at all that wait
+                if self._news:  # once for all: each call classifies every waiting dialog
                     self._news = False
                     self._answered()
         finally:
@@ -198,7 +202,7 @@ class Asking:
         self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=handle)
 
     async def _tell(self, made: Made) -> None:
-        """A route has failed: the service may know a better one (BCN-5)."""
+        """Report a failed route to the service, which may know a better one (BCN-5)."""
         broker = self._brokers.get(made.broker)
         if broker is None or not broker.enabled or not _routes_to(broker, CONFIGURATION_SERVICE):
             return
@@ -223,7 +227,7 @@ class Asking:
     async def _begin(
         self, broker: Broker, about: Key | Made, message_type: str, body: bytes
     ) -> str | None:
-        """Open a dialog with the service and say it; why not, if that cannot be."""
+        """Open a dialog with the service and send the body; return None, or why it failed."""
         handle = Handle(broker.ids.fresh())
         options = sends.DialogOptions(
             contract=CONFIGURATION_NOTICE, lifetime=self._options.lifetime, by_broker=True
@@ -254,6 +258,8 @@ class Asking:
             if isinstance(about, Key):
                 self._requests.ended(about, failed=True)
             return
+        # The outcome shows in the state of the dialog: ended without an error means that the
+        # service has answered, anything else that the request failed (BCN-7, BCN-10).
         live = await settle(lambda: broker.endpoints.look_up(handle))
         if live is not None and live.endpoint.state in _OPEN:
             return
@@ -262,7 +268,7 @@ class Asking:
         await _close(broker, live)
         del self._dialogs[about]
         if isinstance(about, Made):
-            return  # whatever the service has done shows in the routes
+            return  # the service's answer shows in the routes alone
         if not failed:
             self._made.answered(
                 about.broker, self._before[about], _routes_to(broker, about.service)
@@ -280,7 +286,7 @@ class Asking:
         self._news = True
 
     async def _tidy(self, broker: Broker | None) -> None:
-        """End the request dialogs that nobody knows any more."""
+        """End the request dialogs of an earlier run of the daemon."""
         after = 0
         while broker is not None and broker.enabled:
             where = {"service_id": [ROUTING_SERVICE]}
@@ -296,7 +302,7 @@ class Asking:
 
 
 async def _close(broker: Broker, live: Live | None) -> None:
-    """End this side, if it is not over yet."""
+    """End this side of a dialog, if it is not ended yet."""
     if live is None or live.endpoint.state not in _TO_END:
         return
     tx = Transaction(broker, _ACTOR)
@@ -304,7 +310,7 @@ async def _close(broker: Broker, live: Live | None) -> None:
         await settle(lambda: ends.end(tx, (live.endpoint.handle,), None, None))
     except StoreFault:
         raise
-    except BrokerError:  # it has ended meanwhile
+    except BrokerError:  # it has ended in the meantime
         tx.roll_back()
         return
     await tx.committed()

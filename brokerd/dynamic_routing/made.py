@@ -1,8 +1,8 @@
-"""Routes that were made because they were asked for, and which of them have failed. PURE.
+"""Routes that requests have made, and which of them have failed. PURE.
 
 Reads:  routes and figures given to it.      Calls: nothing.
-Never:  tells anybody; `asking.py` does. Outlives the process: a route is dynamic as long as the
-        daemon runs that saw it made, and asked for anew when it expires (BCN-11).
+Never:  reports anything; `asking.py` does. Outlives the process: a route is dynamic as long as the
+        daemon runs that saw it made, and requested anew when it expires (BCN-11).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,11 +29,11 @@ class Made(NamedTuple):
 class _Known(msgspec.Struct):
     made: Made
     told: int = 0
-    """Failures in a row when the service was last told of them."""
+    """Failures in a row when the service was last notified."""
 
 
 class MadeRoutes:
-    """All of one instance."""
+    """The dynamic routes of one instance."""
 
     def __init__(self, *, failures: int, most_known: int = MOST_KNOWN) -> None:
         self._failures = failures
@@ -41,11 +41,11 @@ class MadeRoutes:
         self._known: dict[tuple[str, str], _Known] = {}
 
     def has(self, broker: str, route: str) -> bool:
-        """Whether it is dynamic (MON-3)."""
+        """Return whether a route is dynamic (MON-3)."""
         return (broker, route) in self._known
 
     def answered(self, broker: str, before: frozenset[Route], routes: Iterable[Route]) -> None:
-        """A request was answered: what is there now of its service, and was there before."""
+        """Record the routes that an answer added or altered: those that are not in `before`."""
         for route in routes:
             if route in before or len(self._known) >= self._most_known:
                 continue
@@ -58,16 +58,17 @@ class MadeRoutes:
         failures: Callable[[str], int],
         now: Instant,
     ) -> list[Made]:
-        """Those of which the service should be told (BCN-5); what is gone is forgotten.
+        """Return the routes whose failure is to be reported (BCN-5); discard those dropped.
 
-        `routes`: of each broker by name. `failures`: attempts in a row that have failed at an
-        address. A route is told of again when as many more have failed."""
+        `routes`: of each broker by name. `failures`: returns the failed attempts in a row at an
+        address. A route is due again after as many further failures."""
         due: list[Made] = []
         for (broker, name), known in list(self._known.items()):
             route = routes.get(broker, {}).get(name)
             if route is None or _made(broker, route) != known.made or _is_over(route, now):
                 del self._known[broker, name]
                 continue
+            # A route with a mirror has failed only when both of its addresses have.
             count = min(map(failures, filter(None, (route.address, route.mirror))))
             if count < known.told:
                 known.told = 0
@@ -76,7 +77,7 @@ class MadeRoutes:
         return due
 
     def told(self, made: Made, failures: int) -> None:
-        """The service was told of so many."""
+        """Record the number of failures that the service was notified of."""
         known = self._known.get((made.broker, made.name))
         if known is not None:
             known.told = failures

@@ -1,7 +1,7 @@
 """Requests for routes: which are open, how the last one ended, which are due again. PURE.
 
 Reads:  nothing.      Calls: nothing.
-Never:  asks anybody; `asking.py` does what is decided here.
+Never:  asks a service; `asking.py` does what is decided here.
 """
 
 from enum import StrEnum
@@ -14,43 +14,43 @@ from brokerd.ids import BrokerId, show
 from brokerd.routing.reasons import Reason
 
 MOST_OPEN: Final = 100
-"""Requests that are open at a time in one instance; the others wait for their turn (BCN-8)."""
+"""Requests open at a time in one instance; the others wait for their turn (BCN-8)."""
 MOST_KNOWN: Final = 10_000
-"""Requests that are remembered; one more is no request until another is forgotten (XMT-10)."""
+"""Requests that are remembered; at this number no new one is made (XMT-10)."""
 UNUSED: Final = 300.0
-"""Seconds after which a request that nobody needed again is forgotten (XMT-10)."""
+"""Seconds after which a request that was not needed again is discarded (XMT-10)."""
 
 
 class Form(StrEnum):
-    """How a request is written (BCN-15)."""
+    """Format of the body of a request (BCN-15)."""
 
     XML = "xml"
     JSON = "json"
 
 
 class Key(NamedTuple):
-    """What is asked for: there is one request for it at a time (BCN-8)."""
+    """Identity of a request, of which one is open at a time (BCN-8)."""
 
     broker: str
-    """Name of the broker whose routes lack it."""
+    """Name of the broker whose routes lack the service."""
     service: str
     broker_id: BrokerId | None
-    """The far broker, where it is named."""
+    """Far broker, if the dialog names one."""
 
 
 class _Request(msgspec.Struct):
     is_open: bool
     failed: bool = False
-    """Whether the last one ended with an error, or not at all (BCN-7, BCN-10)."""
+    """Whether the last request ended with an error, or not at all (BCN-7, BCN-10)."""
     wanted: bool = False
-    """Whether the route was missed since it ended, or before it could be asked for."""
+    """Whether the route was missed since the request ended, or before it could be opened."""
     asked: bool = True
-    """Whether it was ever open; one that was not yet comes before the pass."""
+    """Whether the request was ever open; if not, it does not wait for the pass."""
     needed_at: float = 0.0
 
 
 class Requests:
-    """All of one instance. Times are monotonic seconds."""
+    """The requests of one instance. Times are monotonic seconds."""
 
     def __init__(self, *, most_open: int = MOST_OPEN, most_known: int = MOST_KNOWN) -> None:
         self._most_open = most_open
@@ -62,7 +62,7 @@ class Requests:
         return len(self._known)
 
     def missing(self, key: Key, now: float) -> bool:
-        """A route is missing; whether to ask for it at once, as for the first time (BCN-9)."""
+        """Record that a route is missing; return whether to open its first request now (BCN-9)."""
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= self._most_known:
@@ -78,29 +78,29 @@ class Requests:
         return False
 
     def reason(self, key: Key) -> Reason:
-        """Why what needs the route waits (RTE-12, BCN-7)."""
+        """Return the reason why dialogs that need the route wait (RTE-12, BCN-7)."""
         known = self._known.get(key)
         failed = known is not None and known.failed and not known.is_open
         return Reason.BCN_FAILED if failed else Reason.BCN_PENDING
 
     def waits_for_others(self, key: Key) -> bool:
-        """Whether it has never been asked for, since so many others are open."""
+        """Return whether the request was never open, because too many others are."""
         known = self._known.get(key)
         return known is None or not known.asked
 
     def ended(self, key: Key, *, failed: bool) -> None:
-        """The dialog of a request is over: with success only if it was ended without an error."""
+        """Record the end of a request dialog; only an end without an error is a success."""
         known = self._known.get(key)
         if known is not None:
             self._open -= known.is_open
             known.is_open, known.failed, known.wanted = False, failed, False
 
     def next(self) -> list[Key]:
-        """Those that have waited until others were over, as many as there is room for now."""
+        """Open requests that have waited for others, up to the limit; return them."""
         return self._take([key for key, one in self._known.items() if not one.asked])
 
     def due(self, now: float) -> list[Key]:
-        """The pass: what to ask for again, as it is still missing (BCN-7, BCN-9, BCN-11)."""
+        """Reopen and return the requests for routes still missing (BCN-7, BCN-9, BCN-11)."""
         missed = [key for key, one in self._known.items() if one.wanted and not one.is_open]
         again = self._take(missed)
         old = [
@@ -122,14 +122,14 @@ class Requests:
 
 
 def body_of(key: Key, form: Form) -> bytes:
-    """The body of a MissingRoute (BCN-3, BCN-15)."""
+    """Return the body of a MissingRoute (BCN-3, BCN-15)."""
     return _body("MissingRoute", form, key.service, key.broker_id, {})
 
 
 def failed_body_of(
     service: str, broker_id: BrokerId | None, route: str, address: str, form: Form
 ) -> bytes:
-    """The body of a FailedRoute: the same, with the route that has failed (BCN-5, BCN-15)."""
+    """Return the body of a FailedRoute, with the route that has failed (BCN-5, BCN-15)."""
     return _body("FailedRoute", form, service, broker_id, {"route_name": route, "address": address})
 
 

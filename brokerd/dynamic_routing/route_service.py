@@ -1,11 +1,11 @@
 """A dynamic routing service: answers requests for routes from a file of its own (BCN-6).
 
-Where the file names an SRV record instead of addresses, DNS says them.
+Where the file names an SRV record instead of addresses, DNS has the addresses.
 
 Reads:  a TOML file, again whenever it has changed; DNS.
 Calls:  the client, as any program would.
-Never:  ends a request before the routes are made, or makes one its sources do not say. Drops a
-        route only when they say it no longer (BCN-5).
+Never:  ends a request before the routes are made, or makes one that its sources do not have. Drops
+        a route only when they have it no longer (BCN-5).
 Fails:  a request that cannot be answered is ended with an error that says why (BCN-7).
 """
 
@@ -52,15 +52,15 @@ from brokerd.objects.forms import MAX_NAME
 from brokerd.routing.address import normalise
 
 QUEUE: Final = "dynamic_routing"
-"""The queue and the route that `declare` makes."""
+"""Name of the queue and of the route that `declare` makes."""
 UNKNOWN: Final = 1
 """Error code for a service that is not in the file."""
 LOOK: Final = 1.0
-"""Seconds a receive waits before it looks whether it is to stop."""
+"""Seconds a receive waits before its loop checks whether to stop."""
 READERS: Final = 8
-"""Requests that are answered at a time."""
+"""Number of requests that are answered at a time."""
 FAILED_FOR: Final = 300.0
-"""Seconds for which others may stand in for an address that was told to have failed."""
+"""Seconds for which addresses of lower rank stand in for one that was reported as failed."""
 _PREFIX: Final = "dynamic "
 Say = Callable[[str], None]
 
@@ -71,33 +71,33 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     addresses: Annotated[list[str], Meta(min_length=1)] | None = None
     srv: str | None = None
-    """Name of the SRV records that say the addresses, in the place of these."""
+    """Name of the SRV records that have the addresses, instead of a list."""
     broker_id: str | None = None
-    """The broker they lead to, where it is known."""
+    """Broker that the routes lead to, if it is known."""
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Seconds; None = that of the file, and at most as long as DNS says."""
+    """Lifetime in seconds, at most that of the DNS answer; None = that of the file."""
 
 
 class RouteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is served."""
+    """The services of the file, with defaults."""
 
     service: list[Served]
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = 3600
-    """Seconds that a route lives, so that what has changed is asked for again (BCN-11)."""
+    """Seconds that a route lives; it is then requested anew, with what has changed (BCN-11)."""
     dns: DnsOptions = DnsOptions()
 
 
 class _Asked(NamedTuple):
-    """What a MissingRoute or a FailedRoute says."""
+    """Content of a MissingRoute or a FailedRoute."""
 
     service: str
     broker_id: str | None
     address: str
-    """Of the route that has failed."""
+    """Address of the route that has failed."""
 
 
 class _Answer(NamedTuple):
-    """The routes that there shall be to one service."""
+    """The routes that one service should have."""
 
     served: Served
     addresses: list[str]
@@ -105,7 +105,7 @@ class _Answer(NamedTuple):
 
 
 def load(path: Path) -> RouteFile:
-    """The file; `ConfigError` names what is wrong with it."""
+    """Read the file. Raises `ConfigError`, which names what is wrong with it."""
     hint = "see docs/how-to/dynamic-routing.md for what such a file says"
     try:
         found = msgspec.convert(read(path).data, RouteFile)
@@ -140,7 +140,7 @@ def _check(one: Served) -> None:
 
 
 async def declare(session: Session) -> None:
-    """The queue, the service, and the route that makes it asked, where they are missing."""
+    """Create the queue, the service, and the route to it, where they are missing."""
     for kind, name, fields in (
         ("queue", QUEUE, {"poison_mode": "park"}),
         (
@@ -160,22 +160,25 @@ class RouteService:
     """Answers the requests of one broker."""
 
     def __init__(self, path: Path, say: Say) -> None:
-        """`ConfigError`: the file is wrong, or needs what is not installed."""
+        """Read the file.
+
+        Raises `ConfigError` if the file is wrong, or needs a library that is missing."""
         self._path = path
         self._say = say
         self._seen = 0
         self._file = RouteFile([])
         self._records: SrvRecords | None = None
         self._failed: dict[str, float] = {}
-        """Addresses that were told to have failed, and until when that counts."""
+        """Addresses that were reported as failed, and until when that counts."""
         self._kept_by = ""
-        """Why nothing can be received at the moment, as it was told; empty = it can be."""
+        """Reason why nothing can be received at the moment, as it was printed; empty = it can."""
         self._look_again()
 
     async def run(self, session: Session, stop: asyncio.Event) -> None:
-        """Answer requests until `stop` is set; some at a time, since DNS may be slow.
+        """Answer requests until `stop` is set, some at a time, since DNS may be slow.
 
-        While the queue is off, or gone, it waits. Raises what ended the first of its readers."""
+        Waits while the queue is off, or dropped. Raises the error that ended the first of its
+        readers."""
         try:
             async with asyncio.TaskGroup() as readers:
                 for _ in range(READERS):
@@ -192,14 +195,14 @@ class RouteService:
                     self._tell("")
                     for message in messages:
                         await self._take(session, tx, message)
-            except TransactionAborted:  # the daemon went away: what was received comes again
+            except TransactionAborted:  # connection lost: the messages come again
                 continue
             except (QueueDisabled, QueueNotFound) as kept:
                 self._tell(kept.message)
                 await clock.sleep_until(clock.monotonic() + LOOK)
 
     def _tell(self, kept_by: str) -> None:
-        """Say once why nothing can be received, and once that it can again."""
+        """Print once why nothing can be received, and once that it can again."""
         if kept_by != self._kept_by:
             self._say(f"{kept_by}; waiting for it" if kept_by else f"reading {QUEUE} again")
             self._kept_by = kept_by
@@ -209,10 +212,12 @@ class RouteService:
             if message.is_end or message.is_error:
                 await tx.end(message.handle)
             return
+        # The dialog ends with the receive in one transaction, after the routes exist (BCN-6): its
+        # end makes the broker classify the waiting dialogs again.
         self._look_again()
         try:
             asked = _asked(message.body or b"")
-        except (ValueError, SyntaxError) as error:  # no broker writes such a one
+        except (ValueError, SyntaxError) as error:  # no broker sends such a request
             await tx.end(message.handle, UNKNOWN, f"the request cannot be read: {error}"[:1000])
             return
         try:
@@ -233,7 +238,7 @@ class RouteService:
         self._failed[asked.address] = now + FAILED_FOR
 
     async def _answer(self, session: Session, asked: _Asked, *, missing: bool) -> None:
-        """Make the routes as they shall be now."""
+        """Make the routes of a service what its sources say now."""
         found = [
             one
             for one in self._file.service
@@ -258,9 +263,9 @@ class RouteService:
         return _Answer(one, chosen(records.targets, failed), lifetime)
 
     async def _make(self, session: Session, asked: _Asked, answers: list[_Answer]) -> None:
-        """All in one commit, so that dialogs are spread over them; what is there lives on.
+        """Create routes in one commit, so that dialogs are spread over them; renew existing ones.
 
-        Routes that were made earlier, and that the file or DNS does not say any more, go."""
+        Drop routes that were made earlier and that the file or DNS has no longer."""
         known = {str(one["name"]): one for one in await session.objects("route")}
         new: list[dict[str, object]] = []
         kept: set[str] = set()
@@ -281,13 +286,15 @@ class RouteService:
         if new:
             wanted = {"broker": {"name": session.welcome.broker}, "route": new}
             await session.apply(wanted, ensure=True)
+        # Dropped last, so that the service is at no time without a route. Routes that others made
+        # have no such name, and stay.
         for name, there in known.items():
             ours = name.startswith(_PREFIX) and there.get("service") == asked.service
             if ours and name not in kept and asked.broker_id in (None, there.get("broker")):
                 await _drop(session, name)
 
     def _look_again(self) -> None:
-        """Read the file if it has changed; one that is wrong leaves what was read before."""
+        """Read the file if it has changed; a wrong one leaves what was read before."""
         changed = self._path.stat().st_mtime_ns if self._path.exists() else -1
         if changed == self._seen:
             return
@@ -311,7 +318,7 @@ def _is_id(text: str) -> bool:
 
 
 def _name(one: Served, address: str) -> str:
-    """A name that says what it is for, and is the same each time."""
+    """Return a name that shows the purpose of a route, and is the same each time."""
     digest = hashlib.sha256(f"{one.broker_id} {address}".encode()).hexdigest()[:8]
     return f"{_PREFIX}{one.name[: MAX_NAME - 20]} {digest}"
 
@@ -319,16 +326,16 @@ def _name(one: Served, address: str) -> str:
 async def _drop(session: Session, route: str) -> None:
     try:
         await session.drop("route", route)
-    except ObjectNotFound:  # another answer was quicker
+    except ObjectNotFound:  # another reader has dropped it
         return
 
 
 def _asked(body: bytes) -> _Asked:
-    """What a request names, in either form (BCN-15)."""
+    """Return what a request names, in either form (BCN-15)."""
     if body.startswith(b"{"):
         told = msgspec.json.decode(body, type=dict[str, str])
     else:
-        tree = ElementTree.fromstring(body)  # noqa: S314  # written by this very broker
+        tree = ElementTree.fromstring(body)  # noqa: S314  # written by the broker itself
         told = {one.tag.lower(): one.text or "" for one in tree}
     return _Asked(
         told.get("service_name", ""), told.get("broker_instance"), told.get("address", "")

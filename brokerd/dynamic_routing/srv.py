@@ -1,8 +1,8 @@
-"""SRV records: where DNS says that a service is (RFC 2782); dnspython, the extra `dns`.
+"""SRV records: the places of a service by DNS (RFC 2782); needs dnspython, the extra `dns`.
 
-Reads:  name servers.      Calls: dnspython, and nothing of brokerd.
+Reads:  name servers.      Calls: dnspython, and routing.address.
 Never:  looks up the targets: a name is resolved at each attempt to connect (END-16).
-Fails:  with `Unanswered`: what DNS said, or that it said nothing in time.
+Fails:  with `Unanswered`: the answer of DNS, or that none came in time.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from brokerd.routing.address import normalise
 
 EXTRA: Final = "dns"
 LEAST_LIFETIME: Final = 30
-"""Seconds that an answer holds at least, whatever it says: a TTL of 0 would ask without end."""
+"""Shortest validity of an answer in seconds, against a TTL of 0, which would query without end."""
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _PORT: Final = 53
@@ -26,16 +26,16 @@ _LAST_PORT: Final = 65_535
 
 
 class DnsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is asked, and for how long."""
+    """Name servers to query, and the time-out."""
 
     servers: list[str] = []
     """Addresses of name servers, `127.0.0.1` or `127.0.0.1:5353`; [] = those of the system."""
     timeout: Annotated[float, Meta(gt=0, le=60)] = 5.0
-    """Seconds for one question, repeats and other servers included."""
+    """Seconds for one query, repeats and other servers included."""
 
 
 class Target(NamedTuple):
-    """One record."""
+    """One usable record."""
 
     priority: int
     weight: int
@@ -43,13 +43,13 @@ class Target(NamedTuple):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the records of a name say."""
+    """Meaning of the records of a name."""
 
     targets: tuple[Target, ...]
     lifetime: int
-    """Seconds for which they hold."""
+    """Seconds for which the records are valid."""
     unusable: tuple[str, ...] = ()
-    """Targets that are no address, with what is wrong."""
+    """Errors of records without a usable address."""
 
 
 class Unanswered(Exception):
@@ -57,15 +57,17 @@ class Unanswered(Exception):
 
 
 class SrvRecords:
-    """Asks the name servers."""
+    """Queries the name servers."""
 
     def __init__(self, options: DnsOptions) -> None:
-        """`ConfigError`: dnspython is not there, or the system names no servers."""
+        """Create the resolver.
+
+        Raises `ConfigError` if dnspython is missing, or the system names no servers."""
         self._options = options
         self._resolver = _resolver(options)
 
     async def look_up(self, name: str) -> Found:
-        """The records of a name such as `_brokerd._tcp.example.net`. Raises `Unanswered`."""
+        """Look up a name such as `_brokerd._tcp.example.net`. Raises `Unanswered`."""
         exception = importlib.import_module("dns.exception")
         resolver = importlib.import_module("dns.resolver")
         limit = self._options.timeout
@@ -88,7 +90,7 @@ class SrvRecords:
 
 
 def found(name: str, records: Iterable[tuple[int, int, int, str]], *, ttl: int) -> Found:
-    """What priorities, weights, ports and targets mean. PURE. Raises `Unanswered`."""
+    """Return the meaning of priorities, weights, ports and targets. PURE. Raises `Unanswered`."""
     targets: list[Target] = []
     unusable: list[str] = []
     for priority, weight, port, host in sorted(records):
@@ -105,12 +107,11 @@ def found(name: str, records: Iterable[tuple[int, int, int, str]], *, ttl: int) 
 
 
 def chosen(targets: Iterable[Target], failed: Container[str]) -> list[str]:
-    """The addresses to make routes of: all of the best rank, and of those behind it as far as one
-    that has not failed. PURE.
+    """Return the addresses for routes: ranks up to the first with one that works. PURE.
 
-    The lowest priority comes first; within one, weight 0 only behind others. Other weights are not
-    told apart: dialogs take turns among routes that fit alike (RTE-25). What has failed stays in
-    the list, since a dialog that is bound to it has no other place (RTE-27)."""
+    The lowest priority comes first; within a priority, weight 0 comes behind the others. Other
+    weights make no difference: dialogs take turns among routes that fit alike (RTE-25). A failed
+    address stays in the list, since a dialog that is bound to it has no other place (RTE-27)."""
     ranks: dict[tuple[int, bool], list[str]] = {}
     for priority, weight, address in targets:
         ranks.setdefault((priority, weight == 0), []).append(address)
@@ -123,7 +124,7 @@ def chosen(targets: Iterable[Target], failed: Container[str]) -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """`InvalidArgument`: it cannot be the name of an SRV record."""
+    """Check the name of an SRV record. Raises `InvalidArgument`."""
     labels = name.rstrip(".").split(".")
     lengths = all(1 <= len(one) <= _LONGEST_LABEL for one in labels)
     if not (name.isascii() and name.isprintable() and " " not in name and lengths):
@@ -133,7 +134,7 @@ def check_name(name: str) -> None:
 
 
 def check_server(text: str) -> tuple[str, int]:
-    """Address and port of a name server; `InvalidArgument`: it is neither."""
+    """Return address and port of a name server. Raises `InvalidArgument` if the text is none."""
     try:
         return str(ipaddress.ip_address(text.strip("[]"))), _PORT
     except ValueError:
@@ -147,7 +148,7 @@ def check_server(text: str) -> tuple[str, int]:
     return address, number
 
 
-def _resolver(options: DnsOptions) -> Any:  # noqa: ANN401  # of a library that may not be there
+def _resolver(options: DnsOptions) -> Any:  # noqa: ANN401  # type of an optional library
     try:
         library = importlib.import_module("dns.asyncresolver")
     except ImportError:
