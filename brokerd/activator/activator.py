@@ -1,10 +1,10 @@
 """Activator: reads notifications of brokers and starts the programs that they call for (ACT-40).
 
 Reads:  notification queues, as any client does, on this machine or another (ACT-43).
-Calls:  plan for how many, recovery for which of them live, activation.processes to run them.
+Calls:  plan for the number, recovery for the survivors, activation.processes to run programs.
 Never:  receives from the queue of an application: the programs do (ACT-44). A notification is
-        consumed whatever it leads to; one that is lost comes again, as nobody receives (ACT-36).
-Fails:  a daemon that goes away is waited for; a program fails alone, and is said to have.
+        consumed whatever it leads to; a lost one is repeated, as nobody receives (ACT-36).
+Fails:  a daemon that is away is tried again; a program fails alone, and its failure is logged.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ACTIVATOR
 
 LAST_WORDS: Final = 5.0
-"""Seconds that a program has to end once its activator is gone: its broker may still be there."""
+"""Seconds that a program has to end once its activator is gone: its broker may still run."""
 LOOK: Final = 30.0
 """Seconds that one receive of notifications waits."""
 BATCH: Final = 100
 RECONNECT_FIRST: Final = 1.0
 RECONNECT_MOST: Final = 30.0
-"""Seconds between two attempts to reach a daemon that is away."""
+"""Limits, in seconds, of the wait between attempts to reach a daemon that is away."""
 SURVIVORS: Final = 0.25
-"""Seconds between two looks at what an earlier activator has left behind."""
+"""Seconds between two checks for instances that an earlier activator has left."""
 
 
 class _Application:
@@ -57,10 +57,10 @@ class _Application:
         self.plan = Plan(service.instances)
         self.running: set[Running] = set()
         self.left: list[Slot] = []
-        """Held by instances that an earlier activator has started."""
+        """Slots held by instances that an earlier activator has started."""
 
     def free_slot(self) -> tuple[Slot, int] | None:
-        """A place for one more, and the descriptor of its lock."""
+        """Return a slot for one more instance, with the descriptor of its lock; None = all held."""
         for slot in self.slots[: self.service.instances.max]:
             if slot.in_use or slot in self.left:
                 continue
@@ -70,7 +70,7 @@ class _Application:
 
 
 class Activator:
-    """Runs what a configuration says, until it is told to stop."""
+    """Runs the programs of a configuration until `stop`."""
 
     def __init__(self, config: ActivatorConfig, *, clock: Clock, log: Log) -> None:
         self._config = config
@@ -82,14 +82,14 @@ class Activator:
         self._stopping = asyncio.Event()
         self._reading: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
-        """Notifications by what they led to, instances started and ended."""
+        """Counts of notifications by their effect, and of instances started and ended."""
 
     def stop(self) -> None:
         """End all programs, then return from `run`."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Listen and start programs until `stop`. `StoreLocked`: another one does already."""
+        """Listen and start programs until `stop`. Raises `StoreLocked` if another one runs."""
         self._recovery.open()
         try:
             self._applications = [
@@ -114,7 +114,7 @@ class Activator:
     # What an earlier activator has left (ACT-45).
 
     def _recover(self, application: _Application) -> None:
-        """Instances that live count, so that no more than may run do."""
+        """Count instances that live against the maximum of the application."""
         left = application.left = [slot for slot in application.slots if slot.is_held()]
         if left:
             application.plan = plans.started(application.plan, len(left))
@@ -123,7 +123,7 @@ class Activator:
             self._spawn(self._await_survivors(application))
 
     async def _await_survivors(self, application: _Application) -> None:
-        """They end by themselves, as the activator they belonged to is gone."""
+        """Uncount instances of an earlier activator as they end, which they do without one."""
         while application.left and not self._stopping.is_set():
             await self._clock.sleep_until(self._clock.monotonic() + SURVIVORS)
             for slot in [slot for slot in application.left if not slot.is_held()]:
@@ -133,7 +133,7 @@ class Activator:
     # Notifications.
 
     async def _listen(self, service: NotificationService) -> None:
-        """Read one notification queue for ever; a daemon that is away is tried again."""
+        """Read one notification queue for ever; retry if its daemon is away."""
         pause = RECONNECT_FIRST
         while not self._stopping.is_set():
             try:
@@ -162,7 +162,7 @@ class Activator:
 
     async def _read(self, service: NotificationService, session: Session) -> None:
         while not self._stopping.is_set():
-            with suppress(TransactionAborted):  # what was received comes again
+            with suppress(TransactionAborted):  # the messages come again
                 async with session.transaction() as tx:
                     for message in await tx.receive(service.queue, BATCH, wait=LOOK):
                         await self._take(service, tx, message)
@@ -170,14 +170,14 @@ class Activator:
                 return
 
     async def _take(self, service: NotificationService, tx: Transaction, message: Message) -> None:
-        """Start what a notification calls for; ends and errors end this side too."""
+        """Start what a notification calls for; an end or error of the dialog ends this side too."""
         if message.is_end or message.is_error:
             await tx.end(message.handle)
         elif message.message_type == EVENT_NOTIFICATION:
             self.take(service.name, message.body or b"")
 
     def take(self, service: str, body: bytes) -> None:
-        """One notification (ACT-41, ACT-47)."""
+        """Start or count what one notification calls for (ACT-41, ACT-47)."""
         try:
             told: Any = orjson.loads(body)
             queue = f"{told['instance']}/{told['broker']}/{told['queue']}"
@@ -198,7 +198,7 @@ class Activator:
     # Programs.
 
     def _keep_up(self, application: _Application) -> None:
-        """Let `min` instances run, now or when they may be started again (ACT-42)."""
+        """Start instances up to `min`, now or when a restart is allowed (ACT-42)."""
         if self._stopping.is_set():
             return
         for _ in range(plans.missing(application.plan, self._clock.monotonic())):
@@ -215,7 +215,7 @@ class Activator:
         if self._stopping.is_set():
             return
         place = application.free_slot()
-        if place is None:  # a process that has left its group holds it
+        if place is None:  # held by a process that has left its group
             self.counts["slot_held"] += 1
             told = "a process of an ended instance still runs outside of its process group"
             self._tell("slot_held", application, error=told)
@@ -226,7 +226,7 @@ class Activator:
     async def _run(
         self, application: _Application, place: tuple[Slot, int], facts: dict[str, object]
     ) -> None:
-        """One instance, from its start to its end."""
+        """Run one instance, from its start to its end."""
         began, error = self._clock.monotonic(), ""
         slot, descriptor = place
         try:
@@ -237,6 +237,7 @@ class Activator:
         except (OSError, LookupError) as problem:
             error = f"it cannot be started: {problem}"
             running = None
+        # Only now, as the program holds the lock itself: the slot is at no time free.
         slot.release(descriptor)
         if running is not None:
             self.counts["started"] += 1
@@ -283,7 +284,7 @@ class Activator:
         self._keep_up(application)
 
     async def _end_all(self) -> None:
-        """SIGTERM, the grace period, SIGKILL (ACT-46)."""
+        """End the programs: SIGTERM, the grace period, SIGKILL (ACT-46)."""
         for task in self._reading:
             task.cancel()
         running = [one for application in self._applications for one in application.running]
@@ -305,7 +306,7 @@ class Activator:
         self._group.create_task(work)
 
     async def _wait(self, seconds: float) -> None:
-        """Until so much time is over, or it is to stop."""
+        """Wait until the time is over, or until `stop`."""
         stop = asyncio.ensure_future(self._stopping.wait())
         timer = asyncio.ensure_future(
             self._clock.sleep_until(self._clock.monotonic() + max(0.0, seconds))

@@ -1,7 +1,7 @@
-"""What an activator is told: whom it listens to, what it starts, how it logs (ACT-40).
+"""Configuration of an activator: where it listens, what it starts, how it logs (ACT-40).
 
-Reads:  one TOML file.      Calls: nothing.
-Never:  asks a broker or the system whether what the file names is there.
+Reads:  one TOML file.      Calls: reading.
+Never:  checks with a broker or the system whether what the file names exists.
 Fails:  `ConfigError` with all problems at once: key and line of each, and what to write (BI-C3).
 """
 
@@ -23,7 +23,7 @@ from brokerd.units import parse_duration, parse_size
 HINT: Final = "see docs/how-to/activation.md for what such a file says"
 MOST: Final = 32_767
 OF_WORKERS: Final = ".activation"
-"""Behind the name of a queue: the queue, service and notification that `worker run` declares."""
+"""Suffix after the name of a queue: the queue, service and notification of `worker run`."""
 _Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -33,14 +33,14 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.AUTO
     file: str | None = None
-    """Standard error if it is not given."""
+    """Path of the log; None = standard error."""
 
 
 class General(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[activator]`: where it keeps its recovery log, and how long programs may take to end."""
+    """`[activator]`: the place of its recovery log, and the time that programs have to end."""
 
     state_dir: str | None = None
-    """By default beside the file: FILE.state."""
+    """Directory of the recovery log; None = beside the file: FILE.state."""
     grace: str = "10s"
 
 
@@ -50,23 +50,23 @@ class NotificationService(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     name: _Text
     queue: _Text
     address: str | None = None
-    """unix:/path or tcp://host:port of its daemon; by default BROKERD_ADDRESS, or the socket."""
+    """unix:/path or tcp://host:port of its daemon; None = BROKERD_ADDRESS, or the socket."""
     broker: _Text = "main"
     id: str | None = None
-    """The broker's GUID: an instance that has another one is not listened to."""
+    """GUID of the broker: one that has another GUID is not listened to."""
     enabled: bool = True
 
 
 class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[application.trigger]`: of which queue the notifications are that start it (ACT-41)."""
+    """`[application.trigger]`: the queue whose notifications start the program (ACT-41)."""
 
     queue: _Text
     broker: _Text = "main"
     instance: str | None = None
-    """None = of whichever instance."""
+    """Name of the instance; None = any instance."""
 
     def fits(self, told: dict[str, Any]) -> bool:
-        """Whether a notification is for it."""
+        """Return whether a notification is for this trigger."""
         return (
             told.get("queue") == self.queue
             and told.get("broker") == self.broker
@@ -75,7 +75,7 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[application.launch]`: what is run."""
+    """`[application.launch]`: the program and its environment."""
 
     command: Annotated[list[_Text], Meta(min_length=1)]
     """Program and arguments."""
@@ -84,7 +84,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run_as: str = OWNER
     """Another account of the system, for an activator that may switch to it (ACT-43)."""
     memory: str = "1GiB"
-    """Data that a program may have; 0 = no limit."""
+    """Bytes of data that a program may have; 0 = no limit."""
 
 
 class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApplicationService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[application]]`: a program, when it is started, how often."""
+    """`[[application]]`: a program, its trigger, and the number of its instances."""
 
     name: Annotated[
         str,
@@ -132,7 +132,7 @@ class ActivatorConfig(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> ActivatorConfig:
-    """Read and check a file. `ConfigError`: everything that is wrong with it."""
+    """Read and check a file. Raises `ConfigError` with everything that is wrong with it."""
     source = read(path)
     problems = Problems(source)
     look_at(ActivatorFile, source.data, "", problems)
@@ -157,14 +157,14 @@ def load(path: Path) -> ActivatorConfig:
 
 
 def memory_of(launch: Launch) -> int:
-    """Bytes of data that a program may have; 0 = no limit."""
+    """Return the bytes of data that a program may have; 0 = no limit."""
     return parse_size(launch.memory)
 
 
 def for_one_queue(
     queue: str, command: list[str], *, address: str, broker: str, state_dir: Path, most: int
 ) -> ActivatorConfig:
-    """What `brokerd worker run --exec` is: one program for one queue."""
+    """Return the configuration of `brokerd worker run --exec`: one program for one queue."""
     notifications = f"{queue}{OF_WORKERS}"
     return ActivatorConfig(
         services=(NotificationService("worker", notifications, address=address, broker=broker),),
@@ -178,7 +178,9 @@ def for_one_queue(
 
 
 def _look_further(data: Mapping[str, object], problems: Problems) -> None:
-    """What the types of single values do not say."""
+    """Record problems that the types of single values do not show."""
+    # Values may still be of any type: the first check goes on after a problem, so that all are
+    # reported together (BI-C3).
     for kind in ("notification_service", "application"):
         seen = set[object]()
         for place, one in _tables(data, kind):
@@ -202,7 +204,7 @@ def _look_further(data: Mapping[str, object], problems: Problems) -> None:
 
 
 def _tables(data: Mapping[str, object], kind: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The tables of a kind, with the places that problems are named by."""
+    """Yield the tables of a kind, with the place that names each in a problem."""
     found = data.get(kind)
     for number, one in enumerate(found if isinstance(found, list) else (), start=1):
         if isinstance(one, Mapping):

@@ -1,7 +1,7 @@
-"""Reading: a TOML table to a struct, with every problem found named by its key and line. PURE.
+"""Reading: checks a TOML table against a struct, and names every problem by key and line. PURE.
 
 Reads:  the types of the struct.      Calls: nothing.
-Never:  stops at the first problem, or speaks of types as Python names them.
+Never:  stops at the first problem, or names types as Python does.
 """
 
 import enum
@@ -28,7 +28,7 @@ _BOUND: Final = re.compile(r"Expected `int` (>=|<=) (\d+)")
 
 
 def look_at(kind: type[msgspec.Struct], table: object, under: str, problems: Problems) -> None:
-    """Note everything that keeps the table from being of this kind; `under`: where it stands."""
+    """Record all problems that keep the table from being of this kind; `under`: its place."""
     if not isinstance(table, Mapping):
         problems.add(under, f"must be {_WORDS['object']}")
         return
@@ -43,7 +43,7 @@ def look_at(kind: type[msgspec.Struct], table: object, under: str, problems: Pro
 
 
 def _look_at_value(kind: Any, value: object, place: str, problems: Problems) -> None:  # noqa: ANN401
-    """`kind`: any type that a field of a struct may have."""
+    """Record the problems of one value; `kind`: any type that a field of a struct may have."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         look_at(kind, value, place, problems)
         return
@@ -59,7 +59,7 @@ def _look_at_value(kind: Any, value: object, place: str, problems: Problems) -> 
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401
-    """Of what a list is, if of structs."""
+    """Return the struct type of a list's items; None = the type is no list of structs."""
     if get_origin(kind) is not list:
         return None
     (found,) = get_args(kind)
@@ -67,7 +67,7 @@ def _struct_of(kind: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401
 
 
 def parsed(read: Callable[[str], object], text: object, place: str, problems: Problems) -> None:
-    """Note what is wrong with a text that stands for something."""
+    """Record the problem of a text that `read` cannot parse."""
     if isinstance(text, str):
         try:
             read(text)
@@ -76,7 +76,7 @@ def parsed(read: Callable[[str], object], text: object, place: str, problems: Pr
 
 
 def _plain(text: str, kind: Any) -> str:  # noqa: ANN401
-    """What the library says, in words that say what to write."""
+    """Return the library's error in words that say what to write."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"must be one of: {', '.join(str(one.value) for one in kind)}"
     if found := _KINDS.match(text):
@@ -93,7 +93,7 @@ def _plain(text: str, kind: Any) -> str:  # noqa: ANN401
 
 
 def _meaning(kind: Any) -> str:  # noqa: ANN401
-    """What a pattern is for, as the type says it."""
+    """Return the description of a pattern that its type gives."""
     if get_origin(kind) is Annotated:
         for one in get_args(kind)[1:]:
             if isinstance(one, msgspec.Meta) and one.description:

@@ -1,9 +1,8 @@
-"""The recovery log: which programs an activator has started and which of them live (ACT-45).
+"""The recovery log: the instances that an activator has started, and which of them live (ACT-45).
 
 Reads, writes:  one small file for each instance that may run, in a directory of its own.
-Never:  trusts a process number, which the system gives again. An instance holds a lock on its file
-        that ends with the last process of it, however it ends: whoever can lock the file knows
-        that it is gone.
+Never:  trusts a process number, which the system reuses. An instance holds a lock on its file that
+        ends with its last process, however that ends: if the file can be locked, it is gone.
 """
 
 import fcntl
@@ -26,12 +25,12 @@ class Slot:
         self.path = path
         self.number = number
         self.in_use = False
-        """An instance that this activator started has it."""
+        """Whether an instance that this activator started has the slot."""
 
     def take(self) -> int | None:
-        """Lock it for a program that is started now; its descriptor, or None if one lives.
+        """Lock the slot for a new instance; return the descriptor, or None if one lives.
 
-        `UnsafeFile`: the file is a link, or not ours alone (SX-24)."""
+        Raises `UnsafeFile` if the file is a link, or not ours alone (SX-24)."""
         descriptor = open_private(self.path, writable=True, create=True)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,11 +41,11 @@ class Slot:
         return descriptor
 
     def release(self, descriptor: int) -> None:
-        """The program has it by now, or was not started: the lock is no longer ours."""
+        """Close our descriptor: the program has inherited the lock, or was not started."""
         os.close(descriptor)
 
     def is_held(self) -> bool:
-        """Whether an instance that somebody has started lives."""
+        """Return whether an instance that any activator has started lives."""
         if not self.path.exists():
             return False
         descriptor = self.take()
@@ -57,11 +56,11 @@ class Slot:
         return False
 
     def tell(self, **facts: object) -> None:
-        """Write what runs there, for people."""
+        """Write facts about the instance, for people."""
         self.path.write_text(json.dumps(facts) + "\n")
 
     def read(self) -> dict[str, Any]:
-        """What was written."""
+        """Return what `tell` wrote; {} = nothing that can be read."""
         with suppress(OSError, ValueError):
             found = json.loads(self.path.read_text())
             if isinstance(found, dict):
@@ -77,8 +76,10 @@ class RecoveryLog:
         self._own: int | None = None
 
     def open(self) -> None:
-        """Make the directory, and be the only one. `StoreLocked`: another activator has it;
-        `UnsafeFile`: its lock file is a link, or not ours alone (SX-24)."""
+        """Make the directory and lock it.
+
+        Raises `StoreLocked` if another activator has it, `UnsafeFile` if its lock file is a link,
+        or not ours alone (SX-24)."""
         make_private_directory(self._folder)
         own = open_private(self._folder / _OWN, writable=True, create=True)
         try:
@@ -92,13 +93,13 @@ class RecoveryLog:
         self._own = own
 
     def close(self) -> None:
-        """Let another activator have it."""
+        """Release the directory to another activator."""
         if self._own is not None:
             os.close(self._own)
             self._own = None
 
     def slots(self, application: str, count: int) -> list[Slot]:
-        """The places of an application, and those of it that a longer list once had."""
+        """Return the slots of an application, including those beyond a maximum that was lowered."""
         known = set(range(count))
         for path in self._folder.glob(f"{application}.*.slot"):
             with suppress(ValueError):
