@@ -1,4 +1,4 @@
-"""Assembly: every part of one instance is made here, once, and handed what it needs.
+"""Assembly: makes every part of one instance, once, and gives each the collaborators it needs.
 
 Reads:  settings.      Calls: the constructors of all parts.
 Never:  starts, stops or waits for anything (instance.py does).
@@ -79,7 +79,7 @@ VERSION = "0.1.0"
 
 
 class Assembly(Opening):
-    """How the parts of an instance are made, in the order in which a message meets them."""
+    """The construction of an instance's parts, in the order in which a message meets them."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
         clock = SteadyClock(surroundings.clock)
@@ -155,7 +155,7 @@ class Assembly(Opening):
         self.mirrors = Mirrors(clock=surroundings.clock, log=self.log)
 
     def _build(self) -> None:
-        """Every part, in the order in which a message meets them."""
+        """Build every part, in the order in which a message meets them."""
         self._build_sending()
         self._build_forwarder()
         self._build_arriving()
@@ -165,7 +165,7 @@ class Assembly(Opening):
         self._build_administration()
 
     def _build_sending(self) -> None:
-        """What finds the way of what is to be sent, and hands it over."""
+        """Build the parts that route outgoing messages and hand them to a destination."""
         world, settings = self._with, self.settings
         clock = world.clock
         self.router = Router(
@@ -221,7 +221,7 @@ class Assembly(Opening):
         )
 
     def _build_arriving(self) -> None:
-        """What takes in what arrives for brokers of this instance."""
+        """Build the dispatcher, which processes arrivals for brokers of this instance."""
         settings = self.settings
         self.dispatcher = Dispatcher(
             brokers=self.brokers,
@@ -241,7 +241,7 @@ class Assembly(Opening):
         )
 
     def _build_network(self) -> None:
-        """The connections with other instances, and what they tell each other beside messages."""
+        """Build the connections with peers, and what peers exchange beside dialogs."""
         world, settings = self._with, self.settings
         options = part_options.transport(settings)
         boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
@@ -298,7 +298,7 @@ class Assembly(Opening):
             self.answers.hand_back = self._hand_back
 
     def _build_users(self) -> None:
-        """Readers that the daemon runs, and clients."""
+        """Build the readers that the daemon runs, and the sessions of clients."""
         world, settings, clock = self._with, self.settings, self._with.clock
         self.readers = Readers(
             connect=self.connect_local,
@@ -328,7 +328,7 @@ class Assembly(Opening):
         )
 
     def _build_upkeep(self) -> None:
-        """What is counted, written and done from time to time."""
+        """Build metrics, logs, the status report and the table of periodic passes."""
         world, settings, clock = self._with, self.settings, self._with.clock
         doors = (self.destinations.endpoint.door, self.sessions.door)
         self.figures = Figures(
@@ -404,7 +404,7 @@ class Assembly(Opening):
         )
 
     def _build_forwarder(self) -> None:
-        """What lets arrivals for others leave again (FWD)."""
+        """Build the forwarder, which sends arrivals for other instances on (FWD)."""
         settings, clock = self.settings, self._with.clock
         self.forwarder = Forwarder(
             router=self.router,
@@ -422,7 +422,7 @@ class Assembly(Opening):
         self.router.rebuilt = self._tables_rebuilt
 
     def _build_administration(self) -> None:
-        """What answers an administrator."""
+        """Build the views and the verbs of administration."""
         world, settings = self._with, self.settings
         endpoint = EndpointAdministration(
             settings=settings.endpoint,
@@ -528,7 +528,7 @@ class Assembly(Opening):
         return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
 
     async def connect_local(self, broker: str) -> Session:
-        """A client session inside the process, for readers (design D15)."""
+        """Return a client session inside the process, for readers (design D15)."""
 
         return await open_session(
             Session,
@@ -544,12 +544,12 @@ class Assembly(Opening):
     async def connector(
         self, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Make a client connection without a socket; why it failed, if it has (design D15)."""
+        """Make a client connection without a socket; raise the instance's failure (design D15)."""
         if self.failed.done():
             raise self.failed.result()
         return connect_local(self.sessions.factory, factory)
 
 
 async def _deliver_due(broker: Broker) -> int:
-    """What fell due while delivery was off (MAN-4); how much."""
+    """Process what fell due while delivery was off (MAN-4); return the number of items."""
     return await expire(broker) + await timers.fire(broker)

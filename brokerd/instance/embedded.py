@@ -1,9 +1,9 @@
 """Embedded: the broker of one file inside a caller's process, without daemon or socket (SDK-14).
 
 Reads:  the path.      Calls: the same instance as the daemon, on a stream in place of a socket.
-Never:  listens, dials a peer, installs signal handlers, or leaves a file open that nobody uses.
-Fails:  `StoreLocked` where another process, or another loop of this one, has the file. A fault of
-        the store ends every session on it with that fault; the next `connect` starts anew.
+Never:  listens, dials a peer, installs signal handlers, or keeps a file open without users.
+Fails:  `StoreLocked` if another process, or another loop of this one, has the file open. A fault
+        of the store ends every session on it with that fault; the next `connect` starts anew.
 """
 
 import asyncio
@@ -36,10 +36,11 @@ _Factory = Callable[[], asyncio.Protocol]
 
 
 async def open_file(path: str, broker: str | None, **options: Unpack[Options]) -> Session:
-    """A session on the broker of a file, which is made if it is not there.
+    """Return a session on the broker of a file, which is created if it does not exist.
 
     Sessions of one loop share the engine; it stops with the last of them. Raises `StoreLocked`,
-    `StoreDamaged`, `StoreVersion` as a daemon does, `InvalidArgument` for what is no such file.
+    `StoreDamaged` and `StoreVersion` as a daemon does, and `InvalidArgument` if the path cannot be
+    a broker's file.
     """
     where = _file(path, broker)
     clock, ids = options.get("clock") or SystemClock(), options.get("ids") or RandomIds()
@@ -55,7 +56,7 @@ async def open_file(path: str, broker: str | None, **options: Unpack[Options]) -
 
 
 class Engine:
-    """An instance on one file and those who use it."""
+    """An instance on one file, and the count of its users."""
 
     def __init__(self, where: Path, instance: Instance) -> None:
         self._where = where
@@ -68,16 +69,16 @@ class Engine:
 
     @property
     def is_of_this_loop(self) -> bool:
-        """Whether who calls runs on the loop that it runs on."""
+        """Whether the caller runs on the loop that the engine runs on."""
         return self._loop is asyncio.get_running_loop()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may be used by one more."""
+        """Whether another session may use the engine."""
         return self._users > 0 and not self.instance.failed.done() and not self._loop.is_closed()
 
     async def start(self) -> None:
-        """Open the file; the caller is its first user."""
+        """Open the file; the caller is the engine's first user."""
         self._users = 1
         new = not self._where.exists()
         try:
@@ -92,12 +93,12 @@ class Engine:
         self._started.set_result(None)
 
     async def join(self) -> None:
-        """One more user."""
+        """Add a user, and wait until the engine has started."""
         self._users += 1
         await asyncio.shield(self._started)
 
     async def release(self) -> None:
-        """One user less; the last one waits until the file is closed."""
+        """Remove a user; the last one waits until the file is closed."""
         self._users -= 1
         if self._users:
             return
@@ -106,7 +107,7 @@ class Engine:
         self._forget()
 
     async def stopped(self) -> None:
-        """Return when the file is closed."""
+        """Return once the file is closed."""
         await asyncio.shield(self._stopped)
 
     def _forget(self) -> None:
@@ -117,7 +118,7 @@ class Engine:
             self._stopped.set_result(None)
 
     def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
-        """The store failed: what is not confirmed is decided at the next start (REL-5)."""
+        """End all sessions: the next start decides about what is not confirmed (REL-5)."""
         if not failed.cancelled():
             self.instance.log_failure(failed.result())
             self.instance.sessions.end_all()
@@ -131,7 +132,7 @@ class Engine:
 
 
 _engines: dict[Path, Engine] = {}
-"""The files open in this process."""
+"""The engines of the files open in this process."""
 
 
 async def _engine(where: Path, clock: Clock, ids: IdSource) -> Engine:
@@ -167,7 +168,7 @@ def _instance(where: Path, clock: Clock, ids: IdSource, executor: Executor) -> I
 
 
 def _file(path: str, broker: str | None) -> Path:
-    """Where it is; `InvalidArgument` if it cannot be the file of that broker."""
+    """Return the absolute path; raise `InvalidArgument` if it cannot be the file of that broker."""
     where = Path(path).absolute()
     if where.suffix != SUFFIX or where.stem == MSDB or not BROKER_NAME.fullmatch(where.stem):
         raise InvalidArgument(
@@ -185,7 +186,10 @@ def _file(path: str, broker: str | None) -> Path:
 
 
 def _in_use(where: Path, why: str) -> StoreLocked:
-    """Who has the file, or another one beside it: they share the `msdb.db` of the directory."""
+    """Return the error that names the holder of the file, or of a file beside it.
+
+    Files of one directory share its `msdb.db`, so a holder of any of them keeps out the others.
+    """
     for other in sorted(where.parent.glob(f"*{SUFFIX}")):
         if other == where or other.stem == MSDB:
             continue
@@ -207,51 +211,51 @@ def _in_use(where: Path, why: str) -> StoreLocked:
 
 
 class NoNetwork:
-    """Listens nowhere and reaches nobody."""
+    """A network that accepts no connections and reaches no peer."""
 
     async def listen(self, factory: _Factory, address: str, door: Door) -> "NoNetwork":
-        """Nobody will come."""
+        """Do nothing: no connection will arrive."""
         return self
 
     async def connect(
         self, factory: _Factory, address: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Nobody is there."""
+        """Refuse: no peer can be reached."""
         raise ConnectionRefusedError(f"{address}: an embedded broker has no network")
 
     async def places(self, address: str) -> frozenset[str]:
-        """Itself; nobody is asked."""
+        """Return the address alone, without a lookup."""
         return frozenset({address})
 
     @property
     def address(self) -> str:
-        """Nowhere."""
+        """The empty address: nothing listens."""
         return ""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: no listener was opened."""
 
 
 class LibraryLog:
-    """Events as a library tells them: through `logging`, logger "brokerd"."""
+    """The event log of the library: writes through `logging`, logger "brokerd"."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger("brokerd")
 
     def debug(self, event: str, **fields: object) -> None:
-        """For whoever looks for something."""
+        """Log an event for debugging."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """What an operator may want to know."""
+        """Log an event that an operator may want to know."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """What an operator should see."""
+        """Log an event that an operator should see."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Something has failed."""
+        """Log a failure."""
         self._write(logging.ERROR, event, fields)
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:

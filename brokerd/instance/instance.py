@@ -1,7 +1,7 @@
 """Instance: the life of one daemon's parts: one start order, reversed to stop.
 
-How they are made is in assembly.py, what they tell each other in links.py, their stores in
-opening.py, their periodic work in schedule.py.
+The parts are made in assembly.py and connected in links.py; their stores are in stores.py, their
+periodic work is in schedule.py.
 Reads: settings.      Calls: all parts.
 Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
 run the very same instance on other clocks, networks and executors.
@@ -35,7 +35,8 @@ class Instance(Assembly):
     async def start(self, declared: Declared | None = None, *, must_listen: bool = True) -> None:
         """Open the stores, build the parts, apply a declaration, let peers and clients in.
 
-        `Refusal`: it cannot start; what was opened is closed again."""
+        Raises `Refusal` if it cannot start; all that was opened is closed again.
+        """
         clock = self._with.clock
         self.started_at = clock.utc()
         self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
@@ -53,7 +54,8 @@ class Instance(Assembly):
             await self.recover(declared, changed)
             self._refuse_to_serve_nobody()
             self.room.look()
-            self.journal.begin()  # with the stores open nobody else writes there
+            # only once the stores are open: their lock keeps every other process from writing there
+            self.journal.begin()
             await self._let_in(must_listen=must_listen)
         except BaseException:
             await self.checker.stop()
@@ -71,7 +73,7 @@ class Instance(Assembly):
         self.report_open_listeners()
 
     async def _let_in(self, *, must_listen: bool) -> None:
-        """Peers first, then readers, then clients."""
+        """Open the doors: to peers first, then to readers, then to clients."""
         await self.destinations.start(must_listen=must_listen)
         self._learn_own()
         self._reader_task = asyncio.get_running_loop().create_task(self.readers.run())
@@ -89,7 +91,7 @@ class Instance(Assembly):
             let_others_in(address)
 
     def use(self, settings: Settings) -> None:
-        """Take over the settings that may change while it runs (REL-38)."""
+        """Take over the settings that may change while the instance runs (REL-38)."""
         self.settings = settings
         self.checker.limit(part_options.check_limits(settings))
         self.forwarder.report.options = part_options.forward_report(settings)
@@ -98,7 +100,7 @@ class Instance(Assembly):
     # Stopping.
 
     async def stop(self, grace: timedelta) -> None:
-        """Orderly: nothing new, open transactions finish, the log is folded in (REL-28)."""
+        """Stop: accept nothing new, let open transactions finish, fold the log in (REL-28)."""
         self.condition = "draining"
         seconds = grace.total_seconds()
         self._log_event("draining", seconds=seconds)
@@ -116,7 +118,7 @@ class Instance(Assembly):
         await self.journal.finish(seconds)
         await self.dynamic_routing.stop(seconds)
         await self.events.stop(seconds)
-        await self._cancel_tasks()  # before what they read from is closed
+        await self._cancel_tasks()  # before the stores that they read from are closed
         await self.checker.stop()
         await self._close_stores()
         self.condition = "stopped"
@@ -130,12 +132,12 @@ class Instance(Assembly):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def log_failure(self, error: BaseException) -> None:
-        """Say why the instance cannot go on."""
+        """Log why the instance cannot continue."""
         hint = {"hint": error.hint} if isinstance(error, BrokerError) and error.hint else {}
         self._with.log.error(DAEMON, subclass="failed", **hint, exc_info=error)
 
     def _tell_unknown_users(self) -> None:
-        """A grant to a user who is misspelt gives nobody anything, and would do so silently."""
+        """Warn of grants to unknown users: a misspelt user would silently get no permission."""
         for problem in self.sessions.principals.unknown():
             self._with.log.warning(
                 DAEMON,

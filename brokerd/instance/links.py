@@ -1,7 +1,7 @@
-"""Parts: what one instance is made of, and what its parts tell each other.
+"""Parts: the parts of one instance, and the calls they make to each other.
 
-Siblings never import each other (design, The code): they meet here, in short methods that
-one part is handed as a callback and that pass on to another.
+Siblings never import each other (design, The code): they meet here, in short methods that one part
+receives as a callback and that call another part.
 Reads:  nothing.      Calls: the parts.
 Never:  makes a part (assembly.py) or says when one starts or stops (instance.py).
 """
@@ -90,11 +90,11 @@ class Parts:
     settings: Settings
     brokers: dict[str, Broker]
     log: TappedLog
-    """The log of what may be subscribed to (EVT-10)."""
+    """The event log, whose lines programs can subscribe to (EVT-10)."""
     condition: str
-    """starting, ready, draining, stopped, failed."""
+    """starting, ready, draining, stopped or failed."""
     failed: asyncio.Future[BaseException]
-    """Set when it cannot go on; the daemon stops then."""
+    """Set to the error with which the instance cannot continue; the daemon stops then."""
     instance_id: InstanceId
     started_at: Instant
     events: Events
@@ -131,10 +131,10 @@ class Parts:
     _with: Surroundings
     _tasks: set[asyncio.Task[None]]
 
-    # Work that an instance starts, and what becomes of it when that fails.
+    # Tasks that an instance starts, and the consequences of their failure.
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Start a short piece of work; an error in it stops the instance."""
+        """Start a short piece of work as a task; an error in it stops the instance."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._check)
@@ -144,11 +144,16 @@ class Parts:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if not isinstance(error, StoreFull):  # that is a state, and is told already (REL-26)
+        # a full disk is a state, which the store has already reported (REL-26)
+        if not isinstance(error, StoreFull):
             self._fail(error)
 
     def _store_failed(self, name: str, fault: StoreFault) -> None:
-        """A bad file ends the instance for good only if nothing can run without it."""
+        """Fail the instance; a bad file is fatal for a restart only if nothing can run without it.
+
+        Otherwise the exit status becomes one after which a supervisor restarts the daemon, which
+        then starts without that broker.
+        """
         others = self.brokers.keys() - {MSDB, name}
         if fault.exit_status == BAD_FILE and name != MSDB and others:
             fault.exit_status = IO_FAULT
@@ -159,7 +164,7 @@ class Parts:
             self.condition = "failed"
             self.failed.set_result(error)
 
-    # What is on its way.
+    # Messages on their way.
 
     def _delivers_here(self, broker: Broker, live: Live) -> bool:
         return self.router.delivers_here(broker, live)
@@ -180,7 +185,8 @@ class Parts:
         return self.destinations.is_online(address)
 
     def _deliver_here(self, items: list[Item]) -> None:
-        if self.condition != "stopped":  # what the transmitter repeats after that is for nobody
+        # after the stop, repeats of the transmitter have no receiver any more
+        if self.condition != "stopped":
             self.dispatcher.arrived(items)
 
     def _arrived(self, arrival: Arrival) -> None:
@@ -205,7 +211,7 @@ class Parts:
         self.notices.refuse(item, reason, neighbour, detail)
 
     def _own_address(self) -> str:
-        """Name and address of this instance, for who is told of something that happened here."""
+        """Return name and address of this instance, for reports to other machines."""
         known = [one.address for one in self.destinations.listeners if one.address]
         return " at ".join((self.settings.instance.name, *known[:1]))
 
@@ -233,13 +239,14 @@ class Parts:
             self.forwarder.came_online(address)
             self.pinging.came_online(address)
             self.mirrors.came_online(address)
-            if held := self.duplicates.are_held_at(address):  # it was not known who is there
+            # held until it was known which brokers are at that address
+            if held := self.duplicates.are_held_at(address):
                 self._duplicates_changed(held)
-        elif self._is_suppressed(address):  # lost; an orderly end says nothing (TRN-18)
+        elif self._is_suppressed(address):  # lost; an orderly end suppresses nothing (TRN-18)
             self.mirrors.lost(address)
 
     def _principal_changed(self, pair: Pair) -> None:
-        """A mirrored route leads elsewhere now, or nowhere (RTE-53, RTE-54)."""
+        """Route anew after a mirrored route changed its principal, or lost it (RTE-53, RTE-54)."""
         self.router.places_changed()
         self.transmitter.rerouting.principal_changed(pair)
 
@@ -250,12 +257,12 @@ class Parts:
         self.duplicates.left(peer)
 
     def _tables_rebuilt(self) -> None:
-        """Routing is made of other things: what passes through, and what peers know, may change."""
+        """Notify the forwarder and the duplicate check that the routing tables were rebuilt."""
         self.forwarder.routes_changed()
         self.duplicates.have(self.router.delivering())
 
     def _duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
-        """Some brokers have duplicates now, or have them no more (RTE-72)."""
+        """Route the dialogs of brokers whose duplicates appeared or went away (RTE-72)."""
         self.router.places_changed()
         self.transmitter.rerouting.duplicates_changed(broker_ids)
 
@@ -264,7 +271,7 @@ class Parts:
         return next((one.name for one in those if one.broker_id == broker_id), "")
 
     def _noticed(self, neighbour: InstanceId, notice: Advice) -> None:
-        """A neighbour did not take something: its sender shows why, here or further on (NBT-4)."""
+        """Process a neighbour's notice; a refusal is shown at its sender (NBT-4)."""
         match notice:
             case Trace():
                 self.pinging.take(neighbour, notice)
@@ -279,14 +286,14 @@ class Parts:
                     self.forwarder.pass_notice(notice)
 
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
-        """An error made here, for the other side of a dialog elsewhere (DLP-42)."""
+        """Send an error that arose here to the far side of a dialog (DLP-42)."""
         if live.gone:
             self.answers.tell(broker, live.endpoint, code, text)
         else:
             self.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     def _ambiguous(self, service: str, brokers: list[str]) -> None:
-        """Several brokers have a service, and nothing says which is meant (NBT-18)."""
+        """Warn that several brokers have a service, and nothing says which is meant (NBT-18)."""
         self._with.log.warning(
             MESSAGE_CLASSIFY,
             subclass="ambiguous",
@@ -296,26 +303,29 @@ class Parts:
             hint="name the broker in the dialog, or in a route",
         )
 
-    # Where this instance is to be found, and what may pass through it.
+    # The addresses of this instance, and forwarding.
 
     def _learn_own(self) -> None:
-        """What routes to an own address concern is classified again now, and not together with
-        the next change, which may concern other dialogs only (XMT-11)."""
+        """Reroute what routes to an own address concern.
+
+        It is rerouted now and not together with the next change, which may concern other dialogs
+        only (XMT-11).
+        """
         self.router.learn_own(self.destinations.own_addresses())
         self.transmitter.rerouting.reroute()
 
     def _endpoint_moved(self) -> None:
-        """The endpoint was altered: it listens elsewhere, or begins or ceases to."""
+        """Learn the own addresses anew after the endpoint was altered, started or stopped."""
         self._learn_own()
         self.report_open_listeners()
 
     def open_listeners(self) -> tuple[OpenListener, ...]:
-        """The listeners that are open now and that other machines can reach (SX-21)."""
+        """Return the listeners that are open now and that other machines can reach (SX-21)."""
         listening = [one.address for one in self.destinations.listeners if one.address is not None]
         return self.settings.open_listeners(listening)
 
     def report_open_listeners(self) -> None:
-        """Log each of them: the settings permit it, and whoever reads the log may not know."""
+        """Log each open listener: the settings permit it, but readers of the log may not know."""
         for door in self.open_listeners():
             self._with.log.warning(
                 DAEMON,
@@ -327,26 +337,28 @@ class Parts:
             )
 
     def file_problems(self) -> Iterable[FileProblem]:
-        """What is wrong with the files of the instance now (SX-24); a program that has opened one
-        store in a directory of its own choice is not told about that directory."""
+        """Return the problems of the instance's files as they are now (SX-24).
+
+        An embedded instance reports none: its program chose the directory.
+        """
         settings = self.settings
         if self._with.only is not None:
             return ()
         return survey(settings.store_dirs, socket=settings.client_socket)
 
     def _reached_self(self, address: str) -> None:
-        """The address leads back: what goes there is routed as if it had arrived (RTE-41)."""
+        """Route what goes to an address that leads back here as if it had arrived (RTE-41)."""
         self._learn_own()
         self.transmitter.rerouting.move_away(address)
 
     def _forwarding_changed(self, endpoint: Endpoint) -> None:
-        """Forwarding options apply in place (END-6)."""
+        """Apply forwarding options in place (END-6)."""
         limit = endpoint.forward_size_mb * MEGABYTE
         self.forwarder.configure(forwarding=endpoint.forwarding, limit=limit)
         self.transmitter.rerouting.reroute()
         self.transmitter.rerouting.reclassify()
 
-    # What came to a queue, and who reads it.
+    # Arrivals on queues, and readers.
 
     def _arrived_on_queue(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
         if queue.is_system:
@@ -359,7 +371,7 @@ class Parts:
         self.readers.receive_empty(broker.name, queue.name, selective=False)
 
     def _receive_issued(self, session: ClientSession, queue: str) -> bool:
-        """Whether the session may have anything: a reader that is to end may not (PBT-25)."""
+        """Return whether the session may receive: a reader that is to end may not (PBT-25)."""
         return self.readers.receive_issued(
             session.broker.name, queue, known_as=session.known_as, session_id=session.client_id
         )
@@ -367,7 +379,7 @@ class Parts:
     def _facts(self, broker: str, queue: str) -> QueueFacts:
         home = self.brokers.get(broker)
         state = None if home is None else home.queues.get(queue)
-        if state is None:  # dropped while readers of it still run (ACT-Q9)
+        if state is None:  # dropped while its readers still run (ACT-Q9)
             return QueueFacts(ready=False, youngest_ready_at=None, waiting=0)
         activation = state.queue.activation
         first = 1 if activation is None else activation.initial_readers
@@ -379,7 +391,7 @@ class Parts:
         )
 
     def _ready(self, broker: str, queue: str) -> Ready:
-        """What is ready in a queue, for who reads of a decision (VIEW-15)."""
+        """Return what is ready in a queue, for the record of an activation decision (VIEW-15)."""
         home = self.brokers.get(broker)
         state = None if home is None else home.queues.get(queue)
         if state is None:
@@ -393,7 +405,7 @@ class Parts:
         )
 
     def _notify_activators(self, broker: str, queue: str, ready: Ready) -> None:
-        """Whoever starts the readers of a queue is told that one more is useful (ACT-38)."""
+        """Notify external activators that another reader is wanted (ACT-38)."""
         self.events.happened(
             QUEUE_ACTIVATION,
             broker,
@@ -409,7 +421,10 @@ class Parts:
         self.spawn(self.administration.parked.disable(broker, queue.name, status))
 
     def _judge(self, session: ClientSession, how: Undone) -> Undone | None:
-        """Neither a stop of the daemon nor that of a reader is the message's fault (PBT-10)."""
+        """Return how an ended transaction counts for poison; None: it does not count (PBT-10).
+
+        Neither a stop of the daemon nor that of a reader is the fault of a message.
+        """
         if self.condition == "draining":
             return None
         return self.readers.judge(session.known_as, how)
@@ -425,13 +440,13 @@ class Parts:
         )
 
     def _routes_answered(self) -> None:
-        """A request for a route is over: what waits for one is classified again (BCN-7)."""
+        """Classify again what waits for a route, after a request was answered (BCN-7)."""
         self.transmitter.rerouting.reclassify()
 
-    # What befell dialogs.
+    # Events of dialogs.
 
     def _told(self, broker: Broker, told: list[Told]) -> None:
-        """What befell dialogs goes to the event log, and from there to who subscribed (EVT-10)."""
+        """Write events of dialogs to the event log, and through it to subscribers (EVT-10)."""
         for one in told:
             write = self.log.info if one.is_trouble else self.log.debug
             write(
@@ -442,7 +457,7 @@ class Parts:
             )
 
     def _lost(self, broker: Broker, lost: Lost) -> None:
-        """An Error that nobody will see is at least in the log (PBT-4)."""
+        """Log an Error message that no program will receive (PBT-4)."""
         endpoint = lost.endpoint
         self.log.warning(
             LOST_MESSAGES,
@@ -459,11 +474,11 @@ class Parts:
         )
 
     def _due(self, broker: Broker, what: str) -> None:
-        """A lifetime or a timer may be over now; the passes would find it, if later (PER-23)."""
+        """Process lifetimes or timers that may have expired, ahead of their passes (PER-23)."""
         if self.condition in _SERVING and broker.enabled:
             self.spawn(_ignore(expire(broker) if what == LIFETIMES else timers.fire(broker)))
 
-    # What an administrator has ordered.
+    # Orders of an administrator.
 
     async def _administer(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
         return await self.administration.run(broker, verb, actor)
@@ -472,7 +487,7 @@ class Parts:
         await self.sessions.exclusive.hold(broker, force=force, wait=wait)
 
     def _objects_changed(self, broker: Broker) -> None:
-        """Routing and activation look again at once (XMT-11, ACT-6e)."""
+        """Let routing and activation take account of changed objects at once (XMT-11, ACT-6e)."""
         self.destinations.release(self.router.rebuild())
         self.transmitter.rerouting.reroute()
         self.notices.release(broker)
@@ -480,13 +495,13 @@ class Parts:
         self.spawn(_ignore(timers.release(broker)))
 
     def _brought_in(self, broker: Broker) -> None:
-        """A broker that was absent works now; if it is shared, peers hear who has it (RTE-55)."""
+        """Put a broker that was absent into use; if it is shared, notify peers (RTE-55)."""
         self._objects_changed(broker)
         if broker.name in self.mirroring.names:
             self.destinations.tell_all(self.mirroring.answer_of(broker))
 
     def _delivery_switched(self, broker: Broker) -> None:
-        """Delivery is on or off now, or the broker has another identifier (MAN-2 to MAN-6)."""
+        """Apply a switch of delivery, or a new identifier of the broker (MAN-2 to MAN-6)."""
         self.router.rebuild()
         if not broker.enabled:
             self.transmitter.rerouting.withhold(broker)
@@ -498,5 +513,5 @@ class Parts:
 
 
 async def _ignore(work: Awaitable[int]) -> None:
-    """Do it; how much it was concerns nobody."""
+    """Await the work and drop its count, which no caller needs."""
     await work

@@ -1,4 +1,4 @@
-"""What each part of an instance is told of the settings. PURE.
+"""The options of each part of an instance, made of the settings. PURE.
 
 Reads:  settings.      Calls: nothing.      Never:  knows a default: those stand with the settings.
 """
@@ -20,17 +20,17 @@ from brokerd.transport.options import TransportOptions
 
 
 def ways(settings: Settings) -> WayOptions:
-    """Of the router's memory of ways."""
+    """Return the options of the router's cache of routes."""
     return WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size)
 
 
 def check_limits(settings: Settings) -> Limits:
-    """Of the checks of bodies."""
+    """Return the limits of body checks."""
     return Limits(time=settings.checks.time, memory=settings.checks.memory)
 
 
 def asking(settings: Settings) -> AskingOptions:
-    """Of dynamic routing."""
+    """Return the options of dynamic routing."""
     return AskingOptions(
         lifetime=int(settings.bcn.lifetime.total_seconds()),
         form=Form(settings.bcn.format.value),
@@ -40,7 +40,7 @@ def asking(settings: Settings) -> AskingOptions:
 
 
 def transmitter(settings: Settings) -> TransmitterOptions:
-    """Of the transmitter."""
+    """Return the options of the transmitter."""
     return TransmitterOptions(
         ack_delay=settings.dialog.ack_delay,
         ack_every=settings.dialog.ack_every,
@@ -52,14 +52,14 @@ def transmitter(settings: Settings) -> TransmitterOptions:
 
 
 def notices(settings: Settings) -> NoticeOptions:
-    """Of NOTICE frames."""
+    """Return the options of NOTICE frames."""
     return NoticeOptions(
         notices=settings.dispatcher.notices, interval=settings.dispatcher.notice_interval
     )
 
 
 def forwarder(settings: Settings) -> ForwarderOptions:
-    """Of the forwarder."""
+    """Return the options of the forwarder."""
     endpoint = settings.endpoint or Endpoint()
     return ForwarderOptions(
         forwarding=endpoint.forwarding,
@@ -71,12 +71,12 @@ def forwarder(settings: Settings) -> ForwarderOptions:
 
 
 def logs_each_ack(settings: Settings) -> bool:
-    """Whether each acknowledgement is a line in the log (MON-16)."""
+    """Return whether the log has a line for each acknowledgement (MON-16)."""
     return settings.log.level is LogLevel.DEBUG
 
 
 def forward_report(settings: Settings) -> ReportOptions:
-    """Of what the forwarder writes to the log."""
+    """Return the options of the forwarder's log lines."""
     return ReportOptions(
         each=settings.log.level is LogLevel.DEBUG,
         summary=settings.log.summary,
@@ -84,7 +84,7 @@ def forward_report(settings: Settings) -> ReportOptions:
 
 
 def dispatcher(settings: Settings) -> DispatcherOptions:
-    """Of the dispatcher."""
+    """Return the options of the dispatcher."""
     return DispatcherOptions(
         batch=settings.dispatcher.batch,
         mem_low=settings.dispatcher.mem_low,
@@ -99,16 +99,16 @@ def dispatcher(settings: Settings) -> DispatcherOptions:
 
 
 def transport(settings: Settings) -> TransportOptions:
-    """Of the connections with other instances."""
+    """Return the options of the connections with other instances."""
     given = msgspec.structs.asdict(settings.transport)
-    del given["starvation"]  # the transmitter's
+    del given["starvation"]  # an option of the transmitter
     if settings.endpoint is not None:
         given["drain"] = settings.endpoint.drain
     return TransportOptions(**given)
 
 
 def sessions(settings: Settings) -> SessionOptions:
-    """Of the connections of clients."""
+    """Return the options of the connections of clients."""
     clients = settings.clients
     return SessionOptions(
         clients=clients.max_clients,

@@ -1,4 +1,4 @@
-"""Preflight: what would make a start fail is found before anything on disk changes.
+"""Preflight: finds what would make a start fail before anything on disk changes.
 
 Reads:  directories, stores, addresses, handlers.
 Calls:  storage.files, transport.network, activation.handlers.
@@ -39,20 +39,20 @@ from brokerd.transport.network import try_listening, unix_path
 
 
 class Start(NamedTuple):
-    """A start to be tried."""
+    """A start to be checked."""
 
     settings: Settings
     declared: Declared | None
     user: int | None = None
-    """As whom the daemon would run; None = the user of this process."""
+    """The user as whom the daemon would run; None = the user of this process."""
 
 
 class StartCheck(NamedTuple):
-    """One thing that has to be right for a start."""
+    """One condition of a start."""
 
     about: str
     problems: Callable[[Start], Iterable[BrokerError]]
-    """The refusals it would lead to, each with the exit status of the start."""
+    """Yields the refusals that the start would meet, each with the exit status of that start."""
 
 
 def look_ahead(settings: Settings, declared: Declared | None, *, user: int | None = None) -> None:
@@ -70,13 +70,16 @@ def look_ahead(settings: Settings, declared: Declared | None, *, user: int | Non
 
 
 def all_problems(start: Start) -> Iterator[BrokerError]:
-    """Everything for which a start would be refused, in the order in which it is looked at."""
+    """Yield everything for which a start would be refused, in the order of the checks."""
     for check in START_CHECKS:
         yield from check.problems(start)
 
 
 def first_broker(settings: Settings) -> Declared | None:
-    """The broker to make where there is none: `main`, with nothing declared in it (SDK-15)."""
+    """Return the broker to make where none exists: `main`, with no objects (SDK-15).
+
+    None: a broker exists, or is to come from the mirroring directory.
+    """
     there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
     return None if there else Declared()
 
@@ -91,18 +94,22 @@ def _place_problems(start: Start) -> Iterator[ConfigError]:
 
 
 def needed_stores(declared: Declared | None) -> set[str]:
-    """The brokers without which an instance does not start."""
+    """Return the names of the brokers without which an instance does not start."""
     return {MSDB, *(one.broker for one in declared.brokers)} if declared is not None else {MSDB}
 
 
 def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
-    """The stores without which an instance starts; their brokers are absent then (CLK-6)."""
+    """Return the stores without which an instance starts; their brokers are then absent (CLK-6)."""
     needed = needed_stores(declared)
     return sorted(path for path in data_dir.glob("*.db") if path.stem not in needed)
 
 
 def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
-    """All at once. A store without which the instance starts keeps out its broker alone (CLK-6)."""
+    """Yield one error that names all unsafe files.
+
+    A store without which the instance starts keeps out its own broker alone, so it is not listed
+    (CLK-6).
+    """
     settings = start.settings
     stores = optional_stores(settings.instance.data_dir, start.declared)
     optional = tuple(str(path) for path in stores)
@@ -120,7 +127,7 @@ def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
 
 
 def _stray_problems(start: Start) -> Iterator[ConfigError]:
-    """Files of brokers that are shared with a partner belong in the shared directory (RTE-55)."""
+    """Refuse files of shared brokers outside the shared directory (RTE-55)."""
     settings = start.settings
     for name in settings.mirroring.brokers:
         if (stray := settings.instance.data_dir / f"{name}.db").exists():
@@ -131,17 +138,21 @@ def _stray_problems(start: Start) -> Iterator[ConfigError]:
 
 
 def _store_problems(start: Start) -> Iterator[BrokerError]:
-    """Those that are shared with a partner are left alone: it may have them open (RTE-55)."""
+    """Yield why needed stores cannot be opened, or why no broker would serve.
+
+    Stores shared with a partner are not inspected: the partner may have them open (RTE-55).
+    """
     settings, declared = start.settings, start.declared
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
     optional = optional_stores(data_dir, declared)
     for path in sorted(set(data_dir.glob("*.db")) - set(optional) - _strays(settings)):
         refused = refusals_of(path, user=start.user)
-        yield from (one for one in refused if not isinstance(one, UnsafeFile))  # told above
+        # unsafe files are reported by `_unsafe_file_problems`
+        yield from (one for one in refused if not isinstance(one, UnsafeFile))
     try:
         gone = missing_stores(settings)
     except BrokerError:
-        gone = {}  # msdb cannot be read, which is told above
+        gone = {}  # msdb cannot be read, which the loop above reported
     needed = gone.keys() & needed_stores(declared) - set(shared)
     yield from (gone[name] for name in sorted(needed))
     refusals: list[BrokerError] = list(gone.values())
@@ -151,6 +162,9 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
         failed += bool(found)
         refusals += found
     all_there_are = len(optional) + len(gone)
+    # An absent broker does not prevent a start (CLK-6), but with every broker absent the instance
+    # would serve nobody. A declaration makes or needs a broker, and a shared one may come from the
+    # partner.
     if refusals and declared is None and len(gone) + failed == all_there_are and not shared:
         yield refusals[0]  # no broker would serve
 
@@ -160,7 +174,7 @@ def _strays(settings: Settings) -> set[Path]:
 
 
 def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
-    """The brokers that the instance has and whose files are not there (MAN-17)."""
+    """Return the brokers that the instance has and whose files do not exist (MAN-17)."""
     path_of = settings.store_path
     return {
         name: StoreMissing.of(name, path_of(name), show(broker_id))
@@ -170,7 +184,7 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
 
 
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:
-    """What is wrong with the addresses to listen at: in use, or not of this machine (BI-C5)."""
+    """Yield why addresses cannot be listened at: in use, or not of this machine (BI-C5)."""
     wanted = [(address, "endpoint.port or endpoint.listen") for address in settings.peer_addresses]
     for address, setting in [*wanted, (settings.client_address, "clients.listen")]:
         try:
@@ -185,8 +199,10 @@ def listening_problems(settings: Settings) -> Iterator[PortTaken]:
 
 
 def is_own_listener(settings: Settings, address: str) -> bool | None:
-    """Whether the daemon that runs with these settings listens at `address` itself; None = that
-    cannot be told."""
+    """Return whether the daemon that runs with these settings listens at `address` itself.
+
+    None: that cannot be determined, as no daemon of this machine has the store.
+    """
     path = settings.store_path(MSDB)
     owner = last_owner(path) if is_held(path) else None
     if owner is None or owner.host != socket.gethostname():
@@ -195,7 +211,7 @@ def is_own_listener(settings: Settings, address: str) -> bool | None:
 
 
 def look_at_handlers(declared: Declared) -> None:
-    """Import the handlers of all queues. `ConfigError` says what is wrong with each (BI-C5)."""
+    """Import the handlers of all queues; raise `ConfigError` with all problems (BI-C5)."""
     import_from_here()
     problems = handler_problems(declared)
     if problems:
@@ -227,7 +243,7 @@ def _directory_problems(settings: Settings) -> Iterator[str]:
 
 
 def _file_problem(path: Path) -> str:
-    """Why a file that exists cannot be appended to; "" if it can, or does not exist."""
+    """Return why a file that exists cannot be appended to; "" if it can, or does not exist."""
     if not path.exists():
         return ""
     if path.is_dir():
@@ -236,7 +252,7 @@ def _file_problem(path: Path) -> str:
 
 
 def _problem(path: Path) -> str:
-    """Why no file can be made in a directory, which may not exist yet; "" if one can."""
+    """Return why no file can be made in a directory, which may not exist yet; "" if one can."""
     there = path
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -261,8 +277,11 @@ def _handler_problems(start: Start) -> Iterator[ConfigError]:
 
 
 def _object_problems(start: Start) -> Iterator[BrokerError]:
-    """What is declared is made and altered at the start, and nothing is dropped: only a contract
-    that is declared otherwise, and is needed by open dialogs, is in the way (OBJ-25)."""
+    """Yield the declared contracts that differ from the stored ones and are in use (OBJ-25).
+
+    A start makes and alters what is declared and drops nothing, so only such contracts can prevent
+    it.
+    """
     settings = start.settings
     for one in start.declared.brokers if start.declared is not None else ():
         path = settings.store_path(one.broker)
@@ -274,7 +293,7 @@ def _object_problems(start: Start) -> Iterator[BrokerError]:
             about = f"broker {one.broker}: {error.message}"
             yield InUse(about, hint="let the dialogs end first, or give the contract a new name")
         except BrokerError:
-            continue  # what is wrong with the store is told as such
+            continue  # a problem of the store itself is reported by the check of stores
 
 
 START_CHECKS: Final = (
@@ -286,5 +305,7 @@ START_CHECKS: Final = (
     StartCheck("addresses to listen at", _address_problems),
     StartCheck("handlers", _handler_problems),
 )
-"""Whatever may refuse a start belongs here: `serve` stops at the first problem, and `config check`
-tells all of them."""
+"""The checks of a start: `serve` stops at the first problem, and `config check` reports all.
+
+Whatever may refuse a start belongs here.
+"""

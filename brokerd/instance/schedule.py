@@ -19,7 +19,7 @@ from brokerd.maintenance.ticks import Pass
 
 
 def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:
-    """What is done every so many ticks, in the order in which one tick does it."""
+    """Return the passes with their multiples of ticks, in the order in which a tick runs them."""
     fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
     return [
         Pass("clock", 1, parts.clock_watch.look),  # REL-24
@@ -60,7 +60,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
 
 
 def _interval(settings: Settings) -> int:
-    """`log.metrics_interval` in ticks, the nearest that there is."""
+    """Return `log.metrics_interval` in ticks, rounded, at least one."""
     return max(1, round(settings.log.metrics_interval / settings.clock.tick))
 
 
@@ -86,7 +86,7 @@ def _each(
     *,
     unless: Callable[[Broker], bool],
 ) -> int | Awaitable[int]:
-    """One broker after the other; where none has anything to do, nothing is waited for."""
+    """Run the work on one broker after the other; return a plain 0 if none has any."""
     due = [broker for broker in brokers if not unless(broker)]
     return _sum(due, work) if due else 0
 
@@ -100,7 +100,7 @@ def _forwarder(parts: Parts) -> int:
 
 
 def _delivering(parts: Parts) -> list[Broker]:
-    """Where delivery is off, what falls due waits for it (MAN-4)."""
+    """Return the brokers with delivery on; where it is off, what falls due waits for it (MAN-4)."""
     return [one for one in parts.brokers.values() if one.enabled]
 
 

@@ -1,7 +1,7 @@
 """Opening: the files of the data directory become the brokers of an instance.
 
 Reads:  the data directory, settings.      Calls: storage, attach, broker.
-Never:  lets anybody in, or delivers to a broker that is not whole.
+Never:  lets clients or peers in, or delivers to a broker that is not whole.
 Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
 """
 
@@ -42,7 +42,7 @@ class Opening(Parts):
     _times: Times
 
     async def _open_stores(self, declared: Declared | None) -> None:
-        """`msdb` first: it holds what belongs to the instance (design D6)."""
+        """Open `msdb`, which holds the instance's own data, then the others (design D6)."""
         ids = self._with.ids
         make_private_directory(self._data_dir)
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
@@ -52,6 +52,9 @@ class Opening(Parts):
         self._take_in(store)
         self.known.learn(store)
         mirrored = self.mirroring.names
+        # Declared brokers come before those that merely have a file: without one of them the
+        # instance does not start. A shared one is an exception: its partner may have it open
+        # (RTE-55).
         for one in declared.brokers if declared is not None else ():
             if one.broker not in mirrored:
                 await self._make_or_open(one)
@@ -60,6 +63,8 @@ class Opening(Parts):
                 await self._make_or_open(one)
         looked_at = self.brokers.keys() | self.absent.reasons.keys()
         optional = {path.stem for path in optional_stores(self._data_dir, declared)}
+        # A file may exist without being known (a copy), and a broker may be known without a file
+        # (MAN-17). Both are tried, so that each broker is either in use or absent with a reason.
         there = {name for name in mirrored if self.settings.store_path(name).exists()}
         for name in sorted((optional | there | self.known.ids.keys()) - looked_at):
             if self._with.only not in (None, name):
@@ -84,7 +89,8 @@ class Opening(Parts):
     async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
         """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3).
 
-        With `create` it is made, unless the instance has had it (MAN-17)."""
+        With `create` a missing store is made, unless the instance has had it (MAN-17).
+        """
         mirrored = name in self.mirroring.names
         await self.known.refuse_missing(name)
         store = await self._open(name, create=create)
@@ -101,7 +107,8 @@ class Opening(Parts):
             return self._take_in(store)
         except BaseException as error:
             await store.abandon()
-            if store.is_new and isinstance(error, StoreFull):  # where `msdb` notes that it is there
+            # `msdb`, which is to record it, is full
+            if store.is_new and isinstance(error, StoreFull):
                 await self._with.executor.call(partial(take_back, self.settings.store_path(name)))
             raise
 
@@ -183,7 +190,7 @@ class Opening(Parts):
         return broker
 
     def _damaged(self, broker: Broker, out: Outgoing) -> None:
-        """A dialog stops sending: the next body is not the one that was sent (REL-6)."""
+        """Log that a dialog stops sending: its next body is not the one that was sent (REL-6)."""
         self._with.log.warning(
             TRANSMISSION,
             broker=broker.name,
@@ -194,14 +201,17 @@ class Opening(Parts):
             reason="the stored body is damaged: nothing of this dialog is sent from it on",
         )
 
-    # What waits in the stores.
+    # Messages that wait in the stores.
 
     def _needed(self, declared: Declared | None) -> set[str]:
-        """The brokers without which it does not start; one whose partner has it is none."""
+        """Return the brokers that a start needs, except those that a partner has."""
         return needed_stores(declared) - self.absent.reasons.keys()
 
     def _applied(self, declared: Declared) -> Declared | None:
-        """What is declared, without brokers that are the partner's now: it has declared them."""
+        """Return the declaration without brokers of the partner, which applied those.
+
+        None: no broker is left.
+        """
         kept = [one for one in declared.brokers if one.broker not in self.absent.reasons]
         if not kept:
             return None
@@ -209,9 +219,10 @@ class Opening(Parts):
         return msgspec.structs.replace(kept[0], **first)
 
     async def recover(self, declared: Declared | None, changed: Container[str]) -> None:
-        """Learn again what waits in the stores, and begin to send it.
+        """Load what waits in the stores, and begin to send it.
 
-        `changed`: brokers whose objects are not those with which their stores were opened."""
+        `changed`: brokers whose objects are not those with which their stores were opened.
+        """
         needed = self._needed(declared)
         for broker in list(self.brokers.values()):
             if broker.name in changed:
@@ -230,7 +241,7 @@ class Opening(Parts):
                 self._begin(broker)
 
     def _begin(self, broker: Broker) -> None:
-        """It works: whoever acts for it by itself may do so."""
+        """Begin the broker's own activities: event notifications and dynamic routing."""
         messages, dialogs = broker.left_rows
         if messages or dialogs:
             self.log.info(
@@ -246,7 +257,7 @@ class Opening(Parts):
         self.dynamic_routing.begin(broker)
 
     async def _finish_or_close(self, broker: Broker) -> None:
-        """What an administrator began before a crash is finished first (MAN-5, MAN-6)."""
+        """Finish an operation that an administrator began before a crash (MAN-5, MAN-6)."""
         if broker.store.identity.unfinished:
             await self._or_close(broker, self.operations.finish(broker))
 
@@ -270,7 +281,7 @@ class Opening(Parts):
     # While the instance runs.
 
     async def _open_absent(self, name: str) -> Broker:
-        """Nothing is delivered to it before it is absent no more."""
+        """Open and recover an absent broker; nothing is delivered to it until it is in use."""
         broker = await self._attach(name)
         self.router.rebuild()
         await self._recover_or_close(broker)
@@ -282,7 +293,11 @@ class Opening(Parts):
     async def _make_declared(
         self, declared: Declared, objects: CatalogChanges, told: Callable[[Broker], None]
     ) -> Broker:
-        """Its notifications do not hear of what was made together with them (EVT-6)."""
+        """Make a broker with objects, and report it.
+
+        Its event notifications are loaded afterwards, so that they miss the objects made with them
+        (EVT-6).
+        """
         with self.mirroring.making(declared.broker):
             broker = await self._make_or_open(declared, objects)
         self.router.rebuild()
@@ -292,9 +307,10 @@ class Opening(Parts):
         return broker
 
     def _refuse_to_serve_nobody(self) -> None:
-        """With no broker but `msdb`, why the others are absent is why it cannot start.
+        """Refuse to start with no broker but `msdb`, with the reason why another is absent.
 
-        A mirror waits for the principal to go, though."""
+        A mirror starts all the same: it waits for the principal to go.
+        """
         if self.brokers.keys() == {MSDB} and not self.mirroring.names:
             for reason in self.absent.reasons.values():
                 raise reason
@@ -306,7 +322,10 @@ class Opening(Parts):
 
 
 def _log_pages(min_free: int) -> int:
-    """Pages of the log after which it is folded: folding needs as much room again, and has to find
-    it in what is left when the disk counts as full (REL-26)."""
+    """Return the pages of the log after which it is folded.
+
+    Folding needs as much room again, and has to find it in what is left when the disk counts as
+    full (REL-26).
+    """
     usual = StoreOptions().checkpoint_pages
     return min(usual, min_free // (4 * PAGE)) or usual

@@ -1,4 +1,4 @@
-"""Surroundings: what an instance takes from the world, so that a test can hand in other ones.
+"""Surroundings: the clocks, ids, network and files of an instance, which a test can replace.
 
 Reads:  nothing.      Calls: nothing.
 Never:  decides anything (HK-1 to HK-4).
@@ -22,7 +22,7 @@ from brokerd.transport.network import Network
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What an instance takes from the world; a test hands in other ones (HK-1 to HK-4)."""
+    """Everything that an instance uses of the outside world; a test replaces it (HK-1 to HK-4)."""
 
     clock: Clock
     ids: IdSource
@@ -33,20 +33,21 @@ class Surroundings(msgspec.Struct, frozen=True):
     boot_id: BootId
     metrics: MetricsLog | None = None
     summarise: Callable[[], int] = lambda: 0
-    """Writes what the event log held back (MON-11)."""
+    """Writes the lines that the event log held back, as summaries; returns their number (MON-11).
+    """
     identify: Callable[[InstanceId], None] = lambda _id: None
-    """Told the instance id once the stores are open."""
+    """Called with the instance id once the stores are open."""
     fault: Callable[[str], None] | None = None
     """Failpoints (HK-6)."""
     host: bytes | None = None
-    """What tells this machine from others; None = unknown (MAN-7)."""
+    """Fingerprint that distinguishes this machine from others; None = unknown (MAN-7)."""
     limits: BrokerOptions = BrokerOptions()
-    """How much of a store is held in memory; what has a setting is taken from there (HK-11)."""
+    """Limits of memory for each store; those that have a setting come from the setting (HK-11)."""
     recorder: Recorder | None = None
-    """Where the sessions of readers tell what they do (reliability 7.1)."""
+    """Records the calls of readers' sessions (reliability 7.1); None = no record."""
     disk: Disk | None = None
-    """The file system of the stores; None = nobody looks how much room it has (REL-26)."""
+    """The file system of the stores; None = its free room is not checked (REL-26)."""
     checker: Checker | None = None
-    """What checks bodies; None = a checker in this process, without limits (OBJ-61)."""
+    """Checks bodies; None = a checker in this process, without limits (OBJ-61)."""
     only: str | None = None
     """The one broker to open beside `msdb`, where the directory holds other files as well."""
