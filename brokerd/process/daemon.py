@@ -44,10 +44,13 @@ SWITCH_INTERVAL: Final = 0.0005
 """Seconds after which a thread may take the interpreter over; see design D3."""
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
 COLLECT: Final = (10_000, 1, 200)
-"""When the collector looks for circles. A message makes some twenty objects and leaves none, nor
-does a dialog that goes (RCV-45): the default of 700 would walk through much of memory hundreds of
-times a second for nothing. But it takes about a microsecond for each object that is new, and the
-writer waits meanwhile: of 50,000 each look took up to 50 ms, and was the worst hop to it."""
+"""Thresholds of the garbage collector.
+
+A message makes some twenty objects and leaves no cycles, nor does a dialog that ends (RCV-45): the
+default of 700 would walk through much of memory hundreds of times a second for nothing. But a
+collection takes about a microsecond for each new object, and the writer waits meanwhile: with
+50,000 a collection took up to 50 ms, and was the longest hop to the writer.
+"""
 
 
 def serve(
@@ -56,9 +59,11 @@ def serve(
     declared: Declared | None = None,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT; return the exit status. `Refusal`: it could not start.
+    """Run until SIGTERM or SIGINT; return the exit status. Raise `Refusal` if it cannot start.
 
-    `reread`: reads the settings again, for SIGHUP (REL-38); None = they stay as they are."""
+    `reread`: reads the settings again, for SIGHUP (REL-38); None = the settings stay as they are.
+    """
+    # Noted until the loop has its handler: the default would end the process.
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     import_from_here()
@@ -140,16 +145,17 @@ async def _serve(
     if failure is not None:
         instance.log_failure(failure)
         events.close()
-        # At once, without clean-up: what is not confirmed is decided at the next start (REL-5), and
-        # a thread that still holds a connection must not keep the process.
+        # Exit at once, without clean-up: the next start decides about what is not confirmed
+        # (REL-5), and a thread that still holds a connection must not keep the process alive.
         os._exit(_status_of(failure))
     return 0
 
 
 def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) -> Watchdog:
-    """What holds the loop up, most likely a handler, is in the event log while it does (FP-8).
+    """Return a watchdog that logs what blocks the loop, mostly a handler (FP-8).
 
-    Meanwhile the supervisor gets no sign of life."""
+    Meanwhile the supervisor gets no sign of life.
+    """
 
     def tell(seconds: float, task: str, stack: list[str]) -> None:
         events.write_aside(
@@ -170,14 +176,17 @@ def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) 
 
 
 def give_sign_of_life(slow: Slow, supervisor: Supervisor) -> None:
-    """The loop has turned; but a commit that never returns ends only with the process (REL-34)."""
+    """Give a sign of life for a turn of the loop, unless a commit is stuck.
+
+    A commit that never returns ends only with the process (REL-34).
+    """
     slow.look()
     if not slow.is_stuck:
         supervisor.turned()
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:
-    """Compressing and synchronising a segment must not hold the loop up; it is done before exit."""
+    """Compress and sync a segment on a thread, as the loop must not wait; exit waits for it."""
     asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -187,7 +196,7 @@ async def _until_stopped(
     hurry: asyncio.Event,
     supervisor: Supervisor,
 ) -> BaseException | None:
-    """Wait for a signal and stop in an orderly way; or return why the instance failed."""
+    """Wait for a signal and stop in order; return the error if the instance failed, else None."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
         supervisor.stopping()
@@ -204,7 +213,7 @@ async def _until_stopped(
 async def _first(
     wanted: Coroutine[None, None, object], failed: asyncio.Future[BaseException]
 ) -> BaseException | None:
-    """Wait for something, or for the instance to fail; return the failure."""
+    """Wait for `wanted`, or for the instance to fail; return the failure, None if there is none."""
     waiting: asyncio.Future[object] = asyncio.ensure_future(wanted)
     both: list[asyncio.Future[object]] = [waiting, cast("asyncio.Future[object]", failed)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,9 @@
 """Exit statuses: one table, from the code of an error to the status a command ends with.
 
 Reads:  the code of an error.      Calls: nothing.
-Never:  leaves out an error that a command can end with: a test walks all that there are.
+Never:  leaves out an error that a command can end with: a test walks all error classes.
 docs/how-to/operate.md has the same table; a test compares the two. Numbers are those of sysexits.h
-where it has one for the case.
+if it has one for the case.
 """
 
 from typing import Final, NamedTuple
@@ -28,13 +28,13 @@ INTERRUPTED: Final = 130
 
 
 class Row(NamedTuple):
-    """One status."""
+    """One exit status."""
 
     status: int
     short: str
-    """For the last lines of a help text."""
+    """A few words for the last lines of a help text."""
     codes: tuple[str, ...] = ()
-    """Of the errors that lead to it."""
+    """Codes of the errors that lead to this status."""
 
 
 ROWS: Final = (
@@ -172,16 +172,16 @@ ROWS: Final = (
 _BY_CODE: Final = {code: row.status for row in ROWS for code in row.codes}
 
 HELP: Final = "Exit status: " + ", ".join(f"{row.status} {row.short}" for row in ROWS) + "."
-"""For the end of a help text."""
+"""The list of statuses, for the end of a help text."""
 
 
 def exit_status(error: BaseException) -> int:
-    """The status a program ends with because of an error.
+    """Return the status a program ends with because of an error.
 
-    A fault of the store says itself which (reliability, section 2), and so does a process that
-    was started for the command. What nobody raises on purpose
-    is an internal error; a code of a newer daemon, which is not in the table, is told by whether
-    trying again can help.
+    A fault of the store carries its own status (reliability, section 2), and so may a process that
+    was started for the command. An exception that is no error of brokerd's is an internal error. A
+    code that is not in the table comes from a newer daemon: its status depends on whether a retry
+    can help.
     """
     if isinstance(error, StoreFault):
         return error.exit_status
@@ -189,6 +189,6 @@ def exit_status(error: BaseException) -> int:
         return error.exit_status
     if not isinstance(error, BrokerError):
         return INTERNAL_ERROR
-    if isinstance(error, RemoteError):  # its code is what a broker has found elsewhere
+    if isinstance(error, RemoteError):  # the code is that of an error found by another broker
         return FAILED
     return _BY_CODE.get(error.code, LATER if error.retryable else FAILED)

@@ -1,10 +1,10 @@
-"""Reloading: what SIGHUP does to a running daemon (REL-38).
+"""Reloading: the effect of SIGHUP on a running daemon (REL-38).
 
 Reads:  the settings, from where they were read at the start.
 Calls:  the event log, the instance, the supervisor.
 Never:  stops the daemon, or uses a part of settings that cannot be used as a whole.
-Fails:  into the event log: the daemon goes on with the settings that it has, and its log file is
-        opened anew all the same, because whoever rotates it waits for that.
+Fails:  into the event log: the daemon continues with the settings that it has, and opens its log
+        file anew all the same, because whatever rotates the file waits for that.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ RELOADABLE: Final = frozenset(
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What changed settings mean for a daemon that runs."""
+    """The consequences of changed settings for a running daemon."""
 
     settings: Settings
-    """Those in effect from now on."""
+    """The settings in effect from now on."""
     applied: dict[str, str]
-    """What is in effect now, and was not before."""
+    """The changed settings that are now in effect, by key."""
     needs_restart: dict[str, str]
-    """What the file says, and is not in effect before a restart."""
+    """The changed settings that take effect only after a restart, by key."""
 
 
 class Reloadable(Protocol):
@@ -41,7 +41,7 @@ class Reloadable(Protocol):
     settings: Settings
 
     def use(self, settings: Settings) -> None:
-        """Take over what may change while it runs."""
+        """Take over the settings that may change while the instance runs."""
         ...
 
 
@@ -72,7 +72,7 @@ def _applies(key: str, old: Settings, new: Settings) -> bool:
 
 
 class Reloading:
-    """Reads the settings again when it is asked to."""
+    """Reads the settings again on SIGHUP."""
 
     def __init__(
         self,
@@ -107,11 +107,12 @@ class Reloading:
         self._supervisor.ready()
 
     def _refuse(self, error: Exception) -> None:
-        """Go on with the settings in effect, and say so in their log file, opened anew."""
+        """Keep the settings in effect, and log the refusal to their log file, opened anew."""
         try:
             self._events.reopen(self._instance.settings.log.file)
         except OSError as failure:
-            if str(failure) != str(error):  # else it is the very file that was asked for
+            # equal: the file in effect is the one that could not be opened
+            if str(failure) != str(error):
                 self._log_refusal(failure)
         self._log_refusal(error)
 

@@ -1,8 +1,8 @@
-"""Interruptions: SIGTERM, SIGINT and SIGHUP, heard by the loop between two callbacks.
+"""Interruptions: SIGTERM, SIGINT and SIGHUP, handled by the loop between two callbacks.
 
-Reads: nothing.      Calls: what it is given, on the loop.
-Never: raises. A handler that does strikes whichever task is running; each task that waits for that
-one raises it again, and each time the loop stops, before what was started has been ended.
+Reads: nothing.      Calls: the function it is given, on the loop.
+Never: raises. An exception of a signal handler hits whichever task is running. Each task that waits
+for that one raises it again, and each time the loop stops, before what was started has been ended.
 """
 
 import asyncio
@@ -16,17 +16,18 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interruption:
-    """Whether somebody wants it to end."""
+    """Whether a signal has asked the program to end."""
 
     is_wanted = False
 
 
 @contextmanager
 def heard(interrupt: Callable[[], object]) -> Iterator[Interruption]:
-    """While it lasts the first of these signals calls `interrupt` on the running loop, and those
-    behind it do nothing. Then they do what they did before.
+    """Call `interrupt` on the running loop at the first of these signals, within the block.
 
-    One that is ignored stays so, as in the background of a script. On the main thread alone."""
+    Further signals do nothing; after the block they have their former effect again. A signal that
+    is ignored stays so, as in the background of a script. On the main thread alone.
+    """
     loop, interruption = asyncio.get_running_loop(), Interruption()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Supervisor: tells whoever supervises this process that it is ready, lives and ends (FP-8).
+"""Supervisor: tells whatever supervises this process that it is ready, lives and ends (FP-8).
 
 Reads:  NOTIFY_SOCKET and WATCHDOG_USEC, as systemd and others set them.
 Calls:  that socket: one datagram for each sign, by the protocol of sd_notify.
-Never:  waits or fails: a sign that cannot be given is left out, and the next one follows. Signs of
-        life come from the loop alone, so that a daemon whose loop is held up gives none and is
+Never:  waits or fails: a sign that cannot be sent is left out, and the next one follows. Signs of
+        life come from the loop alone, so that a daemon whose loop is blocked sends none and is
         started again by its supervisor.
 """
 
@@ -19,17 +19,20 @@ SIGNS: Final = 4
 
 
 class Supervisor:
-    """Whoever started the daemon; without one nothing is said."""
+    """The supervisor of the process, such as systemd; without an address no sign is sent."""
 
     def __init__(self, address: str = "", *, every: int = 0) -> None:
-        """`address`: its socket; `every`: one sign of life for so many turns, 0 = none wanted."""
+        """`address`: its socket; `every`: turns of the loop per sign of life, 0 = none wanted."""
         self._address = f"\0{address[1:]}" if address[:1] == "@" else address
         self._every = every
         self._turns = 0
 
     @classmethod
     def of(cls, environment: Mapping[str, str], *, turn: float) -> Self:
-        """The one that the environment names; `turned` is called every `turn` seconds at best."""
+        """Return the supervisor that the environment names.
+
+        `turn`: the shortest time in seconds between two calls of `turned`.
+        """
         address = environment.get("NOTIFY_SOCKET", "")
         meant = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         given = environment.get("WATCHDOG_USEC", "")
@@ -38,11 +41,11 @@ class Supervisor:
         return cls(address, every=max(1, int(int(given) / 1e6 / SIGNS / turn)))
 
     def ready(self) -> None:
-        """It answers clients and peers."""
+        """Report that the daemon answers clients and peers."""
         self._say("READY=1")
 
     def turned(self) -> None:
-        """The loop has turned: it lives."""
+        """Report a sign of life, every `every` turns of the loop."""
         if not self._every:
             return
         self._turns += 1
@@ -51,12 +54,12 @@ class Supervisor:
             self._say("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """It reads its settings again; `ready` says that it has."""
+        """Report that the daemon reads its settings again; `ready` reports the end of that."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._say(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
-        """It ends, as it was asked to."""
+        """Report that the daemon stops as ordered."""
         self._say("STOPPING=1")
 
     def _say(self, state: str) -> None:

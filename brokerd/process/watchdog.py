@@ -1,9 +1,10 @@
-"""Watchdog: notices that the loop does not turn, and names what holds it up (ACT-20, FP-8).
+"""Watchdog: notices that the loop does not turn, and names what blocks it (ACT-20, FP-8).
 
 Reads:  the stack of the loop's thread, from a thread of its own.
-Calls:  `tell` from that thread while the loop is held up, `over` on the loop once it is free.
-Never:  ends what holds the loop up: a coroutine that never awaits cannot be ended from outside.
-It counts its own looks, not the time: a process that was stopped or starved has not blocked itself.
+Calls:  `tell` from that thread while the loop is blocked, `over` on the loop once it is free.
+Never:  ends what blocks the loop: a coroutine that never awaits cannot be ended from outside.
+It counts its own checks, not the time: a process that was stopped or starved has not blocked
+itself.
 """
 
 import asyncio
@@ -14,25 +15,27 @@ from collections.abc import Callable
 from typing import Final, Self
 
 LOOK: Final = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 FRAMES: Final = 12
-"""Innermost frames that are named."""
+"""Number of innermost frames that are named."""
 Tell = Callable[[float, str, list[str]], None]
-"""(seconds so far, the task, its stack from the outermost frame on)."""
+"""Takes the seconds so far, the name of the task, and its stack from the outermost frame on."""
 Over = Callable[[float], None]
-"""(seconds it took)."""
+"""Takes the seconds for which the loop was blocked."""
 Turned = Callable[[], None]
 
 
 class Watchdog:
-    """Watches the loop it is entered in."""
+    """Watches the loop that runs where the watchdog is entered."""
 
     def __init__(
         self, *, after: float, tell: Tell, over: Over, turned: Turned = lambda: None
     ) -> None:
-        """`after`: seconds that the loop may take for one turn; told again each time it doubles.
+        """`after`: seconds that the loop may take for one turn; reported again each time it
+        doubles.
 
-        `turned` is called on the loop for each look that found it turning."""
+        `turned` is called on the loop for each check that found it turning.
+        """
         self._looks = max(1, round(after / LOOK))
         self._tell = tell
         self._over = over
@@ -42,7 +45,7 @@ class Watchdog:
         self._held_up = 0
 
     def __enter__(self) -> Self:
-        """Begin; the loop of this thread is watched."""
+        """Begin to watch the loop of this thread."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -50,7 +53,7 @@ class Watchdog:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """End; no further call comes."""
+        """End the watch; no further call comes."""
         self._ended.set()
         self._thread.join()
 
@@ -73,7 +76,7 @@ class Watchdog:
                 self._held_up = missed
 
     def _turn(self) -> None:
-        """On the loop: it turns."""
+        """Note, on the loop, that it turns."""
         held_up, self._held_up = self._held_up, 0
         self._turned = True
         if held_up:
@@ -85,7 +88,8 @@ class Watchdog:
         return "no task" if task is None else task.get_name()
 
     def _stack(self) -> list[str]:
-        frame = sys._current_frames().get(self._loop_thread)  # the only way there is
+        # the only way to read another thread's stack
+        frame = sys._current_frames().get(self._loop_thread)
         if frame is None:
             return []
         found = traceback.extract_stack(frame, limit=None)[-FRAMES:]
