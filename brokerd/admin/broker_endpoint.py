@@ -1,8 +1,8 @@
-"""The broker endpoint under administration: shown, switched, altered online (END-4 to END-9).
+"""Administration of the broker endpoint: shown, switched, altered online (END-4 to END-9).
 
 Reads:  the settings it was made with.      Calls: transport; routing and forwarding by a callback.
 Never:  part of a transaction (END-7), or kept over a start: the settings file says how it begins.
-A change touches what it must and no more (END-6).
+A change affects only what it must (END-6).
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from brokerd.transport.destinations import Destinations
 
 Row = dict[str, object]
 NAME = "broker_endpoint"
-"""An instance has at most one (END-1), so its name tells nothing."""
+"""The fixed name of the endpoint: an instance has at most one (END-1)."""
 
 
 class EndpointAdministration:
-    """Answers `alter_endpoint` and `retry_destination`, and the view `endpoint` (MON-5)."""
+    """Performs `alter_endpoint` and `retry_destination`, and makes the view `endpoint` (MON-5)."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EndpointAdministration:
         self._altering = asyncio.Lock()
 
     def rows(self) -> list[Row]:
-        """The row of the endpoint, or none (END-1)."""
+        """Return the row of the endpoint; empty if the instance has none (END-1)."""
         settings, endpoint = self._settings, self._destinations.endpoint
         if settings is None:
             return []
@@ -73,7 +73,7 @@ class EndpointAdministration:
         ]
 
     async def run(self, verb: AlterEndpoint | RetryDestination, actor: str) -> Row:
-        """Perform a verb; its answer."""
+        """Perform a verb and return its answer."""
         match verb:
             case AlterEndpoint(said):
                 return await self.alter(said, actor)
@@ -81,10 +81,13 @@ class EndpointAdministration:
                 return self.retry(address, actor)
 
     async def alter(self, said: Mapping[str, object], actor: str) -> Row:
-        """Change what is said, leave the rest; the row as it then is.
+        """Change the given values and no others; return the row as it then is.
 
-        The state comes last, after the addresses. `InvalidArgument`: there is no endpoint, or a
-        value may not be."""
+        The state is changed last, after the addresses. Raises `InvalidArgument` if there is no
+        endpoint, or a value is not allowed.
+        """
+        # One alteration at a time: each starts from the settings as the previous one left them. The
+        # state comes last, so that an endpoint that is started listens at its new addresses.
         async with self._altering:
             before = self._there()
             after = altered_endpoint(before, said, allow_plaintext=self._allow_plaintext)
@@ -114,7 +117,9 @@ class EndpointAdministration:
     def retry(self, address: str | None, actor: str) -> Row:
         """Clear suppression and connect now, to one destination or to all of them (NBT-8).
 
-        `InvalidArgument`: no endpoint that is started, or nothing was ever sent to the address."""
+        Raises `InvalidArgument` if there is no endpoint, or it is not started, and `ObjectNotFound`
+        if nothing was ever sent to the address.
+        """
         self._there()
         endpoint = self._destinations.endpoint
         if endpoint.state is not EndpointState.STARTED or not endpoint.listeners:
@@ -145,7 +150,7 @@ class EndpointAdministration:
 
 
 def _changed(one: Endpoint, other: Endpoint) -> dict[str, str]:
-    """What of the one is not as in the other, for the log."""
+    """Return the values of `one` that differ in `other`, for the log."""
     return {
         key: str(getattr(one, key))
         for key in one.__struct_fields__

@@ -1,8 +1,8 @@
-"""What is asked of one dialog from outside it: why it does not get on, and its removal.
+"""Administration of one dialog: transmission status and clean-up.
 
 Reads: memory, and the store for an endpoint that is not in memory.
-Calls: verbs.sends, for what changes something.
-Never: takes a lock to answer a question (OBJ-47), or removes a dialog without saying so in the log.
+Calls: verbs.timers (clean_up), a changeset of its own, for what changes something.
+Never: takes a lock to answer a question (OBJ-47), or removes a dialog without a log line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GONE = "the other side was removed by an administrator"
 
 
 class DialogAdministration:
-    """Answers for single dialogs of one instance."""
+    """Performs the verbs of administration for single dialogs of one instance."""
 
     def __init__(
         self,
@@ -52,14 +52,16 @@ class DialogAdministration:
         self._log = log
 
     async def transmission_status(self, broker: Broker, handle: Handle) -> dict[str, object]:
-        """How the transmission of a dialog stands (SND-23, XMT-16 to XMT-19).
+        """Return the state of a dialog's transmission (SND-23, XMT-16 to XMT-19).
 
-        Empty only where nothing waits to be sent or acknowledged; `ConversationNotFound`."""
+        Its key is empty only if nothing waits to be sent or acknowledged. Raises
+        `ConversationNotFound`.
+        """
         live = broker.endpoints.find(handle)
         if live is None and await broker.store.endpoint_by_handle(handle) is None:
             raise ConversationNotFound(f"no conversation {show(handle)} is open here")
         out = None if live is None else live.outgoing
-        if out is None:  # what waits keeps its endpoint in memory
+        if out is None:  # an endpoint with waiting messages is always in memory
             return _answer("", "")
         key, detail = self._explain(out)
         if not key:
@@ -85,9 +87,10 @@ class DialogAdministration:
     ) -> None:
         """End a dialog with clean-up, in whatever state it is (DLG-23, DLG-T27, PBT-9).
 
-        The peer is not told unless `tell_peer`. At a target a tombstone stays, so that what the
-        peer repeats never begins the dialog anew (DLG-24). `ConversationNotFound`,
-        `InvalidArgument` without a reason."""
+        The peer is not notified unless `tell_peer`. At a target a tombstone stays, so that what the
+        peer repeats never begins the dialog anew (DLG-24). Raises `ConversationNotFound`, and
+        `InvalidArgument` without a reason.
+        """
         if not reason.strip() or len(reason) > MAX_REASON:
             raise InvalidArgument(
                 f"a clean-up needs a reason of 1 to {MAX_REASON} characters",

@@ -1,8 +1,8 @@
-"""Draining a queue: no further reader, and those there are end (PBT-25, CLP-118).
+"""Draining a queue: no further reader is started, and the running ones end (PBT-25, CLP-118).
 
 Reads:  the queue.      Calls: an alteration of the queue, its waiting receives, the readers.
-Never:  counts what a reader that was ended had received for poison, or switches the queue off: who
-        reads it by other means goes on.
+Never:  counts what an ended reader had received for poison, or switches the queue off: programs
+        that read it without activation continue.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,9 +18,9 @@ from brokerd.telemetry.logs import ADMINISTRATION
 
 Row = dict[str, object]
 SwitchOff = Callable[[Broker, str, str], Awaitable[None]]
-"""(broker, queue, actor): switch the activation of the queue off, if it is on."""
+"""Takes broker, queue and actor; switches the activation of the queue off, if it is on."""
 Drain = Callable[[str, str, float], Awaitable[msgspec.Struct]]
-"""(broker, queue, seconds): let its readers end; what became of them."""
+"""Takes broker, queue and seconds; lets the readers of the queue end, and returns their fates."""
 
 
 class Draining:
@@ -32,7 +32,7 @@ class Draining:
         self._log = log
 
     async def run(self, broker: Broker, verb: DrainQueue, actor: str) -> Row:
-        """Returns when its readers are gone, or are known not to end."""
+        """Drain the queue; return when its readers are gone, or are known not to end."""
         state = broker.queues.get(verb.queue)
         if state is None or state.is_system:
             near = did_you_mean(verb.queue, broker.queues)

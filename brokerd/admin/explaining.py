@@ -1,4 +1,4 @@
-"""`explain_route` and `ping`: where a service name would be sent, asked here and all the way.
+"""`explain_route` and `ping`: where messages for a service name go, by the tables and in fact.
 
 Reads: memory, and the store for a dialog that is not in memory.
 Calls: delivery.peers.router, delivery.peers.ping.
@@ -22,13 +22,13 @@ from brokerd.routing.classify import ArrivalKey, DialogKey
 from brokerd.routing.explain import Explanation
 
 AttemptsOf = Callable[[Broker, Outgoing], Attempts]
-"""How often the transmission of a dialog was tried, when last and when next."""
+"""Returns the number of attempts to transmit a dialog, with the times of the last and the next."""
 
 
 async def explain_route(
     router: Router, attempts: AttemptsOf, broker: Broker, verb: admin.ExplainRoute
 ) -> dict[str, object]:
-    """The answer to the verb; `InvalidArgument`, `ConversationNotFound`."""
+    """Return the answer to the verb; raise `InvalidArgument` or `ConversationNotFound`."""
     wanted = verb.options
     named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
     key: DialogKey | ArrivalKey
@@ -56,7 +56,7 @@ async def explain_route(
 
 
 async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, object]:
-    """The answer to the verb; `InvalidArgument`, `ObjectNotFound` (NBT-7)."""
+    """Return the answer to the verb; raise `InvalidArgument` or `ObjectNotFound` (NBT-7)."""
     wanted = verb.options
     own = sorted(name for name in broker.services if not is_system(name))
     asking = wanted.from_service or next(iter(own), None)
@@ -77,7 +77,10 @@ async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, 
 async def _of_dialog(
     router: Router, broker: Broker, handle: Handle
 ) -> tuple[DialogKey, Explanation, Outgoing | None]:
-    """What a dialog is routed by, where that leads, and what it has to send."""
+    """Return the routing key of a dialog, the explanation of its route, and its outgoing messages.
+
+    The last is None if the endpoint is not in memory, or has nothing to send.
+    """
     live = broker.endpoints.find(handle)
     endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
     if endpoint is None:

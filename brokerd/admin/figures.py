@@ -1,4 +1,4 @@
-"""What the metrics log says each interval: counters, gauges and histograms by scope (design D12).
+"""The rows of the metrics log: counters, gauges and histograms by scope (design D12).
 
 Reads: the counters that every part keeps.      Calls: metrics.
 Never: resets anything; deltas are made here from totals.
@@ -27,20 +27,20 @@ from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
 
 HOT_EVERY_S: Final = 300.0
-"""Which groups have most messages is said so often: what many windows have in common counts."""
+"""Seconds between two reports of the largest groups; those that many windows share matter."""
 
 
 class Times:
-    """Where times are counted while an instance runs: made first, so that every part can."""
+    """The histograms of an instance, made before all parts so that each can count in them."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Histogram]] = {}
-        """By broker and name: times of its store."""
+        """Histograms of each store, by broker and name."""
         self.queues: dict[tuple[str, str], QueueTimes] = {}
-        """By broker and queue: what its messages waited for."""
+        """Waiting times of messages, by broker and queue."""
 
     def of_store(self, broker: str) -> Callable[[str, int], None]:
-        """What a broker's store tells its times to."""
+        """Return the function with which a broker's store counts its times."""
         histograms = self.stores.setdefault(broker, {})
 
         def observe(name: str, microseconds: int) -> None:
@@ -52,7 +52,7 @@ class Times:
         return observe
 
     def of_queue(self, broker: str, queue: str) -> QueueTimes:
-        """What a queue tells its messages' times to."""
+        """Return the histograms of a queue's waiting times."""
         times = self.queues.get((broker, queue))
         if times is None:
             times = self.queues[broker, queue] = QueueTimes()
@@ -60,7 +60,7 @@ class Times:
 
 
 class Figures:
-    """Turns totals into rows, once an interval."""
+    """Makes rows of deltas from totals, once an interval."""
 
     def __init__(
         self,
@@ -80,8 +80,9 @@ class Figures:
         free: Callable[[], int] | None,
         jump: Callable[[], timedelta | None],
     ) -> None:
-        """`free`: bytes that the disk of the stores has left; None = nobody knows. `jump`: of the
-        clock, while it is held."""
+        """`free`: returns the free bytes on the disk of the stores; None = unknown. `jump`: returns
+        the jump of the clock while it is held, else None.
+        """
         self._clock = clock
         self._free = free
         self._checker = checker
@@ -101,7 +102,7 @@ class Figures:
         self._hot_at = clock.monotonic()
 
     def rows(self, *, last: bool = False) -> list[Row]:
-        """What happened since the last call; `last`: there is no further one."""
+        """Return the rows of what happened since the last call; `last`: no further call follows."""
         rows: list[Row] = []
         now, held = self._clock.monotonic(), self._locks.by_queue()
         hot = last or now - self._hot_at >= HOT_EVERY_S
@@ -167,7 +168,7 @@ class Figures:
         ]
 
     def _gauges(self, broker: Broker, queue: QueueState) -> dict[str, float]:
-        """How a queue stands; what is zero and says nothing then is left out."""
+        """Return the gauges of a queue, without zeros that carry no information."""
         oldest, activation = queue.oldest_at, queue.queue.activation
         gauges = {
             "ready": float(queue.ready_count),
@@ -203,7 +204,7 @@ class Figures:
         )
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
-        """How many dialog endpoints of a broker are in each state; goes with the next rows."""
+        """Note how many dialog endpoints of a broker are in each state, for the next rows."""
         counts = {f"endpoints_{state}": float(count) for state, count in states.items()}
         self._states[broker] = counts | {"endpoints": float(sum(states.values()))}
 
@@ -235,7 +236,8 @@ class Figures:
             histograms=self._ways(one.address),
         )
         ahead = None if one.connection is None else one.connection.clock_ahead
-        if ahead is not None and not row.is_empty:  # a clock alone is not worth a line
+        # a row of the clock difference alone is not worth a line
+        if ahead is not None and not row.is_empty:
             row.gauges["clock_ahead_s"] = round(ahead, 6)
         return row
 
@@ -250,12 +252,12 @@ class Figures:
         return {} if line is None else _taken({"outbox_us": line.outbox, "wire_us": line.wire})
 
     def _transport(self) -> dict[str, int]:
-        """What all connections carried (MON-12); the figures of destinations lack who has none."""
+        """Return the traffic of all connections (MON-12), also of those without a destination."""
         totals = self._destinations.peers.totals()
         return {f"transport_{key}": value for key, value in msgspec.structs.asdict(totals).items()}
 
     def _forwarded(self) -> dict[str, int]:
-        """What passed through for others (MON-13), of which there is nothing at most instances."""
+        """Return the counters of forwarding (MON-13) that are not zero."""
         report = self._forwarder.report
         counters = {
             "forward_received": report.received,
@@ -267,7 +269,7 @@ class Figures:
         return {name: count for name, count in counters.items() if count}
 
     def _checks(self) -> dict[str, int]:
-        """What came of checks of bodies, of which there are none at many instances (OBJ-61)."""
+        """Return the counters of body checks (OBJ-61) that are not zero."""
         counts = self._checker.counts
         counters = {
             "checks": counts.checked,
@@ -332,10 +334,10 @@ class Figures:
 
 
 def peak_memory() -> int:
-    """Most memory this process has had, in bytes.
+    """Return the highest memory use of this process so far, in bytes.
 
-    The kernel's own mark where it can be read: the resource usage of a process also counts what
-    its parent had when it was started.
+    From the kernel's own mark where it can be read: the resource usage of a process also counts
+    what its parent had when it was started.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():

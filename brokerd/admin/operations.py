@@ -1,9 +1,9 @@
 """Delivery and identity of a broker: enable, disable, error conversations, new identifier (MAN).
 
 Reads: the stores' identities.      Calls: broker.sweeps, storage; routing and others by callbacks.
-Never: runs beside open transactions of the broker (MAN-1), or leaves an operation half done: what
-was begun is marked in the store, and finished at the next open if the daemon dies meanwhile.
-Each operation writes one line to the event log: who, what, before and after.
+Never: runs beside open transactions of the broker (MAN-1), or leaves an operation half done: an
+operation is marked in the store when it begins, and finished at the next open if the daemon dies.
+Each operation writes one line to the event log: actor, operation, before and after.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from brokerd.telemetry.logs import ADMINISTRATION
 
 BATCH: Final = 1000
 FORMER_KEPT: Final = 16
-"""So many identifiers that a broker had before are answered for."""
+"""The number of a broker's former identifiers that are kept."""
 MANUAL: Final = "manual"
 ERROR_CONVERSATIONS: Final = "error_conversations"
 NEW_BROKER: Final = "new_broker"
@@ -44,23 +44,23 @@ _LIVING: Final = frozenset(
 
 
 class Surrounding(msgspec.Struct, frozen=True):
-    """What operations need of the rest of the instance."""
+    """The functions of the rest of the instance that operations call."""
 
     hold: Callable[[Broker, bool, float], Awaitable[None]]
-    """(broker, force, seconds): keep its clients out, or `Busy`."""
+    """Takes broker, force and seconds; keeps the broker's clients out, or raises `Busy`."""
     release: Callable[[Broker], None]
     switched: Callable[[Broker], None]
-    """Delivery or identifier of a broker changed: routing, transmitter, readers look again."""
+    """Lets routing, transmitter and readers take account of a change of delivery or identifier."""
     remember: Callable[[str, BrokerId], Awaitable[None]]
-    """The instance has the broker of that name under this identifier; durable (MAN-16)."""
+    """Records durably that the instance has the broker of that name and identifier (MAN-16)."""
     tell: Callable[[Broker, Live, int, str], None]
-    """Send a peer an error made by this broker (DLP-42)."""
+    """Sends a peer an error made by this broker (DLP-42)."""
     expire: Callable[[Broker], Awaitable[int]]
-    """Deliver what fell due while delivery was off (MAN-4)."""
+    """Delivers what fell due while delivery was off (MAN-4)."""
 
 
 class Operations:
-    """What an administrator does to whole brokers of one instance."""
+    """Performs the operations of an administrator on whole brokers of one instance."""
 
     def __init__(
         self,
@@ -80,7 +80,10 @@ class Operations:
         self._log = log
 
     async def enable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
-        """Delivery on, identifier kept (MAN-2). `DuplicateBroker`: it is in use here (OBJ-3)."""
+        """Switch delivery on, under the same identifier (MAN-2).
+
+        Raises `DuplicateBroker` if the identifier is in use here (OBJ-3).
+        """
         _refuse_msdb(broker)
         async with self._alone(broker, how, actor, "enable", under=broker.broker_id):
             await self._switch(broker, on=True)
@@ -88,7 +91,7 @@ class Operations:
         return self._shown(broker)
 
     async def disable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
-        """Delivery off, identifier kept (MAN-3)."""
+        """Switch delivery off; the identifier stays (MAN-3)."""
         _refuse_msdb(broker)
         async with self._alone(broker, how, actor, "disable"):
             await self._switch(broker, on=False, reason=MANUAL)
@@ -111,7 +114,7 @@ class Operations:
     async def new_broker(
         self, broker: Broker, broker_id: BrokerId, how: Exclusion, actor: str
     ) -> dict[str, object]:
-        """Remove every dialog and take that identifier (MAN-6); nothing if it has it already."""
+        """Remove every dialog and take that identifier (MAN-6); do nothing if it has it already."""
         _refuse_msdb(broker)
         if broker_id == broker.broker_id:
             return self._shown(broker)
@@ -124,9 +127,10 @@ class Operations:
         return self._shown(broker, counts)
 
     async def finish(self, broker: Broker) -> None:
-        """Finish what was begun before the daemon died, before anybody uses the broker.
+        """Finish an operation that a crash interrupted, before any program uses the broker.
 
-        `DuplicateBroker`: it would deliver under an identifier that is in use here by now."""
+        Raises `DuplicateBroker` if another broker here delivers under the identifier by now.
+        """
         what, _, argument = (broker.store.identity.unfinished or "").partition(" ")
         if not what:
             return
@@ -164,7 +168,7 @@ class Operations:
                     f"already, so {broker.name!r} cannot"
                 )
 
-    # How it is done.
+    # The steps of operations.
 
     @asynccontextmanager
     async def _alone(
@@ -176,10 +180,12 @@ class Operations:
         *,
         under: BrokerId | None = None,
     ) -> AsyncIterator[Counter[str]]:
-        """Nothing of the broker's clients runs meanwhile (MAN-1); the operation is audited.
+        """Run an operation with the broker's clients kept out (MAN-1), and audit it.
 
         `under`: the identifier under which the operation switches delivery on, if it does. It is
-        checked before anybody waits, and again after, since another broker may have it by then."""
+        checked before the wait for clients, and again after, since another broker may have it by
+        then.
+        """
         before = self._shown(broker)
         counts: Counter[str] = Counter()
         if under is not None:
@@ -219,7 +225,10 @@ class Operations:
         unfinished: str | None = None,
         **facts: object,
     ) -> None:
-        """Durable first, then seen by routing. Switched on, it belongs to this place (MAN-7)."""
+        """Write the identity durably, then let routing see it.
+
+        A broker that is switched on belongs to this instance and machine from then on (MAN-7).
+        """
         facts |= {"is_broker_enabled": on, "disabled_reason": reason, "unfinished": unfinished}
         if on:
             facts |= {"instance_id": self._instance_id, "host": self._host}
@@ -228,7 +237,9 @@ class Operations:
         self._around.switched(broker)
 
     async def _rename(self, broker: Broker, broker_id: BrokerId) -> None:
-        """The last step of a new identity: one change of one row."""
+        """Take a new identity: the last step of `new_broker`, one change of one row."""
+        # Before the store has it: a crash between the two leaves an operation that the next open
+        # finishes.
         await self._around.remember(broker.name, broker_id)
         former = broker.broker_id + (broker.store.identity.former_ids or b"")
         await self._switch(
@@ -240,7 +251,7 @@ class Operations:
         )
 
     async def _error_all(self, broker: Broker) -> Counter[str]:
-        """Error every dialog that lives; counts by the state it was in."""
+        """End every live dialog with an error; return their number by the state each was in."""
         counts: Counter[str] = Counter()
         after = None
         while True:
@@ -250,6 +261,7 @@ class Operations:
                 if live.gone or live.endpoint.state not in _LIVING:
                     continue
                 counts[str(live.endpoint.state)] += 1
+                # The far side of a local dialog is an endpoint of this broker: the loop meets it, too.
                 outcome = round_.step(live, dialog.FaultStruck(dialog.RESTORED, RESTORED))
                 if not live.is_local and any(
                     isinstance(one, dialog.Refuse) for one in outcome.effects
@@ -262,7 +274,7 @@ class Operations:
                 return counts
 
     async def _remove_all(self, broker: Broker) -> Counter[str]:
-        """Remove every endpoint, in batches; counts by the state it was in."""
+        """Remove every endpoint, in batches; return their number by the state each was in."""
         counts: Counter[str] = Counter()
         after = None
         while True:

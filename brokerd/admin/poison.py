@@ -1,9 +1,9 @@
-"""What an operator does about poison: groups set aside, queues that are off (PBT-3, PSN-11).
+"""Administration of poison: groups that are held, queues that are off (PBT-3, PSN-11).
 
 Reads:  one broker.      Calls: receives and verbs, in transactions of its own, and the store.
 Never:  touches a group that is not held, or a message while a transaction has its group.
-Fails:  `InvalidArgument`: the group is not held; `LockTimeout` names who has it.
-Every verb is written to the log with who did it and why.
+Fails:  `GroupNotFound`: the group is not held; `LockTimeout` names the holder of its lock.
+Every verb is written to the log with its actor and reason.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ from brokerd.verbs import ends, receives
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
-"""Switches a queue off for a reason, or on: (broker, queue, reason, actor); whether it did."""
+"""Takes broker, queue, status (None = on) and actor; returns whether it switched the queue."""
 BY = "administration"
 _FOR_ONE_MESSAGE = frozenset({Reason.DAMAGED.value, CHECK_OVERRUN})
-"""Why a group is parked for one certain message of it, wherever that stands."""
+"""Reasons that concern one certain message of the group, wherever it stands in the group."""
 
 
 class Parked:
-    """The verbs about groups that are held."""
+    """Performs the verbs for groups that are held."""
 
     def __init__(self, *, log: Log, switch: Switch) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class Parked:
         """Switch a queue off for its rollbacks, in a transaction of the broker (PSN-7)."""
         try:
             switched = await self._switch(broker, queue, status, status.changed_by)
-        except Busy:  # the broker is being administered: the next roll-back asks again (MAN-1)
+        except Busy:  # the broker is being administered: the next rollback tries again (MAN-1)
             return
         if switched:
             self._log.warning(
@@ -72,12 +72,12 @@ class Parked:
             )
 
     def parking(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
-        """Log what became of a group; that it is parked is an event of its own (EVT-2)."""
+        """Log a change of a held group; parking is also an event to subscribe to (EVT-2)."""
         write = self._log.warning if what == "parked" else self._log.info
         write(PARKING, subclass=what, broker=broker.name, **fields)
 
     async def run(self, broker: Broker, verb: admin.PoisonVerb, actor: str) -> Row:
-        """Perform one of them; what it did."""
+        """Perform one of the verbs; return what it did."""
         match verb:
             case admin.ReleaseGroup(_, group, reason):
                 _held(broker, GroupId(group))
@@ -153,7 +153,7 @@ class Parked:
 
 
 def rows(broker: Broker) -> list[Row]:
-    """The rows of `parked_groups` (VIEW-14)."""
+    """Return the rows of `parked_groups` (VIEW-14)."""
     found: list[Row] = []
     for group_id, held in broker.held.by_id.items():
         row, queue = held.row, broker.held.queue_of(held.row)
@@ -194,7 +194,7 @@ def _queue(broker: Broker, held: Held) -> QueueState:
 
 
 def _refuse_damaged(broker: Broker, group_id: GroupId) -> None:
-    """What is damaged is served to nobody (REL-6)."""
+    """Refuse a group with a damaged message: no program may receive it (REL-6)."""
     if broker.held.is_damaged(group_id):
         raise InvalidArgument(
             f"a message of group {show(group_id)} is damaged: its body is not the one written",
@@ -203,7 +203,7 @@ def _refuse_damaged(broker: Broker, group_id: GroupId) -> None:
 
 
 def _release(broker: Broker, group_id: GroupId) -> None:
-    """Free the group, unless something of it is damaged still."""
+    """Release the group, unless another of its messages is damaged."""
     if not broker.held.is_damaged(group_id):
         broker.held.release(group_id)
 
@@ -223,14 +223,15 @@ async def _take(
 
 
 async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> int:
-    """Delete the message that is received next, or all there are; the group is free then.
+    """Delete the next message, or all messages, of a held group, and release the group.
 
-    Where it is parked for one of its messages, damaged or unchecked, that one is deleted, and what
-    lies before it is kept."""
+    If the group is parked for one of its messages, damaged or unchecked, that message is deleted,
+    and those before it are kept. Returns the number of deleted messages.
+    """
     held, count = _held(broker, group_id), 0
     queue, is_for_one = _queue(broker, held), held.row.reason in _FOR_ONE_MESSAGE
     most = None if everything or is_for_one else 1
-    held.stays = everything  # else who waits would receive what the first commit has left
+    held.stays = everything  # else a waiter would receive the rest after the first commit
     try:
         while True:
             tx, taken = await _take(broker, queue.name, group_id, most)
@@ -256,7 +257,7 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
 
 
 def _culprits(held: Held, messages: Iterable[QueuedMessage]) -> set[int]:
-    """Queuing orders of the messages for which a group is parked: damaged, or unchecked."""
+    """Return the queuing orders of the damaged or unchecked messages a group is parked for."""
     if held.row.reason == Reason.DAMAGED:
         return held.damaged
     return {one.order for one in messages if one.message_id == held.row.message_id}
@@ -276,10 +277,15 @@ def _out_of_reach(held: Held) -> InvalidArgument:
 async def _edit(
     broker: Broker, group_id: GroupId, body: bytes | None, *, as_it_is: bool
 ) -> QueuedMessage:
-    """Give the message that is received next another body; the message."""
+    """Replace the body of the next message, or of the one for which the group is parked.
+
+    Returns the message. The group's order and the message's identity stay.
+    """
     held = _held(broker, group_id)
     is_for_one = held.row.reason in _FOR_ONE_MESSAGE
     most = None if is_for_one else 1
+    # The receive claims the message, so that no program has it while its body changes. The rollback
+    # gives it back; the new body is already in the store by then, outside the transaction.
     tx, taken = await _take(broker, _queue(broker, held).name, group_id, most)
     try:
         if not taken:
@@ -314,7 +320,7 @@ async def _edit(
 async def _refuse_edit(
     broker: Broker, live: Live, message: QueuedMessage, body: bytes | None
 ) -> None:
-    """The new body has to pass what the old one has passed (OBJ-18)."""
+    """Refuse a new body that fails the checks which the old one has passed (OBJ-18)."""
     if message.message_type in SYSTEM_TYPES:
         raise InvalidArgument(f"the first message is {message.message_type}: not yours to edit")
     why = await _why_unfit(broker, live, message, body)
@@ -326,7 +332,7 @@ async def _refuse_edit(
 
 
 async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: bytes | None) -> str:
-    """Why another body cannot take the place of a message's; empty if it can."""
+    """Return why a message cannot have another body; empty if it can."""
     kind, inspection = broker.message_types.get(message.message_type), broker.inspection
     if kind is not None and body is not None and inspection.concerns(kind, len(body)):
         checked = asyncio.get_running_loop().create_future()
@@ -348,7 +354,10 @@ async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: b
 
 
 def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
-    """Who reads JSON and gets something else ends the dialog: that cannot be taken back."""
+    """Refuse to replace JSON by something else.
+
+    A handler that expects JSON would end the dialog, which cannot be undone.
+    """
     if is_json(message.body) and not is_json(body):
         raise ValidationFailed(
             "the body that it has is JSON, and the new one is not; nothing was changed",
@@ -357,7 +366,7 @@ def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
 
 
 async def _end_all(broker: Broker, group_id: GroupId, code: int, text: str) -> int:
-    """End every dialog of a group with an error; its messages go with it (PSN-11)."""
+    """End every dialog of a group with an error, and delete its messages (PSN-11)."""
     count = 0
     for stored in await broker.store.endpoints_of_group(group_id):
         live = await _find(broker, stored.conversation_id, stored.is_initiator)

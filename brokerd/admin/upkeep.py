@@ -1,9 +1,9 @@
-"""Cleaning up endpoints in bulk, and backups: what an administrator does beside running verbs.
+"""Cleaning up endpoints in bulk, and backups, while the instance runs.
 
 Reads: the store, a batch at a time.      Calls: broker.sweeps, storage.
-Never: touches an endpoint whose group somebody has locked, overwrites a file, or puts one where
-stores are.
-Each writes one line to the event log: who, what, how many.
+Never: touches an endpoint whose group is locked, overwrites a file, or writes one where stores
+are.
+Each writes one line to the event log: actor, operation, counts.
 """
 
 from collections import Counter
@@ -26,13 +26,14 @@ _STATES = frozenset(str(one) for one in State if one is not State.NONE)
 
 
 class Upkeep:
-    """Bulk cleanup and backups of one instance."""
+    """Bulk clean-up and backups of one instance."""
 
     def __init__(
         self, *, store_dirs: Collection[Path], backup_dirs: Sequence[Path], log: Log
     ) -> None:
-        """`store_dirs`: where the stores of the instance are. `backup_dirs`: below these it writes
-        backups, and nowhere else (SX-22)."""
+        """`store_dirs`: the directories of the instance's stores. `backup_dirs`: the directories
+        below which backups are written, and nowhere else (SX-22).
+        """
         self._store_dirs = store_dirs
         self._backup_dirs = backup_dirs
         self._log = log
@@ -40,12 +41,13 @@ class Upkeep:
     async def clean_up(
         self, broker: Broker, wanted: CleanUpOptions, reason: str, actor: str
     ) -> dict[str, object]:
-        """Remove the endpoints of one batch that fit, without a word to their peers (MAN-15).
+        """Remove the matching endpoints of one batch, without notice to their peers (MAN-15).
 
-        Those of the broker's own services only where such a service is named (EVT-12).
+        Endpoints of the broker's own services match only if such a service is named (EVT-12).
 
-        The answer has how many fit, were removed and were locked, by state, and where the next
-        batch begins (`next`; None = that was the last). A dry run only counts."""
+        The answer has the number of matching, removed and locked endpoints by state, and where the
+        next batch begins (`next`; None = that was the last). A dry run only counts.
+        """
         unknown = set(wanted.states) - _STATES
         if unknown:
             raise InvalidArgument(
@@ -83,7 +85,7 @@ class Upkeep:
         return {**counts, "next": end}
 
     async def backup(self, broker: Broker, path: Path, actor: str) -> dict[str, object]:
-        """Write a consistent copy of the store to a new file, and look whether it is sound."""
+        """Write a consistent copy of the store to a new file, and check that it is sound."""
         copied = await broker.store.backup(path, not_in=self._store_dirs, below=self._backup_dirs)
         self._log.info(
             ADMINISTRATION,

@@ -1,4 +1,4 @@
-"""The verbs of administration that a client may ask (CLP-39, CLP-80 to CLP-95, CLP-115).
+"""The verbs of administration that a client may ask for (CLP-39, CLP-80 to CLP-95, CLP-115).
 
 Reads: the state of the instance.      Calls: state, views, objects, dialogs, operations, upkeep.
 Never: lets a half-applied declaration stand.
@@ -48,11 +48,11 @@ from brokerd.telemetry.log import Log
 
 _Merge = Callable[[Declared, Declared], Declared]
 MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
-"""Makes a broker with objects, in one commit, and tells of it before others hear of it."""
+"""Makes a broker with objects, in one commit; calls the function before its notifications load."""
 
 
 class Administration:
-    """Answers the verbs of administration of one instance."""
+    """Performs the verbs of administration of one instance."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class Administration:
         self._pinging = pinging
         self._log = log
         self.parked = Parked(log=events, switch=self.switch)
-        """What is done about poison."""
+        """The verbs against poison."""
         self._draining = Draining(switch_off=self._switch_activation_off, drain=drain, log=log)
-        self._applying = asyncio.Lock()  # two at a time would judge by what the other changes
+        self._applying = asyncio.Lock()  # two at a time would each judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
-        """Perform one verb for a client of that broker, who is named; its answer."""
+        """Perform one verb for a client of that broker, named `actor`; return the answer."""
         match verb:
             case wire.Apply(declaration, dry_run, terminate_existing, ensure):
                 done = await self.apply(
@@ -145,7 +145,7 @@ class Administration:
     async def _look(  # noqa: PLR0911  # one return a verb
         self, broker: Broker, verb: wire.Verb
     ) -> object:
-        """Verbs that change nothing."""
+        """Perform a verb that changes nothing."""
         match verb:
             case wire.Status():
                 return msgspec.to_builtins(await self._state.status(broker))
@@ -167,7 +167,7 @@ class Administration:
     async def _operate(  # noqa: C901, PLR0911  # one return a verb
         self, verb: wire.Verb, actor: str
     ) -> object:
-        """What an administrator does to a broker as a whole (MAN), or to the broker endpoint."""
+        """Perform an operation on a broker as a whole (MAN), or on the broker endpoint."""
         operations = self._operations
         match verb:
             case admin.AlterEndpoint() | admin.RetryDestination():
@@ -188,7 +188,7 @@ class Administration:
             case admin.DrainQueue(name):
                 return await self._draining.run(self._named(name), verb, actor)
             case admin.ForgetBroker(name):
-                async with self._applying:  # who declares it may be making it
+                async with self._applying:  # an apply may be making a broker of that name
                     return await self._forget(name, actor)
             case admin.Backup(name, path):
                 return await self._upkeep.backup(self._named(name), Path(path), actor)
@@ -214,13 +214,15 @@ class Administration:
         keep: bool = False,
         actor: str = THE_DAEMON,
     ) -> list[tuple[str, list[Change]]]:
-        """Make the brokers match a declaration, each all or nothing; what changed, by broker.
+        """Make the brokers match a declaration, each all or nothing; return the changes by broker.
 
         A broker that does not exist is made. Nothing is changed if any of them has to refuse.
-        `Busy`: one of them is being administered (MAN-1).
-        With `ensure` what is declared is added where it is missing, and nothing else changes; with
-        `keep` what is declared is made and altered, and nothing that is there besides is dropped.
+        Raises `Busy` if one of them is being administered (MAN-1).
+        With `ensure` missing objects are added, and nothing else changes; with `keep` declared
+        objects are made and altered, and no others are dropped.
         """
+        # Everything that can refuse is checked for all brokers before the first is changed: each
+        # broker commits on its own, so a later refusal could not undo an earlier one.
         async with self._applying:
             for one in declared.brokers:
                 if one.broker == MSDB:
@@ -245,8 +247,11 @@ class Administration:
             return done
 
     def _refuse_unopened(self, name: str) -> None:
-        """A store that came here by itself is opened at a start, which looks at what it holds: it
-        is not made to match a declaration as one that is new and empty."""
+        """Refuse a broker whose store exists but is not open.
+
+        A file that was put into the directory is opened at a start, which checks its content. To
+        apply a declaration here would treat it as new and empty.
+        """
         path = self._store_path(name)
         if name not in self._brokers and path.exists():
             raise BrokerUnavailable(
@@ -257,14 +262,14 @@ class Administration:
             )
 
     def _refuse_administered(self, wanted: Sequence[Declared]) -> None:
-        """`Busy` before the first of several brokers is changed, rather than half-way."""
+        """Raise `Busy` before the first of several brokers is changed, rather than half-way."""
         for one in wanted:
             if (broker := self._brokers.get(one.broker)) is not None:
                 with self._changing(broker):
                     pass
 
     def _merged(self, wanted: Declared, merge: _Merge | None) -> Declared:
-        """What is wanted, with what there is."""
+        """Return the declaration, merged with the objects that the broker has."""
         broker = self._brokers.get(wanted.broker)
         if broker is None or merge is None:
             return wanted
@@ -299,9 +304,10 @@ class Administration:
         return made or changes
 
     async def _create(self, wanted: Declared, fresh: Sequence[Change], actor: str) -> Broker:
-        """Make a broker and its objects, both or neither; routes of the instance are not its own.
+        """Make a broker and its objects, both or neither, without routes of the instance.
 
-        `StoreFull`: there is no room for it, and nothing is left of it (REL-26)."""
+        Raises `StoreFull` if there is no room, and leaves nothing behind (REL-26).
+        """
         own = [one for one in fresh if one.kind is not Kind.INSTANCE_ROUTE]
         now = self._brokers[MSDB].clock.utc()
         born = objects.catalog_changes(with_status(own, {}, actor=actor, now=now), now)
@@ -336,7 +342,7 @@ class Administration:
     async def switch(
         self, broker: Broker, queue: str, status: QueueStatus | None, actor: str
     ) -> bool:
-        """Switch a queue off for this reason, or on; whether that changed anything (PSN-7)."""
+        """Switch a queue off for this reason, or on; return whether it changed (PSN-7)."""
         async with self._applying:
             there = broker.store.catalog.queues.get(queue)
             on = status is None
@@ -356,10 +362,10 @@ class Administration:
         off = wire.Alter("queue", {"name": queue, "activation": {"status": "off"}})
         await self._change_one(broker, off, actor)
 
-    # One object at a time, by the same way (CLP-81).
+    # Changes of one object, by the path of a whole declaration (CLP-81).
 
     def _objects(self, broker: Broker, kind: str | None) -> list[dict[str, object]]:
-        """The objects in the form in which a file declares them (CLP-80)."""
+        """Return the objects in the form in which a file declares them (CLP-80)."""
         kinds = list(TABLES) if kind is None else [_kind(kind)]
         present = objects.present(broker, self._brokers[MSDB])
         return [
@@ -387,7 +393,7 @@ class Administration:
 
 @contextmanager
 def _named_in(declared: Declared, one: Declared) -> Iterator[None]:
-    """What refuses one of several brokers says which: their objects may have the same names."""
+    """Name the refusing one of several brokers in its error: their objects may have equal names."""
     try:
         yield
     except BrokerError as error:
@@ -397,7 +403,7 @@ def _named_in(declared: Declared, one: Declared) -> Iterator[None]:
 
 
 def _kept_off(broker: Broker, wanted: Declared, actor: str) -> Declared:
-    """What is declared, but for queues that stay off because of poison (PSN-9)."""
+    """Return the declaration with queues kept off that stay off because of poison (PSN-9)."""
     queues = dict(wanted.queues)
     for name, there in broker.store.catalog.queues.items():
         if name in queues and stays_off(there, actor):
@@ -410,7 +416,7 @@ def _kept_off(broker: Broker, wanted: Declared, actor: str) -> Declared:
 def _wanted(
     broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, present: Declared
 ) -> Declared:
-    """What the broker is to have once the verb is done."""
+    """Return the declaration that the broker is to match once the verb is done."""
     name = verb.name if isinstance(verb, wire.Drop) else str(verb.object.get("name", ""))
     if kind is Kind.BROKER:
         assert isinstance(verb, wire.Alter), "checked before"

@@ -1,4 +1,4 @@
-"""The whole instance: what its views and its status say is wrong, and what mends it (MON-20).
+"""The checks of a whole instance: what is wrong by its views and status, and the cure (MON-20).
 
 PURE.   Rows of views in, findings out.
 Reads:  what `cli.doctor` has fetched.      Calls: status.
@@ -22,19 +22,19 @@ from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DI
 from brokerd.units import counted, show_duration
 
 SKEW: Final = 300 * SECOND
-"""By so much two clocks may differ (Numbers: clock tolerance)."""
+"""The largest difference of two clocks that is no finding (Numbers: clock tolerance)."""
 NEARLY_FULL: Final = 0.9
 MOST: Final = 100
-"""Of what may be many, so much is told one by one."""
+"""The number of parked groups or stuck dialogs of a broker that are reported one by one."""
 RECENT: Final = 3600 * SECOND
-"""What is longer ago is over, though it may come again."""
+"""Age up to which a refusal counts as a warning; an older one may come again, but is over."""
 LOCAL: Final = "LOCAL"
 LINGERING: Final = {
     "DI": "the peer has ended them, and their own side is not ended",
     "DO": "the peer has not acknowledged their end",
     "ER": "nobody has ended them after their error",
 }
-"""States in which a dialog should not stay, and what is missing (PBT-5)."""
+"""States in which a dialog should not stay, and what is missing to leave them (PBT-5)."""
 
 
 class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,38 +42,38 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     default_encryption: bool = False
-    """Whether dialogs that begin there and do not say otherwise are to be encrypted (DLG-12)."""
+    """Whether dialogs that begin in it are encrypted unless they say otherwise (DLG-12)."""
     services: list[Row] = []
     routes: list[Row] = []
     parked: list[Row] = []
     queues: list[Row] = []
     usages: list[Row] = []
-    """Which contracts services are targets for."""
+    """The contracts of which each service is a target."""
     contracts: list[Row] = []
     message_usages: list[Row] = []
     message_types: list[Row] = []
     readers: dict[str, str] = {}
-    """Why no reader of a queue is started; empty = nothing keeps one from it."""
+    """Reasons why no reader of a queue is started, by queue; empty = nothing prevents it."""
     lingering: dict[str, int] = {}
-    """Endpoints that are over and that nobody has finished for long, by state (PBT-5).
+    """Number of endpoints long over that no program has finished, by state (PBT-5).
 
-    Not more than one beyond `MOST` of each are counted."""
+    At most one beyond `MOST` of each state is counted.
+    """
     stuck: list[Row] = []
-    """Messages that have waited longer than `status.STUCK_AFTER` to be sent, the oldest of each
-    dialog."""
+    """Each dialog's oldest message that has waited longer than `status.STUCK_AFTER` to be sent."""
     more_stuck: bool = False
-    """There may be more of them."""
+    """Whether further messages may have waited as long."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance, as it shows itself."""
+    """An instance, as its views and status show it."""
 
     status: InstanceStatus
     now: Instant = Instant(0)
-    """By the clock of the machine that asks."""
+    """The time by the clock of the machine that runs the doctor."""
     brokers: list[BrokerSeen] = []
     known: list[Row] = []
-    """The view `brokers`."""
+    """The rows of the view `brokers`."""
     endpoint: Row | None = None
     destinations: list[Row] = []
     instance_routes: list[Row] = []
@@ -82,7 +82,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(seen: Seen) -> Iterator[Finding]:
-    """Everything that is wrong, in the order in which a message would meet it."""
+    """Yield everything that is wrong, in the order in which a message would meet it."""
     yield from _clock(seen)
     yield from _machine(seen.status)
     yield from _stores(seen.status)
@@ -143,7 +143,7 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
 
 
 def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
-    """Connections that a limit kept out (END-18)."""
+    """Yield a finding for connections that a limit refused (END-18)."""
     if door.refused_at is None:
         return
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(door.refused.items()))
@@ -158,7 +158,7 @@ def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
 
 
 def _limits(section: str, reasons: Iterable[str]) -> list[str]:
-    """What to raise, for each of the reasons for which connections were refused."""
+    """Return the settings to raise, for the reasons for which connections were refused."""
     limits = {
         FULL: "max_peers" if section == "transport" else "max_clients",
         ADDRESS_FULL: "max_per_address",
@@ -198,7 +198,7 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
 
 
 def delivery(known: list[Row]) -> Iterator[Finding]:
-    """Brokers that deliver nothing, or that pass for each other; rows of the view `brokers`."""
+    """Yield brokers with delivery off or with equal identifiers; rows of the view `brokers`."""
     names: dict[object, str] = {}
     for row in known:
         name, about = str(row["name"]), f"broker {row['name']}"
@@ -213,7 +213,7 @@ def delivery(known: list[Row]) -> Iterator[Finding]:
 
 
 def _duplicates(status: InstanceStatus) -> Iterator[Finding]:
-    """Of the two, whoever asks is to say which is the copy (PBT-13)."""
+    """Yield duplicate brokers; only an operator can say which of the two is the copy (PBT-13)."""
     for one in status.duplicates:
         about = f"broker {one.broker or one.broker_id}"
         text = f"{one.earlier} and {one.later} both deliver for {one.broker_id}; what is for it "
@@ -238,7 +238,7 @@ def _queue(queue: QueueStatus) -> Iterator[Finding]:
 
 
 def not_read(broker: str, queue: str, why: str) -> Finding:
-    """Readers of a queue that cannot be started (PBT-6)."""
+    """Return the finding for a queue whose readers cannot be started (PBT-6)."""
     of = f"--broker {quote(broker)}"
     mend = f"brokerd monitor ls --queue {quote(queue)} {of}; brokerd queue show {quote(queue)} {of}"
     about = f"queue {queue} of broker {broker}"
@@ -246,7 +246,7 @@ def not_read(broker: str, queue: str, why: str) -> Finding:
 
 
 def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
-    """Those that were looked at, and how many there are besides."""
+    """Yield the parked groups up to `MOST`, and the number of the others; `every`: of all."""
     of = f"--broker {quote(broker.name)}"
     for row in broker.parked[:MOST]:
         group = row["conversation_group_id"]
@@ -293,7 +293,10 @@ def _routes(broker: str, routes: list[Row]) -> Iterator[Finding]:
 
 
 def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
-    """BCN-12, which may be meant: so it is no error."""
+    """Yield a warning for services that a route to the configuration service hides (BCN-12).
+
+    It is no error, since it may be meant.
+    """
     routed = {row["remote_service_name"] for row in broker.routes}
     if CONFIGURATION_SERVICE not in routed:
         return
@@ -312,12 +315,12 @@ def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
 
 
 def is_remote(route: Row) -> bool:
-    """Whether a route leads out of the instance."""
+    """Return whether a route leads out of the instance."""
     return route["address"] not in (LOCAL, None)
 
 
 def must_be_encrypted(broker: BrokerSeen) -> tuple[str, str, str]:
-    """What is wrong where dialogs have to be encrypted, while nothing can encrypt them (DLG-12)."""
+    """Return object, text and cure if dialogs must be encrypted, which fails (DLG-12)."""
     text = "its dialogs are to be encrypted, and this version cannot: one that leaves the instance"
     text += " ends with error -9727 unless it was begun with encryption=False"
     mend = f"brokerd broker alter {quote(broker.name)} default_encryption=off, to send in clear"
@@ -331,7 +334,7 @@ def _endpoint(seen: Seen) -> Iterator[Finding]:
 
 
 def broker_endpoint(row: Row | None, instance: str, *, is_needed: bool) -> Iterator[Finding]:
-    """What keeps the endpoint of an instance from being used; `row` of the view `endpoint`."""
+    """Yield what keeps the broker endpoint from being used; `row` of the view `endpoint`."""
     about = f"endpoint of instance {instance}"
     if row is None:
         if is_needed:
@@ -371,7 +374,7 @@ def _waiting(seen: Seen) -> Iterator[Finding]:
 
 
 def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
-    """Dialogs with a message that has waited for long."""
+    """Yield the dialogs with a message that has waited for long."""
     of = f"--broker {quote(broker.name)}"
     for row in broker.stuck[:MOST]:
         handle = row["conversation_handle"]
@@ -387,7 +390,7 @@ def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
 
 
 def _tried(attempts: int, next_at: Instant | None) -> str:
-    """How often it was tried, and when it is tried next (XMT-18)."""
+    """Return the number of attempts and the time of the next one, as text (XMT-18)."""
     text = f"; tried {counted(attempts, 'time')}" if attempts else ""
     return text if next_at is None else f"{text}, next at {_clock_time(next_at)}"
 

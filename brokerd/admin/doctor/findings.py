@@ -1,6 +1,6 @@
-"""What the doctor says: findings, their levels and classes, and which of them count (MON-21). PURE.
+"""Findings of the doctor: their levels and sorts, which are shown, and the exit status. PURE.
 
-Reads:  nothing.      Calls: nothing.      Never: asks anybody; `cli.doctor` does.
+Reads:  nothing.      Calls: nothing.      Never: asks an instance; `cli.doctor` does (MON-21).
 """
 
 import enum
@@ -14,22 +14,22 @@ Row = dict[str, Any]
 
 
 class Level(enum.StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     INFO = "info"
     WARNING = "warning"
-    """It works, and will not for long, or not for all."""
+    """Something works, but will not for long, or not for all."""
     ERROR = "error"
     """Something does not work."""
 
 
 class Sort(enum.StrEnum):
-    """What a finding is about."""
+    """The sort of a finding: a fact, an event, or a failed check."""
 
     DIAGNOSIS = "diagnosis"
     EVENT = "event"
     PROBLEM = "problem"
-    """It could not be looked at."""
+    """Something could not be checked."""
 
 
 ORDER: Final = (Level.INFO, Level.WARNING, Level.ERROR)
@@ -39,39 +39,39 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     code: str
-    """Of the table of MON-22; it never changes its meaning."""
+    """A code of the table of MON-22; its meaning never changes."""
     level: Level
     about: str
     """The object: `queue orders of broker main`."""
     text: str
-    """What is wrong with it."""
+    """The fault."""
     mend: str = ""
     """The command that mends it, or the setting to change."""
     sort: Sort = Sort.DIAGNOSIS
 
 
 def error(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Something does not work."""
+    """Return a finding: something does not work."""
     return Finding(code, Level.ERROR, about, text, mend)
 
 
 def warning(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Something will not work for long, or not for all."""
+    """Return a finding: something will not work for long, or not for all."""
     return Finding(code, Level.WARNING, about, text, mend)
 
 
 def info(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """It is over, or may be meant."""
+    """Return a finding: something is over, or may be meant."""
     return Finding(code, Level.INFO, about, text, mend)
 
 
 def problem(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Something could not be looked at."""
+    """Return a finding: something could not be checked."""
     return Finding(code, Level.ERROR, about, text, mend, Sort.PROBLEM)
 
 
 def chosen(found: Iterable[Finding], *, least: Level, ignored: Collection[str]) -> list[Finding]:
-    """Those to show, each once: problems and the worst first."""
+    """Return the findings to show, each once, problems and the most severe first."""
     unlike = dict.fromkeys(found)
     shown = [
         one
@@ -82,7 +82,7 @@ def chosen(found: Iterable[Finding], *, least: Level, ignored: Collection[str]) 
 
 
 def status_of(found: Iterable[Finding]) -> int:
-    """0 nothing, 1 warnings, 2 errors, 3 something could not be looked at (MON-21)."""
+    """Return the exit status: 0 no findings, 1 warnings, 2 errors, 3 a failed check (MON-21)."""
     worst = 0
     for one in found:
         if one.sort is Sort.PROBLEM:

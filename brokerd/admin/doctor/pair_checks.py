@@ -1,8 +1,8 @@
-"""One service to another: what keeps, or would keep, a dialog between them from working (PBT-21).
+"""The checks of one service to another: faults that break, or would break, their dialogs (PBT-21).
 
-PURE.   What was declared at both sides, and how a ping went, in; findings out.
+PURE.   The declarations of both sides, and the result of a ping, in; findings out.
 Reads:  what `cli.doctor` has fetched.      Calls: nothing.
-Never:  finds the same twice: where the way ends, what lies behind it is not judged.
+Never:  reports a fault twice: where the path ends, nothing beyond it is judged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ _CONNECTING: Final = {Reason.DNS_FAILED: "D36", Reason.CONNECT_FAILED: "D37"}
 
 
 class FarSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The instance that has the other service."""
+    """The instance that has the far service."""
 
     instance: str
     endpoint: Row | None = None
@@ -51,19 +51,19 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     to_service: str
     contract: str
     mirror: str | None = None
-    """Where the mirror of the other side is said to be; None = it is not said to have one."""
+    """The address where the far side's mirror is expected; None = none is expected."""
     source: BrokerSeen
     target: BrokerSeen | None = None
-    """The broker that has the other service, if it could be asked."""
+    """The broker that has the far service, if its daemon could be asked."""
     ping: PingAnswer | None = None
     not_pinged: str = ""
-    """Why there was no ping, if there was none."""
+    """The reason why there was no ping; "" if there was one."""
     instance: str = ""
     """Name of the instance that was asked."""
     endpoint: Row | None = None
-    """Of that instance."""
+    """The broker endpoint of that instance."""
     far: FarSeen | None = None
-    """The other daemon, if the other service is there and it could be asked."""
+    """The far instance, if it has the far service and could be asked."""
     destinations: list[Row] = []
 
 
@@ -72,18 +72,18 @@ class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str
     contract: str | None = None
-    """The one it is to accept; None = any."""
+    """The contract it is to accept; None = any."""
     broker: BrokerSeen
-    """Of what is parked or stuck, only what is the service's."""
+    """The broker; its parked groups and stuck messages are those of the service alone."""
     known: list[Row] = []
-    """Its row of the view `brokers`."""
+    """The broker's row of the view `brokers`."""
     parked: int = 0
-    """Groups that are parked in its queue."""
+    """Number of parked groups in the queue of the service."""
     now: Instant = Instant(0)
 
 
 def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
-    """One service: what keeps it from being reached, or read, or its messages from leaving."""
+    """Yield what keeps a service from being reached or read, or its messages from leaving."""
     broker, service, contract = seen.broker, seen.service, seen.contract
     of = quote(broker.name)
     yield from delivery(seen.known)
@@ -107,12 +107,12 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
 
 
 def examine_pair(pair: PairSeen) -> Iterator[Finding]:
-    """What is declared, at both sides; then the way there and back."""
+    """Yield the faults of the declarations on both sides, then those of the path there and back."""
     declared = [*_source(pair), *(_target(pair, pair.target) if pair.target is not None else ())]
     declared += _mirrored(pair)
     yield from declared
     if any(one.code in ("D05", "D01") for one in declared):
-        return  # nowhere to begin, or to arrive
+        return  # no dialog can begin, or arrive
     if pair.ping is None:
         yield problem("D38", f"the way to {pair.to_service}", pair.not_pinged, "brokerd ping")
         return
@@ -155,7 +155,7 @@ def _absent(broker: BrokerSeen, service: str) -> Finding:
 
 
 def _accepted(broker: BrokerSeen, service: str) -> set[str]:
-    """The contracts that a service is a target for."""
+    """Return the contracts of which a service is a target."""
     return {
         str(row["service_contract_id"]) for row in broker.usages if row["service_id"] == service
     }
@@ -186,11 +186,11 @@ def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
 
 
 def _contract(pair: PairSeen, target: BrokerSeen) -> Iterator[Finding]:
-    """The same contract must mean the same at both sides."""
+    """Yield a finding if both sides declare the contract, or a type of it, differently."""
     about = f"contract {pair.contract}"
     here, there = _types(pair.source, pair.contract), _types(target, pair.contract)
     if not here:
-        return  # it is missing, which is said already
+        return  # it is missing, which is reported already
     if here != there:
         unlike = sorted({name for name, _ in {*here.items()} ^ {*there.items()}})
         text = f"{pair.source.name} and {target.name} do not mean the same by {', '.join(unlike)}"
@@ -214,11 +214,11 @@ def _types(broker: BrokerSeen, contract: str) -> Mapping[str, tuple[bool, bool]]
     }
 
 
-# The way.
+# The path of messages.
 
 
 def _mirrored(pair: PairSeen) -> Iterator[Finding]:
-    """A mirror that was named is in a route to the service (D18)."""
+    """Yield a finding if no route to the service has the expected mirror (D18)."""
     routes = [one for one in pair.source.routes if one["remote_service_name"] == pair.to_service]
     if pair.mirror is None or any(
         pair.mirror in (one["address"], one["mirror_address"]) and one["mirror_address"]
@@ -232,6 +232,8 @@ def _mirrored(pair: PairSeen) -> Iterator[Finding]:
     yield error("D18", f"the routes of broker {pair.source.name}", text, mend)
 
 
+# Checked from near to far: the endpoints, then the step at which the ping stopped, then the
+# connection at its last step. The first fault found hides those behind it.
 def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     leaves = any((one.leg, one.outcome) == ("out", "remote") for one in ping.steps)
     if leaves and pair.source.default_encryption:
@@ -260,7 +262,7 @@ def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
 
 
 def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
-    """Of both instances, where the way leads from one to another (D21 to D24)."""
+    """Yield faults of both broker endpoints, if the path leads to another instance (D21 to D24)."""
     remote = [one for one in ping.steps if one.outcome == "remote"]
     if pair.far is not None or remote:
         yield from broker_endpoint(pair.endpoint, pair.instance, is_needed=True)
@@ -281,7 +283,8 @@ def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
 
 
 def _stopped(pair: PairSeen, step: PingStep) -> Finding:
-    """The step at which the way ends."""
+    # The reason of the step chooses the cure: each is mended at another place, by another command.
+    """Return the finding for the step at which the path ends."""
     back = step.leg == "back"
     service = pair.from_service if back else pair.to_service
     where = f"broker {step.broker}" if step.broker else f"instance {step.instance}"
@@ -313,7 +316,7 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
 
 
 def _circle(pair: PairSeen, last: PingStep) -> str:
-    """The instances of a way that comes back to where it was; nothing if it is only long."""
+    """Return the instances of a path that comes back to where it was; "" if it is only long."""
     steps = pair.ping.steps if pair.ping is not None else ()
     names = [one.instance for one in steps if one.leg == last.leg]
     for at, name in enumerate(names):
@@ -323,7 +326,7 @@ def _circle(pair: PairSeen, last: PingStep) -> str:
 
 
 def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Finding:
-    """No route to the service: because one has expired, or is for a name that looks the same."""
+    """Return why no route leads to the service: expired, or for a name that looks alike."""
     service = pair.to_service
     for route in pair.source.routes:
         if route["remote_service_name"] == service and route["is_expired"]:
@@ -335,7 +338,7 @@ def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Find
 
 
 def _near(name: str, others: Iterator[str]) -> str:
-    """One that differs in case or in blanks only (NBT-19)."""
+    """Return a hint at a name that differs in case or in blanks only (NBT-19); "" without one."""
     alike = [one for one in others if one != name and _plain(one) == _plain(name)]
     return f"; perhaps {alike[0]!r} is meant" if alike else ""
 

@@ -1,7 +1,7 @@
 """Applying a declaration: the difference first, then all of it or nothing (design D9, MAN-14).
 
-Reads: a broker's catalog and its endpoints.      Calls: objects.diff, terminating, storage.
-Never: drops what has live dialogs without having been told so; changes two brokers in one commit.
+Reads: a broker's catalog and its endpoints.      Calls: objects.diff, terminate, storage.
+Never: drops an object that open dialogs need, unless ordered to; changes two brokers in one commit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ _FORCE = "let the dialogs end first, keep the object, or end them with --termina
 
 
 def present(broker: Broker, instance: Broker) -> Declared:
-    """What a broker has now, in the form of a declaration."""
+    """Return the present objects of a broker in the form of a declaration."""
     catalog: Catalog = broker.store.catalog
     identity = broker.store.identity
     return Declared(
@@ -62,14 +62,16 @@ def present(broker: Broker, instance: Broker) -> Declared:
 
 
 def difference(broker: Broker, instance: Broker, wanted: Declared) -> list[Change]:
-    """What applying the declaration would change, in order."""
+    """Return the changes that applying the declaration would make, in order."""
     return diff(present(broker, instance), wanted, now=broker.clock.utc())
 
 
 def creation(wanted: Declared, others: Iterable[str]) -> Change:
-    """That a broker is made which is not there yet; opening its store does it.
+    """Return the change that makes a broker; opening its store performs it.
 
-    Where there are others its name may be theirs, misspelt."""
+    If other brokers exist, the new name may be a misspelt name of one of them: its sentence says
+    so.
+    """
     names = sorted(name for name in others if name != MSDB)
     beside = f", a new one beside {', '.join(names)}" if names else ""
     return Change(
@@ -81,7 +83,7 @@ def creation(wanted: Declared, others: Iterable[str]) -> Change:
 
 
 def against_nothing(wanted: Declared, instance: Broker) -> list[Change]:
-    """The same for a broker that does not exist yet, and will be born with one route (RTE-68)."""
+    """Return the changes for a broker to be made, which begins with one route (RTE-68)."""
     nothing = Declared(
         broker=wanted.broker,
         default_encryption=wanted.default_encryption,
@@ -92,7 +94,7 @@ def against_nothing(wanted: Declared, instance: Broker) -> list[Change]:
 
 
 async def refuse_in_use(broker: Broker, changes: Sequence[Change]) -> None:
-    """`InUse` with their number, if open dialogs need what is to go (OBJ-37, OBJ-38)."""
+    """Raise `InUse`, with their number, if open dialogs need what is dropped (OBJ-37, OBJ-38)."""
     needed = [one.use for one in endings_of(broker, changes) if one.target_of is None]
     if not needed:
         return
@@ -113,9 +115,10 @@ async def apply(
 ) -> None:
     """Make the changes: those of the broker in one commit, those of `msdb` in another.
 
-    `terminate_existing`: dialogs that need what is to go are ended first, and their other sides
-    told; that is many commits, and a crash leaves the objects and the rest of the dialogs.
-    `InUse`, `ObjectsRefused`: nothing was changed."""
+    `terminate_existing`: first end the dialogs that need what is dropped, and notify their far
+    sides; that is many commits, and a crash leaves the objects and the rest of the dialogs. Raises
+    `InUse` or `ObjectsRefused` with nothing changed.
+    """
     now = broker.clock.utc()
     own = [one for one in changes if one.kind is not Kind.INSTANCE_ROUTE]
     shared = [one for one in changes if one.kind is Kind.INSTANCE_ROUTE]
@@ -123,6 +126,8 @@ async def apply(
     if not terminate_existing:
         await refuse_in_use(broker, own)
         endings = [one for one in endings if one.target_of is None]
+    # No dialog may begin that needs a dropped object while its users are counted, in memory and in
+    # the store, or ended.
     if own:
         needed = tuple(one.use for one in endings if one.target_of is None)
         broker.close_objects(
@@ -132,9 +137,9 @@ async def apply(
         try:
             if endings and terminate_existing:
                 await terminate(broker, endings, tell)
-            elif needed:  # one that began since is in memory; none begins from here on
+            elif needed:  # a dialog that began since is in memory; none begins from here on
                 _refuse_live(broker, needed)
-                await broker.store.commit(Changes())  # what has joined by now is in the store
+                await broker.store.commit(Changes())  # writes to the store what joined by now
             catalog = await _commit(broker, own, catalog_changes(own, now, needed))
         except BaseException:
             broker.close_objects()
@@ -153,7 +158,7 @@ async def _commit(broker: Broker, own: Sequence[Change], changes: CatalogChanges
 
 
 def endings_of(broker: Broker, changes: Iterable[Change]) -> list[Ending]:
-    """The dialogs that need what these changes take away, and what their peers would be told."""
+    """Return the dialogs that need what these changes drop, and the errors for their peers."""
     endings: list[Ending] = []
     for one in changes:
         gone = one.action in (Action.DROP, Action.REPLACE)
@@ -173,7 +178,7 @@ def endings_of(broker: Broker, changes: Iterable[Change]) -> list[Ending]:
 def catalog_changes(
     changes: Iterable[Change], now: Instant, unused: tuple[Use, ...] = ()
 ) -> CatalogChanges:
-    """The changes in the form the store takes."""
+    """Return the changes in the form that the store takes."""
     put: dict[Kind, list[object]] = {}
     dropped: dict[Kind, list[str]] = {}
     options: dict[str, bool] = {}
@@ -215,7 +220,7 @@ def _refuse_live(broker: Broker, needed: Iterable[Use]) -> None:
 
 
 def _forget_closed(broker: Broker) -> None:
-    """Endpoints of dropped services that only recognised repeats; their rows are gone."""
+    """Forget endpoints of dropped services, kept only to recognise repeats: their rows are gone."""
     for live in broker.endpoints.all():
         if live.endpoint.service not in broker.services:
             assert live.endpoint.state is State.CLOSED, "a service was dropped with open dialogs"

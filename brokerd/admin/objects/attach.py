@@ -1,4 +1,4 @@
-"""Whether a store that was opened belongs here: copies do not talk (MAN-7, OBJ-3, PBT-13).
+"""Attaching: checks that an opened store belongs here: copies do not talk (MAN-7, OBJ-3, PBT-13).
 
 Reads: the store's identity, the other brokers.      Calls: storage.
 Never: changes an identifier; an administrator chooses what a copy is to be (MAN-8).
@@ -32,9 +32,11 @@ async def attach(
     log: Log,
     mirrored: bool = False,
 ) -> None:
-    """Switch delivery off, durably and with a word, where the store looks like a copy.
+    """Switch delivery off, durably and with a log line, if the store looks like a copy.
 
-    `mirrored`: the file is shared with a partner, so that it now belongs here (RTE-55)."""
+    `mirrored`: the file is shared with a partner, so that it belongs here while it is open here
+    (RTE-55).
+    """
     identity = store.identity
     if identity.broker_name == MSDB:
         return

@@ -18,11 +18,12 @@ _V = TypeVar("_V")
 
 
 def ensured(have: Declared, wanted: Declared) -> Declared:
-    """What there is, and of what is wanted that which is missing.
+    """Return the objects a broker has, with those of the wanted objects that it lacks.
 
-    A service that is there becomes a target for further contracts, and keeps its queue.
-    `ObjectsRefused`: a contract is there with other types, so the two sides would not understand
-    each other. `ActivationConflict`: a queue would be activated from within and without.
+    An existing service becomes a target for further contracts, and keeps its queue. Raises
+    `ObjectsRefused` if a contract exists with other types, so that the two sides would not
+    understand each other, and `ActivationConflict` if a queue would be activated from within and
+    without.
     """
     for name, contract in wanted.contracts.items():
         _refuse_another(have.contracts.get(name), contract)
@@ -58,10 +59,11 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
 
 
 def besides(have: Declared, wanted: Declared) -> Declared:
-    """What is wanted, and what is there besides: programs have declared it, or an operator has.
+    """Return the wanted objects, with further ones that the broker has from programs or operators.
 
-    A file that is applied at every start must not take away what came since, or a restart would
-    end what runs; a service that is wanted keeps the contracts it has (SDK-4)."""
+    A file that is applied at every start must not drop what came since, or a restart would end what
+    runs; a wanted service keeps the contracts it has (SDK-4).
+    """
     instance_routes = wanted.instance_routes
     if instance_routes is not None:
         instance_routes = _added(instance_routes, have.instance_routes or {})
@@ -104,7 +106,7 @@ def _show(contract: Contract) -> str:
 
 
 def _is_new(key: str, have: Declared) -> bool:
-    """Whether a lifetime, by `route NAME`, is of a route that is not there yet."""
+    """Return whether a lifetime, with the key `route NAME`, is for a new route."""
     kind, _, name = key.partition(" ")
     routes: Mapping[str, Route] = have.routes if kind == "route" else have.instance_routes or {}
     return name not in routes

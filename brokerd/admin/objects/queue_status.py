@@ -1,7 +1,7 @@
 """Why a queue is on or off: written with every change that switches one (PBT-1, PSN-9). PURE.
 
 Reads:  the queues as they are, and the changes to come.      Calls: nothing.
-Never:  lets a start of the daemon switch on what was switched off for poison.
+Never:  lets a start of the daemon switch on a queue that is off for poison.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,14 +14,14 @@ from brokerd.model import Queue, QueueStatus
 from brokerd.objects.declared import Action, Change
 
 THE_DAEMON: Final = "the daemon"
-"""Who applies the declaration of a start."""
+"""The actor that applies the declaration of a start."""
 MANUAL: Final = "manual"
 CREATED_OFF: Final = "created_off"
 POISON: Final = frozenset({"poison", "disconnects"})
 
 
 def stays_off(queue: Queue, actor: str) -> bool:
-    """Whether this actor may not switch the queue on: it is off for poison (PSN-9)."""
+    """Return whether this actor may not switch the queue on, as it is off for poison (PSN-9)."""
     off_for_poison = queue.status is not None and queue.status.reason in POISON
     return actor == THE_DAEMON and off_for_poison and not queue.is_on
 
@@ -29,7 +29,7 @@ def stays_off(queue: Queue, actor: str) -> bool:
 def with_status(
     changes: Iterable[Change], queues: Mapping[str, Queue], *, actor: str, now: Instant
 ) -> list[Change]:
-    """The changes, those of queues with the reason for which each is on or off from then on."""
+    """Return the changes; those of queues with the reason why each is on or off from then on."""
     return [_with_status(one, queues, actor, now) for one in changes]
 
 
@@ -43,7 +43,7 @@ def _with_status(change: Change, queues: Mapping[str, Queue], actor: str, now: I
         if not wanted.is_on:
             status = QueueStatus(CREATED_OFF, now, actor)
     elif status is not None and status != there.status:
-        pass  # whoever made the change says why
+        pass  # the author of the change gives the reason
     elif _flags(there) == _flags(wanted):
         status = there.status
     else:

@@ -1,10 +1,10 @@
-"""A service moves to another queue, and its messages with it, in one commit (OBJ-35).
+"""Rebinding: a service moves to another queue with its messages, in one commit (OBJ-35).
 
 Reads:  groups, endpoints and queues of one broker.
 Calls:  broker.transaction for the locks, storage for the commit.
-Never:  moves a message that a transaction has taken: it waits for every group of the service.
-Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names who
-        holds a group. Nothing was changed then.
+Never:  moves a message that a transaction has received: it waits for every group of the service.
+Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names the
+        holder of a group. Nothing is changed then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from brokerd.verbs.locks import lock
 
 
 def rebound(broker: Broker, changes: Iterable[Change]) -> dict[str, str]:
-    """The services that get another queue, by name, and its name."""
+    """Return the names of the services that get another queue, each with the name of that queue."""
     return {
         one.name: one.value.queue
         for one in changes
@@ -40,16 +40,19 @@ def rebound(broker: Broker, changes: Iterable[Change]) -> dict[str, str]:
 async def apply_moving(
     broker: Broker, changes: CatalogChanges, moved: Mapping[str, str]
 ) -> Catalog:
-    """Make the changes, of which some give services other queues; the catalog as it then is."""
+    """Make the changes, some of which give services other queues; return the new catalog."""
     queues = _queues(broker, moved)
     for queue in queues:
         await _bring_in(queue)
     tx = Transaction(broker, "administration")
     try:
         tried = await broker.store.try_catalog(changes)
+        # A dialog may begin while a lock is waited for, so the search starts over until all are
+        # locked. From the last lock to the commit there is no await, so that nothing else can come
+        # between.
         while (group := _unlocked(broker, moved, tx)) is not None:
             await settle(partial(lock, tx, group))
-        for queue in queues:  # from here to the commit nothing else has a turn
+        for queue in queues:  # from here to the commit no other task runs
             if not queue.past.is_empty:
                 raise InUse(
                     f"{queue.ready_count} messages wait on queue {queue.name}, more than memory "
@@ -68,20 +71,20 @@ async def apply_moving(
             broker.store.redirect(keys, target)
         catalog = await broker.store.apply_catalog(changes)
         for queue in queues:
-            queue.line.wake_selective()  # who waits for one that has moved is told so
+            queue.line.wake_selective()  # waiters for a moved conversation learn that
         return catalog
     finally:
         tx.roll_back()
 
 
 def _queues(broker: Broker, moved: Mapping[str, str]) -> list[QueueState]:
-    """The queues that messages leave or come to, those that exist."""
+    """Return the existing queues that messages leave or come to."""
     names = {broker.services[name].queue for name in moved} | set(moved.values())
     return [broker.queues[name] for name in sorted(names) if name in broker.queues]
 
 
 async def _bring_in(queue: QueueState) -> None:
-    """Bring what waits outside memory in, as far as there is room."""
+    """Load the messages that wait outside memory, as far as there is room."""
     while queue.beyond and not queue.is_crowded:
         before = queue.beyond
         fetched = [False]
@@ -98,7 +101,7 @@ async def _bring_in(queue: QueueState) -> None:
 
 
 def _lives(broker: Broker, moved: Mapping[str, str]) -> list[Live]:
-    """Endpoints that move; a posted dialog belongs to its error queue (PBT-4)."""
+    """Return the endpoints that move; a posted dialog belongs to its error queue (PBT-4)."""
     return [
         one
         for one in broker.endpoints.all()
@@ -114,7 +117,7 @@ def _unlocked(broker: Broker, moved: Mapping[str, str], tx: Transaction) -> Grou
 
 
 def _move(live: Live, target: QueueState) -> None:
-    """Take an endpoint's messages from the window of its queue to that of another, in order."""
+    """Move an endpoint's messages from the window of its queue to that of another, in order."""
     messages = list(live.ready)
     live.queue.drop(live)
     live.queue = live.group.queue = target

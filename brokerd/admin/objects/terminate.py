@@ -1,9 +1,9 @@
-"""Dialogs that an administrator ends because an object they need goes (OBJ-36 to OBJ-38).
+"""Terminating: ends the dialogs that need an object which is dropped (OBJ-36 to OBJ-38).
 
 Reads:  endpoints of one broker, in memory and in its store.
 Calls:  broker.transaction, one for each dialog: its group is locked as by any verb.
-Never:  begins unless told so explicitly (MAN-14), or tells a peer before it is durable.
-Fails:  `LockTimeout` names the transaction that holds a group; what is ended by then stays so.
+Never:  begins unless ordered explicitly (MAN-14), or notifies a peer before the end is durable.
+Fails:  `LockTimeout` names the transaction that holds a group; dialogs ended by then stay ended.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ SERVICE_DROPPED: Final = -8470
 CONTRACT_DROPPED: Final = -8487
 
 BATCH = 500
-"""Endpoints read at a time, and commits under way at most."""
+"""Endpoints read at a time, and the most commits under way."""
 
 Tell = Callable[[Broker, Live, int, str], None]
-"""Tells the other side of a dialog that leaves this broker of an error made here (DLP-42)."""
+"""Sends an error made here to the far side of a dialog that leaves this broker (DLP-42)."""
 
 _KNOWN_TO_PEER: Final = frozenset(
     {State.STARTED_INBOUND, State.CONVERSING, State.DISCONNECTED_OUTBOUND}
 )
-"""The peer knows the dialog and has not ended it."""
+"""States in which the peer knows the dialog and has not ended it."""
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """Dialogs that are to be ended, and what their other sides are told."""
+    """Dialogs that are to be ended, and the error for their far sides."""
 
     use: Use
     code: int
     text: str
     target_of: str | None = None
-    """Only dialogs of which this service is the target."""
+    """Ends only dialogs of which this service is the target; None = all that need the object."""
 
     def fits(self, endpoint: DialogEndpoint) -> bool:
-        """Whether it is one of them."""
+        """Return whether the dialog is to be ended."""
         if self.target_of is not None and (
             endpoint.is_initiator or endpoint.service != self.target_of
         ):
@@ -61,22 +61,23 @@ class Ending(msgspec.Struct, frozen=True):
         return self.use.is_open(endpoint.service, endpoint.contract, endpoint.state)
 
     def event(self) -> dialog.Event:
-        """What happens to the endpoint: it goes with its service, or fails (DLG-M7, DLG-T15)."""
+        """Return the event for the endpoint: removal, or a fault (DLG-M7, DLG-T15)."""
         if self.use.service is not None:
             return dialog.CleanupRequested(tombstone=False)
         return dialog.FaultStruck(self.code, self.text)
 
 
 async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> int:
-    """End every dialog that fits one of these, each in a transaction of its own; how many.
+    """End every dialog that fits an ending, each in its own transaction; return their number.
 
-    Nothing that fits may begin meanwhile (`Broker.close_objects`)."""
+    No fitting dialog may begin meanwhile (`Broker.close_objects`).
+    """
     work = _Work(broker, endings, tell)
-    lives = broker.endpoints.all()  # those of transactions that are still open among them
+    lives = broker.endpoints.all()  # also those of transactions that are still open
     for live in lives:
         live.pins += 1
     await work.end_all(lives)
-    await broker.store.commit(Changes())  # what has joined by now is in the store
+    await broker.store.commit(Changes())  # writes to the store what joined by now
     after: EndpointKey | None = None
     while True:
         lives, after = await sweeps.batch(broker, after, BATCH)
@@ -94,7 +95,7 @@ class _Work:
         self.count = 0
 
     async def end_all(self, lives: list[Live]) -> None:
-        """End those that fit, and let all go that were pinned for it."""
+        """End those that fit, and release all pins of these endpoints."""
         try:
             for live in lives:
                 await self._end(live)
@@ -103,7 +104,7 @@ class _Work:
             sweeps.release(lives)
 
     async def _settled(self) -> None:
-        """Wait until what was ended so far is durable."""
+        """Wait until the ends committed so far are durable."""
         waiting, self._durable = self._durable, []
         for one in waiting:
             await one
@@ -117,7 +118,7 @@ class _Work:
         try:
             await settle(lambda: lock(tx, live.group))
             ending = None if live.gone else self._ending_of(live.endpoint)
-            if ending is None:  # it has ended while the lock was waited for
+            if ending is None:  # it ended while the lock was waited for
                 tx.roll_back()
                 return
             await self._complete(tx, live)
@@ -132,7 +133,7 @@ class _Work:
         return next((one for one in self._endings if one.fits(endpoint)), None)
 
     async def _complete(self, tx: Transaction, live: Live) -> None:
-        """Know all that the step touches: messages beyond the window, the other side in here."""
+        """Load all that the step affects: the count of messages outside memory, the local peer."""
         if live.beyond is None:
             await settle(lambda: None if live.beyond is not None else live.queue.count_beyond(live))
         if live.is_local and live.peer is None:
@@ -146,6 +147,7 @@ class _Work:
                 live.peer, found.peer = found, live
                 tx.pin(found)
 
+    # The peer is notified only by `done`: before the end is durable, a crash could undo it.
     def _commit(self, tx: Transaction, live: Live, ending: Ending) -> None:
         told = live.endpoint.state in _KNOWN_TO_PEER
         peer = live.peer if live.is_local else None

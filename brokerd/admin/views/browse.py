@@ -1,11 +1,11 @@
 """Browse: a page of what is in a queue, every status, all columns (OBJ-47, VIEW-5).
 
 Reads: the store, on a connection of its own.      Calls: nothing that changes anything.
-Never: takes a lock, makes a receive wait, or shows what is not committed. Memory is asked for one
-thing only, how often a message was rolled back, because nothing else knows it (RCV-30).
+Never: takes a lock, makes a receive wait, or shows what is not committed. From memory it reads one
+figure only, how often a message was rolled back, because the store does not have it (RCV-30).
 
-A page is bounded in messages, in bytes and in what is looked through for it, so a queue of any
-length is walked page by page. A cursor is a stage and a place in it; the stages are one list.
+A page is bounded in messages, in bytes and in rows read for it, so a queue of any length is read
+page by page. A cursor is a stage and a position in it; the stages are one list.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,22 +24,22 @@ from brokerd.storage.changes import QueueRow
 
 READY: Final = 1
 INCOMPLETE: Final = 2
-"""RCV-27."""
+"""The status of a message that lacks fragments (RCV-27)."""
 PAGE_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a page is full."""
 READS: Final = 4
-"""Reads of the store for one page, each of so many messages of all queues."""
+"""Reads of the store for one page, each of at most the page's limit of messages of all queues."""
 TIMER: Final = -2
-"""Sequence of a DialogTimer; its row has the timer's name where others have a body (RCV-9)."""
+"""Sequence of a DialogTimer; its row has the timer's name in place of a body (RCV-9)."""
 
 _Values = list[object]
 _Part = tuple[list[_Values], int | None]
-"""Messages, and the place where they ended; None = there are no more of them."""
+"""Messages, and the position where they ended; None = the stage has no more."""
 _Stage = Callable[[Broker, QueueState, wire.Browse, int], Awaitable[_Part]]
 
 
 async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
-    """The messages of a page, as in CLP-36 and with their status, and where it ended."""
+    """Return the messages of a page, as in CLP-36 and with their status, and where it ended."""
     queue = broker.queues.get(asked.queue)
     if queue is None:
         near = did_you_mean(asked.queue, broker.queues)
@@ -58,7 +58,7 @@ async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
 
 
 async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """Messages that wait, those that open transactions have received among them."""
+    """Return a page of waiting messages, also of those that open transactions have received."""
     page = await broker.store.browse(queue.queue.key, asked.limit, PAGE_BYTES, after, reads=READS)
     damaged = {row.queuing_order for row in page.damaged}
     rows = sorted([*page.rows, *page.damaged], key=lambda row: row.queuing_order)
@@ -70,10 +70,11 @@ async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: i
             endpoints[row.endpoint],
             row,
             deliveries.get(row.queuing_order, 0),
-            bodies=asked.bodies and row.queuing_order not in damaged,  # never served (REL-6)
+            # never served if damaged (REL-6)
+            bodies=asked.bodies and row.queuing_order not in damaged,
         )
         for row in rows
-        if row.endpoint in endpoints  # else its conversation has ended just now
+        if row.endpoint in endpoints  # else its conversation has just ended
     ]
     return found, None if page.end is None else page.end[0]
 
@@ -103,7 +104,7 @@ def _message(
 
 
 async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """Messages of which a fragment is missing: nothing but their place is known yet (DLP-11)."""
+    """Return messages of which a fragment is missing: only their sequence is known yet (DLP-11)."""
     rows = await broker.store.incomplete(queue.name, asked.limit, EndpointKey(after))
     endpoints = await broker.store.endpoints_by_key({key for key, _ in rows})
     found: list[_Values] = []
@@ -118,7 +119,7 @@ async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, aft
 
 
 async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """What the queue keeps until its conversations end, archived messages among them (RCV-32)."""
+    """Return what the queue retains until its conversations end, and archived messages (RCV-32)."""
     found: list[_Values] = []
     size = 0
     while len(found) < asked.limit and size < PAGE_BYTES:
@@ -160,13 +161,13 @@ _FEW: Final = 16
 
 
 def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
-    """Rolled back receives of the messages of these endpoints, as far as there were any."""
+    """Return how often messages of these endpoints were rolled back, for those that ever were."""
     counts: dict[int, int] = {}
     for key in keys:
         live = broker.endpoints.get(key)
         if live is None:
             continue
-        # What was given back stands in front; only a message of the broker may come before it.
+        # Messages given back stand in front; only a message of the broker may come before them.
         back = takewhile(lambda one: one.deliveries or one.sequence < 0, live.ready)
         counts.update((one.order, one.deliveries) for one in back)
         holder = live.group.holder

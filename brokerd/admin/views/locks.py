@@ -1,8 +1,8 @@
-"""Who keeps conversation groups from everybody else: the longest-held locks of each queue (D12).
+"""Held locks: the locks of conversation groups held longest, by queue, for the metrics log (D12).
 
 Reads:  open transactions of clients.      Calls: nothing.
-Never:  touches a transaction, or runs more often than the metrics log has intervals: what was
-        taken and given back between two of them is not seen.
+Never:  touches a transaction, or runs more often than the metrics log has intervals: a lock that
+        is taken and released between two of them is not seen.
 """
 
 from collections import defaultdict
@@ -16,16 +16,16 @@ from brokerd.ids import ClientId, show
 from brokerd.telemetry.metrics import HeldLock
 
 LEAST_S: Final = 1.0
-"""What is held for less is the ordinary work of a moment."""
+"""Seconds from which a lock is reported; shorter ones are ordinary work."""
 TOLD: Final = 3
-"""So many of each queue are told."""
+"""Locks reported for each queue."""
 
 Place = tuple[str, str]
 """Broker and queue."""
 
 
 class HeldLocks:
-    """Asked once an interval."""
+    """Finds the locks held longest, once an interval."""
 
     def __init__(
         self,
@@ -39,11 +39,12 @@ class HeldLocks:
         self._readers = readers
         self._clock = clock
         self._since: dict[tuple[str, int], Instant] = {}
-        """By broker and number of the transaction: when it began to hold, said the same each
-        time, whatever the clock does meanwhile."""
+        """When a transaction began to hold, by broker and number of the transaction: an instant
+        that stays the same at each report, even if the clock is set meanwhile.
+        """
 
     def by_queue(self) -> dict[Place, list[HeldLock]]:
-        """The transactions that have held locks longest, each with the group it locked first."""
+        """Return the transactions that have held locks longest, with each one's first group."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         old = [
             (tx.locked_at, client, tx)
@@ -65,7 +66,7 @@ class HeldLocks:
 
 
 def _row(group: Group, tx: Transaction, reader: int | None, since: Instant) -> HeldLock:
-    """A group of several conversations is named alone."""
+    """Return the row of a lock; the conversation is named only if it is the group's only one."""
     members = list(group.members.values()) if len(group.members) == 1 else []
     who = tx.owner if reader is None else f"reader {reader}, {tx.owner}"
     return HeldLock(

@@ -16,11 +16,11 @@ from brokerd.routing.table import pair_of
 
 Mirrored = Callable[[Pair], Known]
 Dynamic = Callable[[str, str], bool]
-"""Whether a route of a broker was made because it was asked for."""
+"""Returns whether a broker's route of that name was made by dynamic routing."""
 
 
 def route_rows(broker: Broker, now: Instant, mirrored: Mirrored, dynamic: Dynamic) -> list[Row]:
-    """An expired route is listed as well, since it can be revived (RTE-65)."""
+    """Return a row for each route, also for expired ones, which can be revived (RTE-65)."""
     return [
         _row(one, now, mirrored, dynamic(broker.name, one.name))
         for one in broker.store.catalog.routes.values()

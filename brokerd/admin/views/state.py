@@ -1,6 +1,6 @@
-"""What an instance says of itself on one screen: the answer to `status` (MON).
+"""The state of an instance on one screen: the answer to `status` (MON).
 
-Reads: memory, and the store where rows are asked for.      Calls: nothing that changes anything.
+Reads: memory, and the store where rows are needed.      Calls: nothing that changes anything.
 Never: takes a lock (OBJ-47).
 """
 
@@ -35,7 +35,7 @@ from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
 
 _DESCRIPTORS: Final = "/dev/fd"
-"""Where the system lists those of the process that asks."""
+"""The directory in which the system lists the descriptors of the reading process."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -48,27 +48,27 @@ class About(msgspec.Struct, frozen=True):
     started_at: Instant
     data_dir: Path
     path_of: Callable[[str], Path]
-    """The file of a broker."""
+    """Returns the path of a broker's file."""
     min_free: int
     """Bytes of room that a store keeps free (REL-26)."""
     lingering_after: float
-    """Seconds (PBT-5)."""
+    """Seconds after which an unfinished dialog counts as lingering (PBT-5)."""
 
 
 class ReaderRows(Protocol):
-    """What is asked of the queue monitors (VIEW-6, VIEW-7)."""
+    """The queries to the queue monitors (VIEW-6, VIEW-7)."""
 
     def trouble(self, broker: str, queue: str) -> str:
-        """Why no reader is started now, if they keep failing."""
+        """Return why no reader is started now, if readers keep failing; else ""."""
         ...
 
     def running(self, broker: str, queue: str) -> int:
-        """Readers of the queue that run now."""
+        """Return the number of readers of the queue that run now."""
         ...
 
 
 class StateReport:
-    """Answers questions about an instance."""
+    """Answers questions about the state of an instance."""
 
     def __init__(
         self,
@@ -91,9 +91,11 @@ class StateReport:
         next_pass: Callable[[], Instant],
         doors: Sequence[Door],
     ) -> None:
-        """`late`: seconds that a commit of a broker has waited, if that is too long, else 0.
+        """`late`: returns the seconds that a commit of a broker has waited, if that is too long,
+        else 0.
 
-        `next_pass`: when delayed dialogs are classified again (XMT-9)."""
+        `next_pass`: returns when delayed dialogs are classified again (XMT-9).
+        """
         self._about = about
         self._brokers = brokers
         self._absent = absent
@@ -113,10 +115,10 @@ class StateReport:
         self._doors = doors
 
     async def status(self, broker: Broker) -> InstanceStatus:
-        """One screen."""
+        """Return the state of the whole instance; `broker` is the one of the session."""
         about = self._about
         dialogs: dict[str, int] = {}
-        for one in list(self._brokers.values()):  # one may be opened meanwhile
+        for one in list(self._brokers.values()):  # a broker may be opened meanwhile
             for state, count in (await one.store.count_by_state()).items():
                 dialogs[state] = dialogs.get(state, 0) + count
         listeners = self._destinations.listeners
@@ -188,7 +190,9 @@ class StateReport:
         )
 
     def _waiting(self) -> list[DestinationStatus]:
-        """What waits to be sent, by destination, or without one by reason."""
+        # A destination without waiting messages has a row as well; messages without a destination
+        # are grouped by broker and reason.
+        """Return rows of what waits to be sent, by destination, or without one by reason."""
         waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
@@ -196,7 +200,7 @@ class StateReport:
                 if out is None or not out.pending:
                     continue
                 key, detail = self.explain(out)
-                # What is held goes nowhere, whatever way it had before its dialog was over.
+                # A held dialog sends nothing, whatever destination it had before it ended.
                 at = "" if out.held else out.address or ""
                 group = (at, "", "", "") if at else ("", broker.name, key, detail)
                 waiting.setdefault(group, []).append(out)
@@ -244,7 +248,7 @@ class StateReport:
         )
 
     def explain(self, out: Outgoing) -> tuple[str, str]:
-        """Status key and detail of one dialog's transmission (XMT-17, XMT-18)."""
+        """Return status key and detail of one dialog's transmission (XMT-17, XMT-18)."""
         key, detail = self._transmitter.status(out)
         if out.address and key == "transport_unavailable":
             status = self._destinations.status(out.address)
@@ -252,7 +256,7 @@ class StateReport:
         return key, detail
 
     def attempts(self, broker: Broker, out: Outgoing) -> Attempts:
-        """How often the transmission of a dialog was tried, when last and when next (XMT-18)."""
+        """Return the number of a dialog's attempts to transmit, the last and the next (XMT-18)."""
         held_until = None
         if out.address is not None and out.address != HERE:
             held_until = self._destinations.status(out.address).suppressed_until

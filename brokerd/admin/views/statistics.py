@@ -1,7 +1,7 @@
-"""What brokers, and their transmission objects, have done since the start (MON-9, 13, 14).
+"""Totals of brokers and of their transmission objects since the start (MON-9, 13, 14).
 
 Reads:  the counters that every part keeps.      Calls: nothing.
-Never:  resets anything: rates and means are for who asks twice.
+Never:  resets anything: a reader makes rates and means from two readings.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,9 +29,11 @@ class StatisticsViews:
         overruns: Callable[[], int],
         checker: Checker,
     ) -> None:
-        """`activation`: the row of `activation_counters`. `requests`: for routes, by outcome.
+        """`activation`: the row of `activation_counters`. `requests`: requests for routes, by
+        outcome.
 
-        `corrupted`: items that were no valid ones. `overruns`: passes skipped (CLK-3)."""
+        `corrupted`: received items that were not valid. `overruns`: passes skipped (CLK-3).
+        """
         self._brokers = brokers
         self._transmitter = transmitter
         self._dispatcher = dispatcher
@@ -42,7 +44,7 @@ class StatisticsViews:
         self._checker = checker
 
     def brokers(self) -> list[Row]:
-        """All brokers together (MON-13), and what brokerd adds to that (MON-9)."""
+        """Return the row of all brokers together (MON-13), with brokerd's own columns (MON-9)."""
         brokers, dispatcher, transmitter = (
             self._brokers.values(),
             self._dispatcher,
@@ -89,7 +91,7 @@ class StatisticsViews:
         ]
 
     def _checks(self) -> Row:
-        """What came of the checks of bodies (OBJ-61)."""
+        """Return the counters of body checks (OBJ-61)."""
         counts = self._checker.counts
         return {
             "checks_total": counts.checked,
@@ -102,7 +104,7 @@ class StatisticsViews:
         }
 
     def transmission(self, broker: Broker) -> list[Row]:
-        """What one broker keeps of what it sends, and how that is written (MON-14)."""
+        """Return the row of one broker's transmission objects and of its writes (MON-14)."""
         metrics, lives = broker.store.metrics, broker.endpoints.all()
         return [
             {
@@ -117,5 +119,5 @@ class StatisticsViews:
 
 
 def _waiting(broker: Broker) -> int:
-    """Messages in its transmission queue, of dialogs in memory: all that have any are."""
+    """Return the messages in the transmission queue: all dialogs with any are in memory."""
     return sum(live.outgoing.pending for live in broker.endpoints.all() if live.outgoing)

@@ -1,6 +1,6 @@
-"""Views of what is in a store: endpoints, groups, what waits, what is kept (VIEW-1 to VIEW-3).
+"""Views of a store: endpoints, groups, waiting and retained messages (VIEW-1 to VIEW-3).
 
-Reads: the store, a page at a time; memory for what is only there.      Calls: storage.
+Reads: the store, a page at a time; memory for what only memory has.      Calls: storage.
 Never: takes a lock, waits for the writer (OBJ-47), or holds more than a page.
 """
 
@@ -39,7 +39,7 @@ from brokerd.storage.listings import (
 Row = dict[str, object]
 
 BODIES: Final = 4 * 1024 * 1024
-"""Bytes of bodies in a page, save that one message comes however large it is."""
+"""Bytes of bodies in a page, except that one message comes however large it is."""
 _IDS: Final = frozenset(
     {
         "conversation_handle",
@@ -52,15 +52,16 @@ _IDS: Final = frozenset(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Rows of a view, and where the next page begins; None = there is nothing more."""
+    """Rows of a view, and where the next page begins; None = that was the last."""
 
     rows: list[Row]
     next: str | None = None
 
 
 OutOfOrder = Callable[[ConversationId, bool], tuple[int, int, int] | None]
-"""(conversation, from initiator) to what is held out of order: first and last sequence, last
-fragment."""
+"""Maps conversation and "from initiator" to what is held out of order: first and last sequence, and
+last fragment; None = nothing is held.
+"""
 
 
 class StoredViews:
@@ -73,14 +74,15 @@ class StoredViews:
         attempts: Callable[[Broker, Outgoing], Attempts],
         out_of_order: OutOfOrder,
     ) -> None:
-        """`explain`: status key and detail of a dialog's transmission (XMT-17). `attempts`: how
-        often it was tried, when last and when next (XMT-18)."""
+        """`explain`: returns status key and detail of a dialog's transmission (XMT-17). `attempts`:
+        returns the number of its attempts, the last and the next (XMT-18).
+        """
         self._explain = explain
         self._attempts = attempts
         self._out_of_order = out_of_order
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
-        """A page of one of the four."""
+        """Return a page of one of the four views."""
         match name:
             case "conversation_endpoints":
                 return await self._endpoints(broker, options)
@@ -241,7 +243,7 @@ class StoredViews:
 
 
 def _group(broker: Broker, row: ListedGroup, ready: list[tuple[int, int]]) -> Row:
-    """`ready`: level and number of messages of each conversation that has any (GRP-15)."""
+    """Return the row of a group; `ready`: level and message count by conversation (GRP-15)."""
     group = broker.groups.get(GroupId(row.group_id))
     holder = group.holder if group is not None else None
     locked_at = holder.locked_at if isinstance(holder, Transaction) else None
@@ -302,10 +304,14 @@ def _kept(row: ListedRetained) -> Row:
 async def _unread(
     broker: Broker, keys: Iterable[EndpointKey]
 ) -> dict[EndpointKey, tuple[int, Instant | None]]:
-    """Messages that wait for each endpoint and no transaction has taken, and the youngest's time.
+    """Return for each endpoint the number of waiting messages that no transaction has received.
 
-    What is in memory is counted there; the rest is found by index."""
+    Each with the time of the youngest. What is in memory is counted there; the rest is found by
+    index.
+    """
     found: dict[EndpointKey, tuple[int, Instant | None]] = {}
+    # `beyond` is None until the messages outside the window are counted: only 0 says that memory
+    # has all of them.
     elsewhere: list[EndpointKey] = []
     for key in keys:
         live = broker.endpoints.get(key)
@@ -324,7 +330,7 @@ async def _unread(
 
 
 async def _count(broker: Broker, live: Live, stored: int) -> int:
-    """The exact number, where part of it is in memory."""
+    """Return the exact number of messages, if memory has part of them."""
     if live.beyond is not None:
         return len(live.ready) + live.beyond
     if not live.ready:
@@ -342,7 +348,7 @@ def _type_name(row: ListedMessage) -> str:
 
 
 def _most_whole(sizes: list[int]) -> int:
-    """How many of the first messages a page with bodies holds; at least one."""
+    """Return the number of leading messages that a page with bodies holds; at least one."""
     total = 0
     for count, size in enumerate(sizes):
         total += size
@@ -352,7 +358,7 @@ def _most_whole(sizes: list[int]) -> int:
 
 
 def _utc(broker: Broker, moment: float | None) -> Instant | None:
-    """A moment of the monotonic clock as an instant."""
+    """Return a moment of the monotonic clock as an instant; None stays None."""
     if moment is None:
         return None
     clock = broker.clock
@@ -374,7 +380,7 @@ def _number(after: str | None) -> int:
 
 
 def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
-    """The filter in the form of the store; ids are given as text."""
+    """Return the filter in the form of the store; ids are given as text."""
     where: dict[str, list[object]] = {}
     for name, wanted in options.where.items():
         if name not in columns:
@@ -398,7 +404,7 @@ def _value(name: str, value: object) -> object:
 
 
 def fits(value: int) -> bool:
-    """Whether a column can have this number."""
+    """Return whether a column can hold this number."""
     return -(2**63) <= value < 2**63
 
 

@@ -1,4 +1,4 @@
-"""What the transport shows of itself: connections, destinations, counters (MON-1, 8, 9, 12).
+"""Views of the transport: connections, destinations, counters (MON-1, 8, 9, 12).
 
 Reads:  the transport, and the send windows of dialogs in memory.      Calls: nothing.
 Never:  asks a peer or the store: what waits in the store is counted in messages only.
@@ -23,7 +23,7 @@ Row = dict[str, object]
 
 
 class _Waiting(msgspec.Struct):
-    """What waits to be acknowledged by one destination."""
+    """The totals of what waits for acknowledgement by one destination."""
 
     dialogs: int = 0
     messages: int = 0
@@ -52,7 +52,7 @@ class TransportViews:
         self._forwarder = forwarder
 
     def connections(self) -> list[Row]:
-        """Every open connection, and those that are just closing (MON-1)."""
+        """Return a row for every open connection, and for those that are closing (MON-1)."""
         peers = self._destinations.peers
         served: dict[PeerConnection, list[str]] = {}
         for one in self._destinations.known():
@@ -62,7 +62,7 @@ class TransportViews:
         return [_connection(one, sorted(served.get(one, []))) for one in open_now]
 
     def destinations(self) -> list[Row]:
-        """Every address that something was sent to (MON-8)."""
+        """Return a row for every address that something was sent to (MON-8)."""
         waiting = self._waiting()
         passing = self._forwarder.waiting()
         nothing = _Waiting()
@@ -98,7 +98,7 @@ class TransportViews:
         return rows
 
     def counters(self) -> list[Row]:
-        """Gauges, and totals since the start, of the transport as a whole (MON-9, MON-12)."""
+        """Return the row of gauges and totals of the whole transport (MON-9, MON-12)."""
         transport, dispatcher = self._destinations, self._dispatcher
         totals = transport.peers.totals()
         waiting = list(self._waiting().values())
@@ -118,7 +118,9 @@ class TransportViews:
             "fragment_receives_total": totals.fragments_received,
         }
         for level in range(LOWEST_PRIORITY, HIGHEST_PRIORITY + 1):
-            passed = self._forwarder.report.sent if level == DEFAULT_PRIORITY else 0  # TRN-43
+            passed = (
+                self._forwarder.report.sent if level == DEFAULT_PRIORITY else 0
+            )  # always there (TRN-43)
             row[f"fragment_p{level}_sends_total"] = levels[level] + passed
         return [
             row

@@ -1,9 +1,9 @@
 """The views: rows of what an instance holds, a page at a time (VIEW-2 to VIEW-13, CLP-90).
 
-Reads: memory; `stored.py` for what is in the store.      Calls: stored_views.
+Reads: memory; `stored.py` for what is in the store.      Calls: stored, transport, statistics.
 Never: takes a lock or changes anything (OBJ-47).
 A row is a map with the columns of `columns.py`. What memory holds is small (objects, readers,
-passes), so its rows are made anew for each page and cut behind the key of the page before.
+passes), so its rows are made anew for each page, and those up to the previous page's key left out.
 """
 
 from collections import Counter
@@ -32,31 +32,31 @@ from brokerd.protocol.admin_verbs import ViewOptions
 
 
 class ActivationRows(Protocol):
-    """What is asked of the readers (VIEW-4, VIEW-6, VIEW-7, VIEW-12)."""
+    """The queries to activation (VIEW-4, VIEW-6, VIEW-7, VIEW-12)."""
 
     def monitors(self) -> Sequence[msgspec.Struct]:
-        """Rows of `queue_monitors`."""
+        """Return the rows of `queue_monitors`."""
         ...
 
     def why_unmonitored(self, broker: str, queue: str) -> str:
-        """Why a queue has no monitor; empty if it has one (ACT-5)."""
+        """Return why a queue has no monitor; empty if it has one (ACT-5)."""
         ...
 
     def tasks(self) -> Sequence[msgspec.Struct]:
-        """Rows of `activated_tasks`."""
+        """Return the rows of `activated_tasks`."""
         ...
 
     def decisions(self) -> Sequence[msgspec.Struct]:
-        """Rows of `activation_decisions`."""
+        """Return the rows of `activation_decisions`."""
         ...
 
     def counters(self) -> Row:
-        """The row of `activation_counters`."""
+        """Return the row of `activation_counters`."""
         ...
 
 
 class PassRow(Protocol):
-    """What is known of a pass (VIEW-13)."""
+    """The state of a periodic pass (VIEW-13)."""
 
     every: int
     runs: int
@@ -139,7 +139,7 @@ class Views:
         }
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
-        """A page of the rows of a view. `InvalidArgument`: no such view, column or cursor."""
+        """Return a page of a view; raise `InvalidArgument` for a bad view, column or cursor."""
         columns = COLUMNS.get(name)
         if columns is None:
             raise InvalidArgument(
@@ -161,7 +161,7 @@ class Views:
         return _cut(name, await partly_stored(broker), options)
 
     def counters(self, broker: Broker) -> Row:
-        """Totals since the start, for checks from outside."""
+        """Return totals since the start, for checks from outside."""
         dispatcher, transmitter = self._dispatcher, self._transmitter
         return {
             "sends": broker.sends,
@@ -180,10 +180,10 @@ class Views:
             "peak_memory": peak_memory(),
         }
 
-    # Over the whole instance.
+    # Views of the whole instance.
 
     def _of_queues(self, rows: Sequence[msgspec.Struct]) -> list[Row]:
-        """Rows that name their broker and queue, under the columns of the view."""
+        """Return rows that name their broker and queue, under the columns of the view."""
         found: list[Row] = []
         for row in rows:
             plain = _plain(row)
@@ -198,7 +198,10 @@ class Views:
         return found
 
     def _all_brokers(self) -> list[Row]:
-        """Rows of VIEW-10; of one that is not open the name, the reason, and whose it was."""
+        """Return the rows of VIEW-10.
+
+        A broker that is not open has its name, its last known identifier, and the reason.
+        """
         rows: list[Row] = [
             {
                 "name": one.name,
@@ -246,7 +249,7 @@ class Views:
         ]
 
 
-# Of one broker.
+# Views of one broker.
 
 
 async def _service_queues(why_unmonitored: Callable[[str, str], str], broker: Broker) -> list[Row]:
@@ -285,7 +288,7 @@ async def _service_queues(why_unmonitored: Callable[[str, str], str], broker: Br
 
 
 def _status(queue: Queue) -> Row:
-    """Why it is on or off, and for poison who is to blame (PBT-1)."""
+    """Return why the queue is on or off, and the culprit if it is off for poison (PBT-1)."""
     status = queue.status
     culprit = status is not None and bool(status.conversation_id)
     return {
@@ -322,7 +325,7 @@ def _contract_usages(broker: Broker) -> list[Row]:
 
 
 def _priorities(broker: Broker) -> list[Row]:
-    """An absent criterion is ANY (VIEW-9)."""
+    """Return the rows of priorities; an absent criterion is ANY (VIEW-9)."""
     return [
         {
             "priority_id": one.name,
@@ -371,7 +374,7 @@ def _message_types(broker: Broker) -> list[Row]:
 
 
 def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
-    """The rows that are asked for, behind those of the page before."""
+    """Return the page of the matching rows that follow the previous page."""
     columns = COLUMNS[name]
     keys = columns[: KEYS[name]]
 
@@ -392,7 +395,7 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
 
 
 def _sorted_as(value: object) -> str:
-    """A text that sorts as the value does: ten behind nine."""
+    """Return a text that sorts as the value does, so that 10 comes after 9."""
     return f"{value:020d}" if type(value) is int else str(value)
 
 
