@@ -1,8 +1,8 @@
-"""Compares two reports by their `summary.json`; needs neither Spark nor Java.
+"""Comparing: two reports by their `summary.json`; needs neither Spark nor Java.
 
 Reads:  two directories of reports, or the files themselves.     Calls: nothing.
 Never:  calls a difference good or bad: it shows the largest first.
-Fails:  `NoSummary` where there is no report, or one of another version.
+Fails:  `NoSummary` if there is no report, or one of another version.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class NoSummary(Refusal):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One figure in both reports; None where a report does not have it."""
+    """One figure in both reports; None = a report does not have it."""
 
     what: str
     where: str
@@ -37,22 +37,22 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> float | None:
-        """By which part of the first the other is more; None where the first is nothing."""
+        """The change as a part of the first figure; None if that is zero or missing."""
         return None if not self.one else ((self.other or 0.0) - self.one) / abs(self.one)
 
     @property
     def weight(self) -> float:
-        """How large the difference is, from 0 to 2: to double and to halve weigh the same."""
+        """The size of the difference, from 0 to 2: to double and to halve weigh the same."""
         first, second = self.one or 0.0, self.other or 0.0
         most = max(abs(first), abs(second))
         return abs(second - first) / most if most else 0.0
 
 
 def compare(one: Path, other: Path) -> list[Difference]:
-    """What differs, the largest difference first, at most `SHOWN`.
+    """Return the differing figures, the largest difference first, at most `SHOWN`.
 
     Raises:
-        NoSummary: one of them is no report.
+        NoSummary: one of the paths is no report.
     """
     first, second = _figures(_read(one)), _figures(_read(other))
     found = [

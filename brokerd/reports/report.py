@@ -1,8 +1,8 @@
-"""Runs the report of the metrics logs as a child process.
+"""Report: runs the report of the metrics logs as a child process.
 
 Calls:  `python -m spark_jobs.report` with a Java that Spark runs on.
 Never:  imports Spark or the jobs; writes anything but a Java launcher below the state directory.
-Fails:  `Refusal`s before the child is started; what the child says afterwards is passed on.
+Fails:  `Refusal`s before the child is started; the child's own output afterwards is passed on.
 """
 
 import importlib.util
@@ -18,9 +18,9 @@ from brokerd.reports.java import find_java
 from brokerd.resources import spark_jobs_dir
 
 _MADE = "report: page: "
-"""Begins the last line of a job that made a report."""
+"""The beginning of the last line of a job that made a report."""
 _AGAIN = "report: made again: "
-"""Begins the line about a page that was there and had other input: its day, and the reason."""
+"""The beginning of the line about an existing page whose input has changed: day and reason."""
 _NEEDED = ("pyspark", "jinja2", "matplotlib")
 _STATUSES = {0: "fine", 1: "look", 2: "act"}
 
@@ -34,9 +34,9 @@ class ReportExtraMissing(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """How it went.
+    """The result of the job.
 
-    `exit_status` is 0 fine, 1 look, 2 act or no report; `page` is None where no report was made.
+    `exit_status` is 0 fine, 1 look, 2 act or no report; `page` is None if no report was made.
     """
 
     exit_status: int
@@ -45,22 +45,22 @@ class ReportResult:
 
     @property
     def made_again(self) -> dict[str, str]:
-        """The days whose pages were there and were made again, each with the reason (BI-L7)."""
+        """The days whose existing pages were made again, each with the reason (BI-L7)."""
         told = [line.removeprefix(_AGAIN) for line in self.said if line.startswith(_AGAIN)]
         return {date: why for date, _, why in (one.partition(", because ") for one in told)}
 
     @property
     def verdict(self) -> str:
-        """`fine`, `look`, `act`, or `none` where no report was made."""
+        """`fine`, `look`, `act`, or `none` if no report was made."""
         return _STATUSES.get(self.exit_status, "none") if self.page else "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """One day of what has landed, or several: `first` may be "last", the newest that there is.
+    """One or several days of landed segments: `first` may be "last", the newest day that landed.
 
-    With `forget_removed` they are made of what is in the landing now: what was taken in before and
-    is no longer there goes (BI-L8).
+    With `forget_removed` the days are made of what is in the landing now: segments that were taken
+    in before, and are no longer there, are dropped (BI-L8).
     """
 
     first: str = "last"
@@ -77,12 +77,12 @@ def run_report(
     days: Days | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> ReportResult:
-    """Make the report of the segments below `source` in `output`; blocks until it is there.
+    """Make the report of the segments below `source` in `output`; block until it is done.
 
-    With `days`, `source` is where segments are shipped to, and each day's report is made in a
-    directory of its own; else one report of all there is.
+    With `days`, `source` is the directory that segments are shipped to, and each day's report is
+    made in a directory of its own; without, one report covers all segments.
 
-    Every line the child prints goes to `say` as it comes. Raises `ReportExtraMissing` and
+    Every line that the child prints goes to `say` at once. Raises `ReportExtraMissing` and
     `JavaMissing`. An interruption ends the child as well.
     """
     surroundings = os.environ if environ is None else environ
@@ -113,7 +113,7 @@ def run_report(
 
 
 def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
-    """What the job is called with."""
+    """Return the arguments of the job."""
     words = ["--output", str(output.absolute())]
     words += ["--input" if days is None else "--landing", str(source.absolute())]
     if days is not None:
@@ -123,9 +123,9 @@ def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
 
 
 def child_environment(environ: Mapping[str, str], java_home: Path) -> dict[str, str]:
-    """The surroundings of the child: this Java, this Python, loopback only, the jobs importable.
+    """Return the child's environment: this Java, this Python, loopback only, importable jobs.
 
-    What would point Spark at another installation or cluster is left out.
+    Variables that would point Spark at another installation or cluster are left out.
     """
     ours = {name: value for name, value in environ.items() if not name.startswith("SPARK_")}
     path = [str(spark_jobs_dir().parent), *filter(None, [environ.get("PYTHONPATH")])]

@@ -1,12 +1,13 @@
-"""Ships sealed segments to where the nightly report finds them: at least once, never half a file.
+"""Shipping: copies sealed segments for the nightly report: at least once, never half a file.
 
 Reads:  manifests and segments below a metrics directory.   Calls: the file system, or `fsspec`.
 Never:  touches a segment that is still written, or removes one that is not safe at the landing.
-Fails:  `LandingRefused` where the landing cannot be written; a segment that does not match its
+Fails:  `LandingRefused` if the landing cannot be written; a segment that does not match its
         manifest stays where it is and is named in the result.
 
-A segment is there once its manifest is. Both are written aside and renamed, the manifest last; so
-a shipment that was cut off is resumed by doing it again, and doing it twice changes nothing.
+A segment counts as landed once its manifest has. Both are written aside and renamed, the manifest
+last; so a shipment that was cut off is resumed by doing it again, and doing it twice changes
+nothing.
 """
 
 import hashlib
@@ -30,31 +31,31 @@ class LandingRefused(Refusal):
 
 
 class Shipped(msgspec.Struct, kw_only=True):
-    """What a shipment did."""
+    """The result of a shipment."""
 
     shipped: int = 0
     already: int = 0
-    """Segments that were there before."""
+    """Number of segments that had landed before."""
     removed: int = 0
-    """Segments removed here, since they are there."""
+    """Number of segments removed here after they landed."""
     bytes: int = 0
     damaged: list[str] = []
-    """What was left behind, with the reason."""
+    """Segments that were left here, each with the reason."""
 
 
 class Landing(Protocol):
-    """Where segments go; names are relative paths with "/"."""
+    """The destination of segments; names are relative paths with "/"."""
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None = it is not there."""
+        """Return the content of a small file; None if it does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
-        """How large a file is; None = it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         ...
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """All of a file or nothing, safe when this returns."""
+        """Write all of a file or nothing; it is durable when this returns."""
         ...
 
 
@@ -65,21 +66,21 @@ class LocalLanding:
         self._directory = directory
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None = it is not there."""
+        """Return the content of a small file; None if it does not exist."""
         try:
             return (self._directory / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def size(self, name: str) -> int | None:
-        """How large a file is; None = it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         try:
             return (self._directory / name).stat().st_size
         except FileNotFoundError:
             return None
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """Aside, synchronised, renamed. What an earlier try left aside is written over."""
+        """Write the file aside, sync and rename it; overwrite what an earlier try left aside."""
         path = self._directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -114,17 +115,17 @@ class RemoteLanding:
         self._root = root.rstrip("/")
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None = it is not there."""
+        """Return the content of a small file; None if it does not exist."""
         path = f"{self._root}/{name}"
         return self._system.cat_file(path) if self._system.exists(path) else None
 
     def size(self, name: str) -> int | None:
-        """How large a file is; None = it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         path = f"{self._root}/{name}"
         return self._system.size(path) if self._system.exists(path) else None
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """Aside, then moved."""
+        """Write the file aside, then move it."""
         path = PurePosixPath(f"{self._root}/{name}")
         aside = f"{path.parent}/.{path.name}.{os.getpid()}.part"
         self._system.makedirs(str(path.parent), exist_ok=True)
@@ -135,15 +136,15 @@ class RemoteLanding:
 
 
 def landing_at(where: str) -> Landing:
-    """A directory, or a URL of `fsspec` such as s3://bucket/brokerd.
+    """Return the landing at a directory, or at a URL of `fsspec` such as s3://bucket/brokerd.
 
     Raises:
-        LandingRefused: a package that knows such URLs is not installed, or none knows them.
+        LandingRefused: a package for such URLs is not installed, or no file system has them.
     """
     if "://" not in where:
         return LocalLanding(Path(where))
     try:
-        import fsspec  # noqa: PLC0415  # only there with who ships to such places
+        import fsspec  # noqa: PLC0415  # only installed for such landings
     except ImportError as error:
         raise LandingRefused(
             f"{where} needs the package fsspec (pip install 'brokerd[ship]', and what it needs for "
@@ -151,7 +152,7 @@ def landing_at(where: str) -> Landing:
         ) from error
     try:
         system, root = fsspec.core.url_to_fs(where)
-    except (ImportError, ValueError) as error:  # it names the package that is wanting
+    except (ImportError, ValueError) as error:  # the error names the missing package
         raise LandingRefused(f"{where}: {error}") from error
     return RemoteLanding(cast(FileSystem, system), cast(str, root))
 
@@ -163,9 +164,9 @@ def ship(
     remove: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Shipped:
-    """Have every sealed segment below `source` at the landing, oldest day first.
+    """Copy every sealed segment below `source` to the landing, oldest day first.
 
-    `remove`: those that are safe there go here. `say` is told of each that was carried.
+    `remove`: delete here what is safe at the landing. `say`: called with each copied segment.
 
     Raises:
         LandingRefused: the landing cannot be read or written, or `source` not be read.
@@ -185,7 +186,7 @@ def _ship_one(
     try:
         manifest = read_manifest(path)
     except FileNotFoundError:
-        return  # another shipment that removes has been here
+        return  # another shipment has removed it
     except ValueError as error:
         done.damaged.append(f"{path}: {error}")
         return
@@ -214,7 +215,7 @@ def _ship_one(
 
 
 def _damage(segment: Path, manifest: Manifest) -> str | None:
-    """Why a segment is not what its manifest says; None = it is."""
+    """Return why a segment is not what its manifest says; None if it is."""
     digest = hashlib.sha256()
     try:
         with segment.open("rb") as opened:
