@@ -1,4 +1,4 @@
-"""`brokerd activator`: start programs where a broker says that a queue needs readers (ACT-40)."""
+"""`brokerd activator`: start programs when a broker reports that a queue needs readers (ACT-40)."""
 
 import asyncio
 import signal
@@ -19,16 +19,16 @@ from brokerd.units import counted
 
 @click.group(name="activator")
 def command() -> None:
-    """Start programs on this machine where a broker, here or elsewhere, has work for them.
+    """Start programs on this machine when a broker, here or elsewhere, has work for them.
 
-    Queues tell of it by event notifications of QUEUE_ACTIVATION; see docs/how-to/activation.md.
+    Queues report work by event notifications of QUEUE_ACTIVATION; see docs/how-to/activation.md.
     """
 
 
 @command.command()
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 def serve(config: Path) -> None:
-    """Do what the file CONFIG says until SIGTERM or SIGINT; then end the programs.
+    """Run the activator of the file CONFIG until SIGTERM or SIGINT; then end the programs.
 
     A second signal does not wait for them.
     """
@@ -39,7 +39,7 @@ def serve(config: Path) -> None:
 @click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 def list_instances(*, config: Path, as_json: bool) -> None:
-    """List the instances that run, of the applications of the file CONFIG."""
+    """List the running instances of the applications in the file CONFIG."""
     found = load(config)
     log = RecoveryLog(found.state_dir)
     rows = [
@@ -57,7 +57,7 @@ def list_instances(*, config: Path, as_json: bool) -> None:
 
 
 def run(config: ActivatorConfig, name: str) -> None:
-    """Run an activator until a signal; `name`: what is said of it."""
+    """Run an activator until a signal; `name`: its name in messages."""
     ids = RandomIds()
     boot_id = BootId(ids.fresh())
     clock = SystemClock()

@@ -38,8 +38,9 @@ def command(
 ) -> None:
     """Make the brokers named in FILE match it, each all or nothing.
 
-    The file is the whole truth: what it does not declare is dropped, unless a dialog still needs
-    it; then nothing is changed at all. A broker that is not there is made, with a file of its own.
+    The file is the whole truth: an object that it does not declare is dropped, unless a dialog
+    still needs it; then nothing is changed at all. A broker that does not exist is made, with a
+    file of its own.
     """
     source, declared = read(file)
     for warning in declared.warnings:

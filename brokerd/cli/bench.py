@@ -1,4 +1,4 @@
-"""`brokerd bench`: how fast it is here, with its settings and percentiles, as JSON."""
+"""`brokerd bench`: the speed of this machine, with settings and percentiles, as JSON."""
 
 import asyncio
 import math
@@ -54,7 +54,7 @@ _Function = Callable[..., None]
 
 
 class _Finite(click.FloatRange):
-    """A number, and neither infinity nor none."""
+    """A finite number."""
 
     def convert(
         self,
@@ -62,7 +62,7 @@ class _Finite(click.FloatRange):
         parameter: click.Parameter | None,
         context: click.Context | None,
     ) -> float:
-        """The number; a refusal for what is out of range."""
+        """Return the number; refuse one that is out of range or not finite."""
         number = float(super().convert(value, parameter, context))
         if not math.isfinite(number):
             self.fail(f"{value} is no number that can be measured with", parameter, context)
@@ -70,7 +70,7 @@ class _Finite(click.FloatRange):
 
 
 class _Directory(click.Path):
-    """A directory that can be written in. It stays the same one wherever its path is read."""
+    """A directory that can be written in, made absolute: the same one wherever it is used."""
 
     def __init__(self, *, exists: bool) -> None:
         super().__init__(exists=exists, file_okay=False, writable=True, path_type=Path)
@@ -81,22 +81,22 @@ class _Directory(click.Path):
         parameter: click.Parameter | None,
         context: click.Context | None,
     ) -> Path:
-        """Its path from the root on; a refusal where it cannot be used."""
+        """Return the absolute path; refuse one that cannot be used."""
         return Path(os.fsdecode(super().convert(value, parameter, context))).absolute()
 
 
 class _NewFile(click.Path):
-    """A file that can be written, which is known before anything is measured."""
+    """A file that can be written; this is checked before anything is measured."""
 
     def __init__(self, *, suffix: str = "") -> None:
-        """`suffix`: what its name has to end in, if it has an ending."""
+        """`suffix`: the required end of its name, if the name has an ending."""
         super().__init__()
         self._suffix = suffix
 
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
     ) -> Path:
-        """Its path; a refusal where it cannot be made."""
+        """Return the path; refuse one that cannot be written."""
         file = Path(str(value))
         if self._suffix and file.suffix.lower() not in {"", self._suffix}:
             self.fail(f"{file} would be a {self._suffix} file: name it so", parameter, context)
@@ -111,7 +111,7 @@ _number = partial(click.option, show_default=True)
 
 
 def _up_to(most: int) -> Callable[..., Callable[[_Function], _Function]]:
-    """An option for how many of something: one at least, and no more than can be measured with."""
+    """Return an option for a number of things: at least one, and at most what can be measured."""
     return partial(_number, type=click.IntRange(1, most))
 
 
@@ -141,7 +141,7 @@ def command() -> None:
     """Measure rates and latencies on this machine; daemons and clients are processes of their own.
 
     The result is one JSON object, with the settings it was made with; the help of each benchmark
-    explains its keys. Rates are a second's, percentiles exact to within 2 %.
+    explains its keys. Rates are per second, percentiles exact to within 2 %.
     """
 
 
@@ -166,7 +166,7 @@ def _shared(function: _Function) -> _Function:
 @_transactions("--transactions", default=2, help="Transactions of a receiving client at a time.")
 @explained
 def local(save: Path | None, **options: object) -> None:
-    """One daemon: sends each confirmed on its own, then receives in transactions."""
+    """Measure one daemon: sends each confirmed on its own, then receives in transactions."""
     _run(partial(measure_local, msgspec.convert(options, LocalOptions)), save)
 
 
@@ -177,7 +177,7 @@ def local(save: Path | None, **options: object) -> None:
 @click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
 @explained
 def peer(save: Path | None, **options: object) -> None:
-    """Two daemons: sent at one, received and committed at the other."""
+    """Measure two daemons: send at one, receive and commit at the other."""
     _run(partial(measure_peer, msgspec.convert(options, PeerOptions)), save)
 
 
@@ -187,7 +187,7 @@ def peer(save: Path | None, **options: object) -> None:
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
 @explained
 def stages(save: Path | None, **options: object) -> None:
-    """One daemon, sampled: processor time of a message by stage, and what a flush consists of."""
+    """Sample one daemon: processor time of a message by stage, and the parts of a flush."""
     _run(partial(measure_stages, msgspec.convert(options, StagesOptions)), save)
 
 
@@ -200,7 +200,7 @@ def stages(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def backlog(save: Path | None, **options: object) -> None:
-    """One daemon: memory, store and time of a receive, with few and with very many waiting."""
+    """Measure memory, store and receives of one daemon, with few and with very many waiting."""
     _run(partial(measure_backlog, msgspec.convert(options, BacklogOptions)), save)
 
 
@@ -215,7 +215,7 @@ def backlog(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def dialogs(save: Path | None, **options: object) -> None:
-    """Dialogs of one message each, begun and ended: their rate, and what they leave behind."""
+    """Begin and end dialogs of one message each: their rate, and what they leave behind."""
     _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
 
 
@@ -228,7 +228,7 @@ def dialogs(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def latency(save: Path | None, **options: object) -> None:
-    """One daemon with little to do: sends, messages and calls, beside one sync of this disk."""
+    """Measure latencies of one daemon with little to do, beside one sync of the disk."""
     _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
 
 
@@ -244,7 +244,7 @@ def latency(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def large(save: Path | None, **options: object) -> None:
-    """Two daemons: small messages alone, then with large ones of another dialog among them."""
+    """Measure two daemons: small messages alone, then among large ones of another dialog."""
     _run(partial(measure_large, msgspec.convert(options, LargeOptions)), save)
 
 
@@ -258,7 +258,7 @@ def large(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def stalled(save: Path | None, **options: object) -> None:
-    """Five daemons: what one gives to three peers, while a fourth works and while it is stopped."""
+    """Measure what one daemon sends to three peers while a fourth works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
 
 
@@ -273,7 +273,7 @@ def stalled(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def idle(save: Path | None, **options: object) -> None:
-    """One daemon, started anew: its memory and processor time while nothing happens."""
+    """Measure one daemon, started anew: its memory and processor time while nothing happens."""
     _run(partial(measure_idle, msgspec.convert(options, IdleOptions)), save)
 
 
@@ -288,7 +288,7 @@ def idle(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def activation(save: Path | None, **options: object) -> None:
-    """One daemon: how quickly readers come and how many, in the daemon and in processes."""
+    """Measure how quickly readers start, and how many, in the daemon and in processes."""
     _run(partial(measure_activation, msgspec.convert(options, ActivationOptions)), save)
 
 
@@ -305,7 +305,7 @@ def activation(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def replay(save: Path | None, **options: object) -> None:
-    """Recorded traffic again: what programs sent, when, in its sizes, on as many dialogs.
+    """Play recorded traffic: what programs sent, when, in its sizes, on as many dialogs.
 
     FILES are what brokerd.FileRecorder wrote, one for each process that recorded.
     """
@@ -324,7 +324,7 @@ def replay(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
-    """One daemon for each point: rates, memory and processor time a message, as one thing grows.
+    """Measure rates, memory and processor time per message as one thing grows; a daemon each.
 
     Up to 16 MiB of size, 1,000,000 dialogs, 10,000 queues, 999 connections, 10,000,000 waiting.
     """
@@ -350,10 +350,10 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 @json_option
 @explained
 def compare(before: Path, after: Path, as_json: bool) -> None:
-    """Two results of one benchmark that `--save` wrote, figure by figure.
+    """Compare two results of one benchmark that `--save` wrote, figure by figure.
 
-    With "-" for a figure that only the other one has: of two lists of the busiest modules, or of
-    one daemon and of two.
+    A figure that only one result has is shown as "-" in the other: of two lists of the busiest
+    modules, or of one daemon and of two.
     """
     found = comparison.compare(comparison.read(before), comparison.read(after))
     if as_json:
@@ -377,7 +377,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 @_save
 @explained
 def route(save: Path | None, **options: object) -> None:
-    """No daemon: how many dialogs a second a large routing table classifies."""
+    """Measure how many dialogs a second a large routing table classifies; without a daemon."""
     _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)
 
 
@@ -391,10 +391,10 @@ def _run(measure: Measure, save: Path | None) -> dict[str, object]:
 
 
 async def _ended_by_signals(measure: Measure) -> dict[str, object]:
-    """Its result. The first signal ends it: its daemons stop, its directory goes."""
+    """Run a benchmark and return its result; the first signal ends it and cleans up."""
     task = asyncio.current_task()
     assert task is not None, "it runs as one"
-    with heard(task.cancel):  # a second one would leave behind what the first one stops
+    with heard(task.cancel):  # a second signal would leave behind what the first one stops
         try:
             return await measure(lambda text: click.echo(text, err=True))
         except asyncio.CancelledError:

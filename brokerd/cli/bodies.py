@@ -1,4 +1,4 @@
-"""Messages as people and programs see them on the command line."""
+"""Messages as the command line prints them, for people and for programs."""
 
 import base64
 
@@ -9,7 +9,7 @@ from brokerd.ids import show
 
 
 def as_map(message: Message) -> dict[str, object]:
-    """The message for `--json`; a body that is not UTF-8 comes as base64 and says so."""
+    """Return the message for `--json`; a body that is not UTF-8 is base64, and marked so."""
     body, encoding = _text(message.body)
     return {
         "message_type": message.message_type,
@@ -27,7 +27,7 @@ def as_map(message: Message) -> dict[str, object]:
 
 
 def print_message(message: Message) -> None:
-    """Two lines: what it is, and its body; of an Error also what it means, and what to do."""
+    """Print a line about a message, and its body; for an Error also the meaning and the cure."""
     about = f"{message.message_type}  sequence {message.sequence}"
     say(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
     body, encoding = _text(message.body)

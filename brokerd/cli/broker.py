@@ -26,7 +26,7 @@ _Operation = Callable[..., Awaitable[BrokerState]]
 
 
 def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
-    """A command that does something to a whole broker, named as its argument."""
+    """Return a command for an operation on a whole broker, which is its argument."""
 
     def run(
         *,
@@ -91,9 +91,9 @@ def _clean_up(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Remove dialog endpoints of BROKER, without a word to their peers.
+    """Remove dialog endpoints of BROKER, without notice to their peers.
 
-    Dangerous: what they had not sent is lost, and a peer that lacks an acknowledgement repeats.
+    Dangerous: messages they had not sent are lost, and a peer without an acknowledgement repeats.
     """
 
     async def clean(session: Session) -> CleanedUp:
@@ -132,9 +132,9 @@ def _by_state(counts: dict[str, int]) -> str:
 @click.command(name="forget")
 @_for_broker
 def _forget(*, broker: str, address: str | None, config: Path | None, as_json: bool) -> None:
-    """BROKER, whose file is not there, is gone for good: its name is free.
+    """Give up BROKER, whose file is gone for good: its name is free.
 
-    Peers that have dialogs with it hear nothing. Refused while the file is there. Where no daemon
+    Peers that have dialogs with it are not notified. Refused while the file exists. If no daemon
     runs, and none is named by --address, the files of the settings are changed here.
     """
 
@@ -154,7 +154,7 @@ def _forget(*, broker: str, address: str | None, config: Path | None, as_json: b
 
 
 def _forget_here(broker: str, config: Path | None) -> str:
-    """A daemon may refuse to start until it is done (MAN-18)."""
+    """Forget a broker without a daemon, which may refuse to start until this is done (MAN-18)."""
     from brokerd.maintenance.known import forget_without_daemon  # noqa: PLC0415  # rarely needed
 
     path_of = load(config).settings.store_path
@@ -168,7 +168,7 @@ def _forget_here(broker: str, config: Path | None) -> str:
 @config_option
 @json_option
 def _alter(*, broker: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Alter options of BROKER; KEY= without a value is the default again."""
+    """Alter options of BROKER; KEY= without a value restores the default."""
     said = settings_of("broker", settings)
     if not said:
         raise UsageError("nothing is said to alter", hint="say KEY=VALUE; --help has the keys")

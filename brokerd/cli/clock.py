@@ -20,7 +20,7 @@ def _confirm(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401
     """Follow a jump of the machine's clock now, instead of after ten minutes.
 
     While a jump of more than an hour is held, nothing expires or fires by it; `brokerd status` says
-    so. Confirm it when the clock is right as it is: what is over by then ends at once.
+    so. Confirm it if the clock is right now: what has expired by then ends at once.
     """
 
     async def confirm(session: Session) -> timedelta:

@@ -28,7 +28,7 @@ def command() -> None:
 @click.option("--explain", is_flag=True, help="Say what each setting means as well.")
 @json_option
 def show(config: Path | None, explain: bool, as_json: bool) -> None:
-    """Every setting, its value, and where it comes from."""
+    """Show every setting, its value, and where it comes from."""
     rows: list[tuple[str, ...]] = list(effective(load(config)))
     columns: tuple[str, ...] = ("key", "value", "origin")
     if explain:
@@ -56,8 +56,8 @@ def show(config: Path | None, explain: bool, as_json: bool) -> None:
 def check(file: Path, objects: Path | None, file_only: bool) -> None:
     """Check settings (and objects) for all that would refuse a start; nothing is changed.
 
-    The exit status is that of the start. What a daemon that runs with these settings has in use
-    itself is told as a warning.
+    The exit status is that of the start. Files and addresses that a daemon running with these
+    settings uses itself are only warned of.
 
     FILE may be the settings of a daemon or, with a name that ends in .objects.toml, its objects.
     """
@@ -91,8 +91,10 @@ def check(file: Path, objects: Path | None, file_only: bool) -> None:
 
 
 def _is_of_another_user(file: Path, settings: Settings) -> bool:
-    """Say so where this user cannot tell what the daemon's files are like: whatever cannot be
-    looked at from here would seem to be wrong (BI-C5)."""
+    """Return whether the daemon's files belong to another user, and warn of that.
+
+    Whatever this user cannot read would seem to be wrong, so it is not checked (BI-C5).
+    """
     from brokerd.storage.private_files import other_user_of  # noqa: PLC0415  # `show` needs no store
 
     directory = settings.instance.data_dir
@@ -110,12 +112,12 @@ def _is_of_another_user(file: Path, settings: Settings) -> bool:
 def _start_problems(
     file: Path, settings: Settings, declared: Declared | None
 ) -> Iterator[BrokerError]:
-    """Why a start would be refused, beside what the running daemon has in use itself."""
+    """Yield why a start would be refused, without what the running daemon uses itself."""
     from brokerd.instance import preflight  # noqa: PLC0415  # `show` needs no store
     from brokerd.storage.private_files import owner_of  # noqa: PLC0415
 
     declared = declared or preflight.first_broker(settings)
-    # Whoever checks may be root, or somebody else than the daemon's user.
+    # The checking user may be root, or another than the daemon's.
     user = owner_of(settings.instance.data_dir)
     problems = list(preflight.all_problems(preflight.Start(settings, declared, user)))
     runs = any(isinstance(problem, StoreLocked) for problem in problems)
@@ -140,7 +142,7 @@ def _start_problems(
 
 
 def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
-    """What the file declares. `handlers`: whether these are looked at here already."""
+    """Return the declaration of the file. `handlers`: whether to import its handlers here."""
     _, declared = read(path)
     from brokerd.instance.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
 
@@ -156,13 +158,13 @@ def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
 
 
 def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
-    """What the settings permit is said all the same, each time (SX-21)."""
+    """Warn of open listeners each time, though the settings permit them (SX-21)."""
     for listener in settings.open_listeners(settings.peer_addresses):
         say(f"{file}: warning: open to other machines: {describe(listener)}")
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:
-    """The file may be for another machine, or the user may come later."""
+    """Warn of unknown users, no more: the file may be for another machine, or a user come later."""
     from brokerd.sessions.principals import unknown_users  # noqa: PLC0415
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
@@ -170,7 +172,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """What a start would not refuse, as the daemon's user sees it (SX-24)."""
+    """Warn of files, as the daemon's user sees them, for which no start is refused (SX-24)."""
     from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
 
     user = owner_of(settings.instance.data_dir)

@@ -1,4 +1,4 @@
-"""`brokerd demo`: two services conversing here and now, with a verdict in the last line."""
+"""`brokerd demo`: two services that converse here and now, with a verdict in the last line."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ from brokerd.cli.output import print_json, say, warn
 from brokerd.clock import Clock, SystemClock
 
 _FILE_EVERY = 5.0
-"""Seconds between two lines of progress where they cannot replace each other."""
+"""Seconds between two lines of progress if they cannot replace each other."""
 
 
 @click.command(name="demo")
@@ -60,17 +60,16 @@ def command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Let two instances converse, kill each in mid-stream, and see whether all is well.
+    """Let two instances converse, kill each in mid-stream, and check that all is well.
 
     Two daemons, east and west, are started as separate processes. A client at east begins dialogs
-    with the service warehouse at west and sends orders in transactions; workers at west answer
-    each in the transaction that receives it. After a third of the answers west is killed
-    (SIGKILL) and started again, after two thirds east is. The client checks every reply: its
-    number, its count, and a running hash of all orders before it, which the worker keeps in the
-    same commit. At the end both stores must have settled, both daemons stop, and the report is
-    made from what they logged.
+    with the service warehouse at west and sends orders in transactions; workers at west answer each
+    in the transaction that receives it. After a third of the answers west is killed (SIGKILL) and
+    started again, after two thirds east is. The client checks every reply: its number, its count,
+    and a running hash of all orders before it, which the worker keeps in the same commit. At the
+    end both stores must have settled, both daemons stop, and the report is made from their logs.
 
-    With --input one dialog is had for each file, with a message for each line; lines above 64 KiB
+    With --input there is one dialog for each file, with a message for each line; lines above 64 KiB
     are cut. The far side keeps a running SHA-256 in the commits that receive them and answers with
     it at the end; it must be that of the file.
 
@@ -112,7 +111,7 @@ def command(
 
 
 class _Line:
-    """Lines on the screen, of which the last may be replaced on a terminal."""
+    """Lines on the screen, of which a terminal may replace the last."""
 
     def __init__(self, clock: Clock, *, to_errors: bool) -> None:
         self._clock = clock
@@ -123,13 +122,13 @@ class _Line:
         self._said_at = clock.monotonic()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self._clear()
         (warn if self._to_errors else say)(text)
         self._stream.flush()
 
     def progress(self, text: str) -> None:
-        """A line that the next one replaces; now and then one where that cannot be."""
+        """Print a line that the next one replaces; if it cannot be replaced, only now and then."""
         if self._terminal:
             self._clear()
             click.echo(text, nl=False, err=self._to_errors)

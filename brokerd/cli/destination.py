@@ -1,4 +1,4 @@
-"""`brokerd destination`: the addresses messages go to, why not, and trying again (MON-8, NBT-8)."""
+"""`brokerd destination`: addresses of other instances, their faults, retrying (MON-8, NBT-8)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`brokerd dialog`: dialog endpoints (VIEW-1); of one of them, why it waits, its timer, its end."""
+"""`brokerd dialog`: dialog endpoints (VIEW-1); why one of them waits, its timer, its end."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ handle_argument = click.argument("handle", type=GUID)
 def status(
     *, handle: bytes, address: str | None, config: Path | None, broker: str, as_json: bool
 ) -> int:
-    """Show how the transmission of a dialog stands, and why it does not get on."""
+    """Show the state of a dialog's transmission, and why it is held up."""
 
     async def fetch(session: Session) -> TransmissionStatus:
         return await session.transmission_status(handle)
@@ -111,10 +111,10 @@ def end(
 ) -> int:
     """End this side of a dialog.
 
-    With --cleanup it is removed at once, with all its messages, and the other side does not learn
-    of it: it repeats what was not acknowledged for as long as the dialog's lifetime, and lacks what
-    this side believes sent. That is for dialogs whose other side is gone for good, and needs a
-    --reason for the log.
+    With --cleanup it is removed at once, with all its messages, without notice to the other side:
+    that repeats what was not acknowledged for as long as the dialog's lifetime, and lacks what this
+    side believes sent. It is for dialogs whose other side is gone for good, and needs a --reason
+    for the log.
     """
     if cleanup and reason is None:
         raise UsageError("--cleanup loses messages", hint="say why, for the log: --reason WHY")
@@ -158,7 +158,7 @@ def timer(
     config: Path | None,
     broker: str,
 ) -> int:
-    """Let a DialogTimer message come to this side of the dialog in so many SECONDS."""
+    """Set a timer: a DialogTimer message arrives at this side of the dialog after SECONDS."""
     if cancel == (seconds is not None):
         raise UsageError(
             "a timer is set or cancelled", hint="give the SECONDS until it is due, or --cancel"
@@ -205,7 +205,7 @@ def resend(
 ) -> int:
     """Send on the dialog NEW what the dialog OLD holds back since it was ended or broke.
 
-    What may have arrived already is marked; OLD keeps its messages until it is ended.
+    Messages that may have arrived already are marked; OLD keeps its messages until it is ended.
     """
 
     async def work(session: Session) -> list[Resent]:

@@ -1,7 +1,7 @@
-"""`brokerd doctor`: looks through an instance, or at one pair of services, and says what is wrong.
+"""`brokerd doctor`: checks an instance, a service or a pair of services, and says what is wrong.
 
-Calls:  views and the status of the daemon, the settings, `admin.doctor.checks` with what they say.
-Never:  changes anything, or stops at what could not be looked at: that is a finding as well.
+Calls:  views and the status of the daemon, the settings, `admin.doctor.checks` with the results.
+Never:  changes anything, or stops at a failed check: that is a finding as well.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from brokerd.routing.address import normalise
 from brokerd.storage.private_files import other_user_of, owner_of
 
 _PAIRS: Final = 10
-"""So many are looked at after dialogs were watched."""
+"""The number of pairs that are checked after dialogs were watched."""
 _SORTS: Final = {Sort.PROBLEM: "PROBLEM", Sort.EVENT: "event"}
 _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "info"}
 
@@ -94,14 +94,14 @@ def command(
     broker: str,
     **said: Any,  # noqa: ANN401  # as click gives them
 ) -> int:
-    """Look through the whole instance, at one service, or at what is between FROM and TO.
+    """Check the whole instance, one service, or what is between FROM and TO.
 
-    With --watch: at the dialogs of a broker in which something goes wrong from now on, and then at
-    what is between their services.
+    With --watch: the dialogs of a broker in which something goes wrong from now on, and then what
+    is between their services.
 
     Each finding says what is wrong, with which object, and what mends it; its code never changes.
-    Exit status 0: nothing, 1: warnings, 2: errors, 3: something could not be looked at. With -c
-    the settings are looked at as well, and a daemon that is stopped as far as its files tell.
+    Exit status 0: nothing, 1: warnings, 2: errors, 3: something could not be checked. With -c the
+    settings are checked as well, and a daemon that is stopped as far as its files tell.
     """
     asked = Asked(from_service=from_service, to_service=to_service, **said)
     _check(asked)
@@ -122,7 +122,7 @@ def command(
 
 
 def _check(asked: Asked) -> None:
-    """Refuse what would be left unused, or cannot be an address."""
+    """Refuse options that would have no effect, and texts that cannot be addresses."""
     given = {"--to-broker": asked.broker_id, "--mirror": asked.mirror, "--far": asked.far}
     for option, value in given.items():
         if value is not None and asked.to_service is None:
@@ -160,7 +160,7 @@ def _watch(
 async def _look(
     where: str, broker: str, settings: Settings | None, asked: Asked, watch: Watch | None
 ) -> list[Finding]:
-    """`settings`: those of the daemon, where they are known."""
+    """Return the findings of a daemon; `settings`: those of the daemon, None = unknown."""
     try:
         of_instance = asked.from_service is None and watch is None
         session = await session_with(where, broker, retry=0.0, of_instance=of_instance)
@@ -195,7 +195,7 @@ async def _look(
 async def _runtime(
     where: str, session: Session, asked: Asked, watch: Watch, found: list[Finding]
 ) -> None:
-    """Watch, and then look at the services of what failed (MON-20)."""
+    """Watch, and then check the services of dialogs that failed (MON-20)."""
     broker = session.welcome.broker
     warn(f"watching the dialogs of broker {broker} for {watch.seconds:g} s")
     failed = await watching.watch(session, watch, found)
@@ -236,7 +236,7 @@ def _where(address: str | None, config: Path | None, found: list[Finding]) -> st
 
 
 def _stopped(settings: Settings) -> Iterator[Finding]:
-    """What would keep a daemon that is not running from starting, as far as its files tell."""
+    """Yield what would keep a stopped daemon from starting, as far as its files tell."""
     user = other_user_of(settings.instance.data_dir)
     if user is not None:
         text = (

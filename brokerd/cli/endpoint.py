@@ -1,4 +1,4 @@
-"""`brokerd endpoint`: where peers connect, and whether they may (END, MON-5)."""
+"""`brokerd endpoint`: the address for peers, its state, and its options (END, MON-5)."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as
 
 
 def _switch(name: str, state: str, text: str) -> click.Command:
-    """A command that changes the state."""
+    """Return a command that changes the state."""
 
     @click.command(name=name, help=f"{text} {_LASTS}")
     @daemon_options
@@ -56,10 +56,10 @@ def _switch(name: str, state: str, text: str) -> click.Command:
 @daemon_options
 @json_option
 def _alter_some(*, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Change the broker endpoint while it runs; what is not named stays.
+    """Change the broker endpoint while it runs; options that are not named stay.
 
-    Other addresses leave connections up. It lasts until the daemon stops: the settings file says
-    how it begins.
+    New addresses leave connections up. A change lasts until the daemon stops: the settings file
+    says how the endpoint begins.
     """
     said = settings_of("endpoint", settings)
     if not said:

@@ -1,4 +1,4 @@
-"""`brokerd event`: event notifications, who is told of what and whether it arrives (EVT, VIEW-11).
+"""`brokerd event`: event notifications, their services and whether they arrive (EVT, VIEW-11).
 
 Calls:  the session's `create` and `drop`, and the view `event_notifications`.
 Never:  judges a name: the daemon knows the events and which of them fit a queue.
@@ -19,7 +19,7 @@ _KIND = "event_notification"
 
 @click.group(name="event")
 def command() -> None:
-    """Tell services, in messages, of what happens in a broker."""
+    """Notify services, by messages, of what happens in a broker."""
 
 
 @command.command(name="create")
@@ -54,7 +54,7 @@ def create(
     as_json: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Tell a service of each EVENT from now on.
+    """Notify a service of each EVENT from now on.
 
     An EVENT is a name such as BROKER_QUEUE_DISABLED, or a group such as DDL_SSB_EVENTS. The service
     accepts the contract urn:brokerd:PostEventNotification.
@@ -79,7 +79,7 @@ def create(
 @daemon_options
 @json_option
 def drop(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Tell nobody any more; the dialog is ended."""
+    """Stop an event notification; its dialog is ended."""
     _show_changes(ask(lambda session: session.drop(_KIND, name), **options), as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""`brokerd forwarder`: messages of others that pass through this instance (MON-2, MON-13)."""
+"""`brokerd forwarder`: messages for other instances that pass through this one (MON-2, MON-13)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`brokerd group`: conversation groups, who has locked them, which are parked (VIEW-2, PBT-3)."""
+"""`brokerd group`: conversation groups, the holders of their locks, parked ones (VIEW-2, PBT-3)."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ _PARKED = listing(
 
 
 def _ls() -> click.Command:
-    """`ls`, which lists the other view with `--parked`."""
+    """Return `ls`, which lists the other view with `--parked`."""
     only = click.Option(["--parked"], is_flag=True, help="Those parked, or waiting to be retried.")
 
     def run(*, parked: bool, **given: Any) -> None:  # noqa: ANN401  # options as click gives them
@@ -154,7 +154,7 @@ def edit(
 ) -> None:
     """Give the first message of GROUP another body, and let the group be received again.
 
-    The body has to be what the message type asks for. A type without a schema says little: an App
+    The body must be what the message type requires. A type without a schema requires little: an App
     ends the dialog of a body that it cannot read.
     """
     if (body is None) == (source is None):

@@ -1,6 +1,6 @@
-"""Why messages that were sent have not arrived, for commands to which nothing came (XMT-19).
+"""Reasons why sent messages have not arrived, for commands that received nothing (XMT-19).
 
-Calls:  the views of a session.      Never:  fails: who may not look is told nothing more.
+Calls:  the views of a session.      Never:  raises; without permission it returns no reasons.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from brokerd.errors import BrokerError
 from brokerd.units import counted
 
 SHOWN: Final = 5
-"""Reasons that are told."""
+"""The most reasons that are returned."""
 _LOOKED_AT: Final = 200
 
 
 async def of_queue(session: Session, queue: str) -> list[str]:
-    """A line for each reason why messages of the services of a queue wait to be sent."""
+    """Return a line for each reason why messages of the services of a queue wait to be sent."""
     try:
         rows = await session.view("services", where={"service_queue_id": queue})
         names = [str(row["name"]) for row in rows]
@@ -29,7 +29,7 @@ async def of_queue(session: Session, queue: str) -> list[str]:
 
 
 async def of_dialog(session: Session, handle: str) -> list[str]:
-    """The same for one dialog."""
+    """Return a line for each reason why messages of a dialog wait to be sent."""
     try:
         return await _reasons(session, {"conversation_handle": handle})
     except BrokerError:
@@ -61,7 +61,7 @@ async def _near(session: Session, wanted: str) -> str:
 
 
 def _count(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many were sent; that a dialog is over, which its broker sends, is none of them."""
+    """Return the number of waiting messages and of ends as text; an end is the broker's message."""
     ends = sum(bool(row["is_end_of_dialog"] or row["is_conversation_error"]) for row in rows)
     what = [
         counted(count, one, many)

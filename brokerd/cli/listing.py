@@ -27,26 +27,26 @@ Form = Callable[[Any, Instant], str]
 
 
 def plain(value: object, _now: Instant) -> str:
-    """As it is; a dash for nothing."""
+    """Return a value as it is; a dash for none."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else str(value)
 
 
 def since(value: int | None, now: Instant) -> str:
-    """How long ago."""
+    """Return how long ago an instant was."""
     return ago(None if value is None else Instant(value), now)
 
 
 def until(value: int | None, now: Instant) -> str:
-    """In how long; a dash if it is past."""
+    """Return how long it is until an instant; a dash if it is past."""
     if value is None or value <= now:
         return "-"
     return ago(Instant(now - (value - now)), now)
 
 
 def took(value: float | None, _now: Instant) -> str:
-    """A duration in its largest unit, to three figures."""
+    """Return a duration in its largest unit, to three figures."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value is not None and value >= size:
             return f"{value / size:.3g} {unit}"
@@ -71,14 +71,14 @@ class Choice(NamedTuple):
 
 
 def noun(name: str, text: str, *commands: click.Command) -> click.Group:
-    """The commands of one noun."""
+    """Return the group of commands of one noun."""
     return click.Group(name=name, help=text, commands=list(commands))
 
 
 def listing(
     view: str, text: str, *columns: Shown, choices: tuple[Choice, ...] = (), aged: bool = False
 ) -> click.Command:
-    """The command `ls` of a view."""
+    """Return the command `ls` of a view."""
 
     def run(**given: Any) -> None:  # noqa: ANN401  # options as click gives them
         chosen = {one.column: given.pop(_parameter(one)) for one in choices}
@@ -115,7 +115,7 @@ def listing(
 
 
 def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
-    """The command `show` of a view: every column of the rows that have the value in a key."""
+    """Return the command `show` of a view: all columns of the rows with the value in a key."""
 
     def run(
         *, value: str, address: str | None, config: Path | None, broker: str, as_json: bool
@@ -154,7 +154,7 @@ def present(view: str, row: Row) -> None:
 
 
 def _told(name: str, value: object) -> object:
-    """A value on a line of its own: instants are read by people here."""
+    """Return a value for people, with an instant as text."""
     if type(value) is int and is_instant(name):
         return show_instant(Instant(value))
     return "-" if value is None else value
@@ -173,7 +173,8 @@ def _fetch(view: str, where: Row, given: Row) -> ViewPage:
             got = await session.view_page(view, after=after, limit=most, **options)
             rows += got.rows
             after = got.next
-            # A page may be short because few rows fit: what was asked for is so many rows.
+            # The daemon may return a short page although more rows match, so the remaining number
+            # counts.
             limit = given["limit"] if given["everything"] else given["limit"] - len(rows)
             if after is None or limit <= 0:
                 return ViewPage(rows, after)
@@ -183,7 +184,7 @@ def _fetch(view: str, where: Row, given: Row) -> ViewPage:
 
 
 def duration(text: str) -> float:
-    """Seconds of a duration such as 90s or 2h."""
+    """Return the seconds of a duration such as 90s or 2h."""
     try:
         return parse_duration(text).total_seconds()
     except ValueError as error:
@@ -201,7 +202,7 @@ def _where(pairs: tuple[str, ...]) -> Row:
 
 
 def _values(text: str) -> list[object]:
-    """What a text may stand for; a column has values of one kind, so only one of them can fit."""
+    """Return the values a text may mean; a column has one kind of value, so only one can match."""
     known: dict[str, object] = {"true": True, "false": False}
     if text in known:
         return [known[text]]

@@ -1,7 +1,7 @@
-"""What `brokerd doctor` looks at: views and the status of daemons.
+"""The observations of `brokerd doctor`: views and the status of daemons.
 
 Calls:  views and the status.
-Never:  changes anything, or stops at what could not be looked at: that is a finding as well.
+Never:  changes anything, or stops at a failed check: that is a finding as well.
 """
 
 import shutil
@@ -29,31 +29,31 @@ from brokerd.routing.address import normalise
 from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus
 
 _PAGES: Final = 10
-"""Pages of messages that are looked through for those of different dialogs."""
+"""Pages of messages that are searched for those of different dialogs."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked about services; without FROM about the whole instance."""
+    """The services to check; without FROM the whole instance."""
 
     from_service: str | None = None
     to_service: str | None = None
     contract: str | None = None
     broker_id: bytes | None = None
-    """Of the broker that dialogs are to reach."""
+    """Identifier of the broker that dialogs are to reach."""
     mirror: str | None = None
-    """Where the mirror of the other side is."""
+    """The address of the far side's mirror."""
     far: str | None = None
     far_broker: str | None = None
     wait: float = 10.0
 
 
 async def status_of(session: Session) -> InstanceStatus:
-    """What the instance says on one screen."""
+    """Return the status of the instance."""
     return msgspec.convert(await session.status(), InstanceStatus, strict=False)
 
 
 async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
-    """The instance; what could not be looked at is put to `found`."""
+    """Return the observations of an instance; append to `found` what could not be read."""
     status = await status_of(session)
     known = await session.view("brokers")
     brokers: list[BrokerSeen] = []
@@ -79,7 +79,7 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
 
 
 def _free(status: InstanceStatus) -> InstanceStatus:
-    """The daemon is on this machine: so is the room for its stores."""
+    """Return the status with the free room of its stores: the daemon is on this machine."""
     stores = tuple(
         msgspec.structs.replace(one, free_bytes=shutil.disk_usage(Path(one.path).parent).free)
         if one.path and one.state != "full" and Path(one.path).parent.is_dir()
@@ -90,7 +90,7 @@ def _free(status: InstanceStatus) -> InstanceStatus:
 
 
 async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
-    """All of it: what is declared, and what is in it."""
+    """Return the declarations of a broker, and its lingering, stuck and parked dialogs."""
     lingering: dict[str, int] = {}
     for state in LINGERING if status.lingering_after else ():
         rows = await _most(
@@ -112,7 +112,7 @@ async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
 
 
 async def declared(session: Session, status: InstanceStatus | None = None) -> BrokerSeen:
-    """What is declared in the broker of the session, and how its queues do."""
+    """Return the declarations in the session's broker, and the state of its queues."""
     status = await status_of(session) if status is None else status
     name = session.welcome.broker
     own = await session.view("brokers", where={"name": name})
@@ -131,7 +131,7 @@ async def declared(session: Session, status: InstanceStatus | None = None) -> Br
 
 
 async def stuck_messages(session: Session, **options: Any) -> tuple[list[Row], bool]:  # noqa: ANN401  # as `view_page` has them
-    """The oldest of what waits to be sent, of each dialog, and whether others may wait as well."""
+    """Return each dialog's oldest waiting message, and whether others may wait as well."""
     first: dict[object, Row] = {}
     after: str | None = None
     for _ in range(_PAGES):
@@ -148,11 +148,11 @@ async def _most(session: Session, view: str, **options: Any) -> list[Row]:  # no
     return await session.view(view, limit=MOST + 1, **options)
 
 
-# A service, and two.
+# One service, and a pair.
 
 
 async def service(session: Session, name: str, contract: str | None) -> ServiceSeen:
-    """A service of the broker of the session."""
+    """Return the observations of a service in the session's broker."""
     status = await status_of(session)
     seen = await declared(session, status)
     queues = {str(row["service_queue_id"]) for row in seen.services if row["name"] == name}
@@ -178,7 +178,7 @@ async def service(session: Session, name: str, contract: str | None) -> ServiceS
 
 
 async def pair(where: str, session: Session, asked: Asked, found: list[Finding]) -> PairSeen:
-    """Both sides, and how a ping went; what could not be looked at is put to `found`."""
+    """Return both sides, and the result of a ping; append to `found` what could not be read."""
     assert asked.from_service is not None, "a pair is asked for"
     assert asked.to_service is not None, "a pair is asked for"
     from_service, to_service = asked.from_service, asked.to_service
@@ -214,7 +214,7 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
 
 
 async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen, FarSeen] | None:
-    """The broker at the other daemon; that it cannot be asked is no fault of this one."""
+    """Return the broker at the far daemon; None if it cannot be asked, which is a finding."""
     there = f"--address {quoted(far)}"
     try:
         async with await connect(far, broker=broker, retry=0.0) as session:
@@ -242,9 +242,10 @@ async def _endpoint(session: Session) -> Row | None:
 async def _target(
     where: str, session: Session, source: BrokerSeen, service: str, ping: PingAnswer | None
 ) -> BrokerSeen | None:
-    """The broker of this instance that the routes of the sender lead to; None if they lead out.
+    """Return the broker of this instance that the sender's routes lead to; None if they lead out.
 
-    Where they lead nowhere it is a broker that has the service, which was perhaps meant."""
+    If they lead nowhere, return a broker that has the service, which was perhaps meant.
+    """
     first = ping.steps[0] if ping is not None and ping.steps else None
     if first is not None and first.outcome == "remote":
         return None

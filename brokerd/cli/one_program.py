@@ -1,7 +1,7 @@
 """`brokerd worker run --exec`: an activator for one program and one queue (ACT-40).
 
-Calls:  the activator, once the notification that tells of work is there.
-Never:  takes away what it has declared: the next one finds it.
+Calls:  the activator, once the notification that reports work exists.
+Never:  removes what it has declared: the next run finds it.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ def start_programs(
 
 
 async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
-    """The notification, and the queue and service that it tells."""
+    """Declare the notification, with the service and queue that receive it."""
     name = f"{queue}{OF_WORKERS}"
     told = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
     connecting = connect(address, broker=broker, wait=wait)
     async with await waited_for(connecting, address, wait) as session:
         if not await session.view("service_queues", where={"name": queue}):
-            # Before anything is made for it.
+            # Checked before anything is made for it.
             raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")
         for kind, fields in (
             ("queue", {}),
@@ -63,7 +63,7 @@ async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
 
 
 def _state_dir(queue: str, address: str, broker: str) -> Path:
-    """One for each queue, that a restart finds again; ours alone."""
+    """Return the state directory of a queue, private to this user; a restart finds it again."""
     own = Path(tempfile.gettempdir()) / f"brokerd-workers-{os.getuid()}"
     own.mkdir(mode=0o700, exist_ok=True)
     found = own.lstat()

@@ -27,7 +27,7 @@ class _Guid(click.ParamType[bytes]):
     def convert(
         self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
     ) -> bytes:
-        """Its bytes; `UsageError` for what is none."""
+        """Return the bytes; raise `UsageError` for a text that is neither."""
         if isinstance(value, bytes):
             return value
         try:
@@ -50,7 +50,7 @@ class _Seconds(click.ParamType[float]):
     def convert(
         self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
     ) -> float:
-        """Seconds; `UsageError` for what is no time, or cannot be waited."""
+        """Return seconds; raise `UsageError` for a text that is no time, or one too long."""
         if isinstance(value, float | int):
             return float(value)
         text = str(value)
@@ -58,7 +58,7 @@ class _Seconds(click.ParamType[float]):
             seconds = float(text)
         except ValueError:
             seconds = _with_unit(text)
-        if not 0 <= seconds <= self._longest:  # nan is not either
+        if not 0 <= seconds <= self._longest:  # also refuses nan
             raise UsageError(
                 f"{text!r} is no time that can be waited",
                 hint=f"give 0 to {self._longest:.0f} seconds: 10, 0.5, 2min",
@@ -75,9 +75,9 @@ def _with_unit(text: str) -> float:
 
 GUID: Final = _Guid()
 SECONDS: Final = _Seconds(MAX_WAIT_MS / 1000)
-"""How long a verb may wait (CLP-35)."""
+"""The longest time that a verb may wait (CLP-35)."""
 AFTER: Final = _Seconds(MAX_TIMER_MS / 1000)
-"""Until when a timer may be set (CLP-100)."""
+"""The longest time for which a timer may be set (CLP-100)."""
 
 config_option = click.option(
     "-c",
@@ -93,7 +93,7 @@ broker_option = click.option(
 
 
 def daemon_options(command: _Command) -> _Command:
-    """The options that say which daemon to talk to: `address`, `config` and `broker`."""
+    """Add the options that name the daemon: `address`, `config` and `broker`."""
     address = click.option(
         "--address",
         metavar="unix:PATH|TCP://HOST:PORT",
@@ -103,7 +103,9 @@ def daemon_options(command: _Command) -> _Command:
 
 
 def daemon_address(address: str | None, config: Path | None) -> str:
-    """Where the daemon is: as said, else as its settings say, else from the environment.
+    """Return the daemon's address: the option's, else the settings', else the environment's.
+
+    Without any of these, that of the default settings.
 
     Raises:
         ConfigError: the settings file is wrong.

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal, plain columns elsewhere, JSON when asked.
+"""Output of commands: tables on a terminal, plain columns elsewhere, JSON on request.
 
 Never:  lets a value from elsewhere move the cursor: control characters are made visible (SX-14).
 """
@@ -17,20 +17,20 @@ from brokerd.units import show_duration
 
 
 def printable(text: str) -> str:
-    """The text with every character that is not printable written as an escape."""
+    """Return the text with every unprintable character written as an escape."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def in_one_line(message: str) -> str:
-    """A message of several lines as one that `say` can print, which shows no line ends."""
+    """Return a message of several lines as one line for `say`, which shows no line ends."""
     first, *details = message.splitlines() or [""]
     return f"{first}: {'; '.join(details)}" if details else first
 
 
 def quoted(word: str) -> str:
-    """A word as it is to be typed in a shell; nothing in it can move the cursor."""
+    """Return a word as it is to be typed in a shell; nothing in it can move the cursor."""
     return shlex.quote(printable(word))
 
 
@@ -47,19 +47,19 @@ def warn(text: str) -> None:
 def print_json(value: object, *, indent: int = 2) -> None:
     """Print a value as JSON, on one line if not indented; the form is stable.
 
-    An instant is a text such as 2026-01-31T09:00:00.250000Z, whatever command prints it."""
+    An instant is a text such as 2026-01-31T09:00:00.250000Z, whichever command prints it.
+    """
     text = msgspec.json.encode(_dated(msgspec.to_builtins(value)))
     click.echo(msgspec.json.format(text, indent=indent) if indent else text)
 
 
 def print_rows(rows: Sequence[object], after: str | None = None) -> None:
-    """Print a list as JSON. Every list has this shape: `rows`, and in `next` where to go on with
-    `--after`, or null."""
+    """Print a list as JSON: `rows`, and in `next` the cursor for `--after`, or null."""
     print_json({"rows": rows, "next": after})
 
 
 def is_instant(name: str) -> bool:
-    """Whether what is called so is an instant: microseconds since 1970, on the wire."""
+    """Return whether a field of this name is an instant: microseconds since 1970, on the wire."""
     return name.endswith(_ENDINGS) or name in _INSTANTS
 
 
@@ -69,7 +69,7 @@ _INSTANTS: Final = frozenset(
 )
 
 
-def _dated(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can be
+def _dated(value: Any) -> Any:  # noqa: ANN401  # any JSON value
     if isinstance(value, dict):
         return {
             key: show_instant(Instant(one)) if type(one) is int and is_instant(key) else _dated(one)
@@ -92,7 +92,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def ago(at: Instant | None, now: Instant) -> str:
-    """How long ago an instant was, in its largest unit; a dash if there is none."""
+    """Return how long ago an instant was, in its largest unit; a dash if there is none."""
     if at is None:
         return "-"
     seconds = max(0, now - at) // SECOND

@@ -1,4 +1,4 @@
-"""`brokerd periodic`: the periodic work of the daemon, and what of it failed (VIEW-13, PBT-17)."""
+"""`brokerd periodic`: the periodic work of the daemon, and its failures (VIEW-13, PBT-17)."""
 
 from brokerd.cli.listing import Shown, listing, noun, since, took
 

@@ -1,4 +1,4 @@
-"""`brokerd ping`: walks the way to a service and back, and says what it met (NBT-7)."""
+"""`brokerd ping`: follows the path to a service and back, and shows each step (NBT-7)."""
 
 from typing import Any
 
@@ -31,9 +31,9 @@ def command(
     as_json: bool,
     **daemon: Any,  # noqa: ANN401  # as click gives them
 ) -> int:
-    """Walk the way to SERVICE and back, and say what each instance on it decides.
+    """Follow the path to SERVICE and back, and show what each instance on it decides.
 
-    It goes as a first message would, and back as its reply; no dialog is begun and nothing is
+    The ping goes as a first message would, and back as its reply; no dialog is begun and nothing is
     queued. Exit status 1 if it does not come back.
     """
 

@@ -1,4 +1,4 @@
-"""`brokerd queue`: a queue as an object, how deep it is, why it is read, what is in it (VIEW-4).
+"""`brokerd queue`: a queue as an object, its depth, its readers, its messages (VIEW-4).
 
 Never:  takes or locks a message; that is `brokerd receive`.
 """
@@ -25,14 +25,14 @@ from brokerd.protocol.admin_verbs import DEFAULT_GRACE
 from brokerd.units import counted
 
 GROUPS_SHOWN: Final = 20
-"""Groups that were rolled back which `brokerd queue show` names."""
+"""The most groups with rollbacks that `brokerd queue show` names."""
 DECISIONS_SHOWN: Final = 20
 """The latest decisions that `brokerd queue show` prints; --json has all that are kept."""
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 
 command = nouns.queue
-"""What every object has (create, alter, drop); how deep queues are, and a look into one."""
+"""The commands that every object has (create, alter, drop), and those of queues alone."""
 command.add_command(
     listing(
         "service_queues",
@@ -59,7 +59,7 @@ command.add_command(
 @daemon_options
 @json_option
 def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Show a queue as a file would declare it, and how it stands."""
+    """Show a queue as a file would declare it, and its present state."""
     declared = nouns.declared("queue", name, **options)
     standing = ask(lambda session: _standing(session, name), **options)
     if as_json:
@@ -81,15 +81,15 @@ def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN4
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a queue stands."""
+    """The present state of a queue."""
 
     now: dict[str, Any] | None
-    """Its row of the view `service_queues`."""
+    """The queue's row of the view `service_queues`."""
     monitor: dict[str, Any] | None
     groups: list[dict[str, Any]]
-    """Parked, waiting for their next attempt, or rolled back since their last commit."""
+    """Groups that are parked, wait for their next attempt, or were rolled back since a commit."""
     decisions: list[dict[str, Any]]
-    """What was decided about its readers (VIEW-15)."""
+    """The decisions about the queue's readers (VIEW-15)."""
 
 
 async def _standing(session: Session, name: str) -> Standing:
@@ -102,7 +102,7 @@ async def _standing(session: Session, name: str) -> Standing:
 
 
 def group_line(row: Mapping[str, Any], now: Instant) -> str:
-    """Why a group is not received, as people read it (VIEW-14)."""
+    """Return why a group is not received, for people (VIEW-14)."""
     how = {
         "parked": f"parked: {row['park_reason']}",
         "waiting": f"next attempt in {until(row['retry_at'], now)}",
@@ -114,7 +114,7 @@ def group_line(row: Mapping[str, Any], now: Instant) -> str:
 
 
 def decision_line(row: Mapping[str, Any]) -> str:
-    """One decision of a queue monitor, as people read it (VIEW-15)."""
+    """Return one decision of a queue monitor, for people (VIEW-15)."""
     times = row["times"]
     again = f" ({times} times, last {show_instant(row['last_at'])})" if times > 1 else ""
     return f"{show_instant(row['at'])}  {row['text']}{again}"
@@ -134,9 +134,9 @@ def decision_line(row: Mapping[str, Any]) -> str:
 def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Switch the activation of queue NAME off and let its readers end.
 
-    Receives that wait come back empty, processes get SIGTERM. What is ended in the end has its
-    transaction rolled back, which does not count for poison. Nothing is lost, and the queue stays
-    on. Afterwards: brokerd queue alter NAME activation.status=on
+    Waiting receives come back empty, processes get SIGTERM. A reader that does not end in time has
+    its transaction rolled back, which does not count for poison. Nothing is lost, and the queue
+    stays on. Afterwards: brokerd queue alter NAME activation.status=on
     """
     done = ask(lambda session: session.admin.drain_queue(name, grace=grace), **options)
     if as_json:
@@ -146,7 +146,7 @@ def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  #
 
 
 def _drained(name: str, done: Drained) -> str:
-    """What was done, or why there was nothing to do."""
+    """Return what was done, or why there was nothing to do."""
     if done.ended or done.stopped or done.left:
         left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
         return (
@@ -168,7 +168,8 @@ def _drained(name: str, done: Drained) -> str:
 def cure(*, name: str, error: int, description: str, **options: Any) -> None:  # noqa: ANN401
     """End the dialog for which queue NAME was switched off, and switch the queue on.
 
-    Its messages are deleted. Look at them before: brokerd queue show, brokerd queue browse.
+    The dialog's messages are deleted. Inspect them before: brokerd queue show, brokerd queue
+    browse.
     """
     ended = ask(lambda session: session.admin.cure_queue(name, error, description), **options)
     say(f"ended conversation {ended} with error {error}; queue {name} is on")
@@ -202,7 +203,7 @@ def browse(
     """Show what is in QUEUE, by order of arrival: all groups and every status.
 
     Nothing is taken or locked, and no reader waits for it. With --json each message is a line of
-    its own, so that a queue of any length can be walked.
+    its own, so that a queue of any length can be read.
     """
     most = None if everything else limit
 
@@ -235,7 +236,7 @@ def _present_json(message: Message) -> None:
 
 
 def columns(message: Message) -> dict[str, object]:
-    """All columns of a message (RCV-27 to RCV-43), under Service Broker's names."""
+    """Return all columns of a message (RCV-27 to RCV-43), under Service Broker's names."""
     common = as_map(message)
     rest: dict[str, object] = {
         "status": message.status,

@@ -1,4 +1,4 @@
-"""`brokerd receive`: the next messages of a queue, shown and taken; `queue browse` only looks."""
+"""`brokerd receive`: takes and shows the next messages of a queue; `queue browse` only shows."""
 
 from pathlib import Path
 
@@ -46,9 +46,9 @@ def command(
 ) -> int:
     """Receive the next messages of QUEUE, all of one conversation group, and show them.
 
-    They are gone then, which --ack has to say. Exit status 1 if there are none; what its services
-    have sent and nobody has acknowledged is told then, with the reason. To look at what is in a
-    queue: brokerd queue browse QUEUE.
+    The messages are then gone, which --ack has to confirm. Exit status 1 if there are none; then
+    what its services have sent without an acknowledgement is shown, with the reason. To see what is
+    in a queue: brokerd queue browse QUEUE.
     """
     if not acknowledge:
         raise UsageError(
@@ -69,7 +69,7 @@ def command(
             messages = await tx.receive(
                 queue, limit, conversation=conversation, group=group, wait=wait or None
             )
-            present(messages)  # before the commit: what was not shown is not lost
+            present(messages)  # before the commit: messages that were not shown are not lost
             await tx.commit()
         finally:
             tx.rollback(counts=False)
@@ -78,7 +78,7 @@ def command(
     messages, reasons = ask(receive, address=address, config=config, broker=broker)
     if not as_json:
         say(_summary(queue, len(messages)))
-    for reason in reasons:  # what an answer could still be waiting for
+    for reason in reasons:  # messages that an answer may still be waiting for
         warn(f"sent from {queue}: {reason}")
     return 0 if messages else 1
 

@@ -1,4 +1,4 @@
-"""`brokerd report`: has the report job run, which needs Spark and is installed apart."""
+"""`brokerd report`: runs the report job, which needs Spark and is installed apart."""
 
 from datetime import date as calendar
 from pathlib import Path
@@ -55,8 +55,8 @@ def run(
 ) -> int:
     """Make the report of a day, OUTPUT/<day>/report.html; or one of all below --input.
 
-    With --date what has landed is taken into OUTPUT/lake first, as far as it has changed, and the
-    day is compared with those before it. What was taken in stays, whatever is removed from the
+    With --date, landed segments that have changed are first taken into OUTPUT/lake, and the day is
+    compared with those before it. Segments that were taken in stay, whatever is removed from the
     landing. Pages of other days are made again if segments of theirs, or of days that they look
     back on, have landed late. With neither --date nor --landing there is one report of all sealed
     segments, those of the settings without --input.
@@ -86,7 +86,7 @@ def run(
 
 
 def _check(first: str | None, to: str | None) -> None:
-    """Raises `UsageError` for what is no day; what has landed only the job knows."""
+    """Raise `UsageError` for a text that is no day; only the job knows which days have landed."""
     for option, text in (("--date", None if first == LAST else first), ("--to", to)):
         if text is not None and not _is_day(text):
             raise UsageError(f"{option} {text} is no day", hint="say one such as 2026-11-18")
@@ -112,7 +112,7 @@ def _is_day(text: str) -> bool:
 def _compare(*, one: Path, other: Path, as_json: bool) -> None:
     """Show what differs between two reports: directories such as reports/2026-11-18.
 
-    Needs neither Spark nor Java: it reads the summary.json of both.
+    The command needs neither Spark nor Java: it reads the summary.json of both.
     """
     rows = compare(one, other)
     if as_json:

@@ -1,4 +1,4 @@
-"""`brokerd route`: the routes of a broker; where something would go by them, and why."""
+"""`brokerd route`: the routes of a broker; where they lead a service or a dialog, and why."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ for usual, short in (("create", "add"), ("drop", "rm")):
 
 
 def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) -> click.Command:
-    """A command that asks where something goes; its exit status says whether anywhere."""
+    """Return a command that asks where something goes; its exit status says whether anywhere."""
 
     def run(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
         found = _fetch(**asked)
@@ -74,8 +74,8 @@ def serve(
     """Answer requests for missing routes from FILE, until SIGTERM or SIGINT (BCN).
 
     FILE is TOML: a table [[service]] for each service, with its `name` and `addresses`, or `srv`,
-    the name of an SRV record; `lifetime` says for how many seconds a route is made. It is read
-    again whenever it changes.
+    the name of an SRV record; `lifetime` is the number of seconds for which a route is made. FILE
+    is read again whenever it changes.
     """
     service = RouteService(file, say)
     asyncio.run(_serve(service, daemon_address(address, config), broker, wait, declares=declares))
@@ -152,7 +152,7 @@ def _verdict(found: RouteExplanation) -> str:
 
 
 def _tried(found: RouteExplanation) -> str:
-    """Of a dialog that waits: how often a route was looked for, and when the next time is."""
+    """Return as text the attempts to route a waiting dialog, and the time of the next."""
     if found.next_attempt_at is None:
         return ""
     return f"; tried {counted(found.attempts, 'time')}, next {show_instant(found.next_attempt_at)}"

@@ -1,4 +1,4 @@
-"""`brokerd send`: one message in a new dialog, or on dialogs that are there, and perhaps its reply.
+"""`brokerd send`: one message in a new dialog, or on existing dialogs, and perhaps its reply.
 
 Calls:  the session's verbs, in one transaction; another one for the reply.
 Never:  sends before everything that can be judged without sending has been judged.
@@ -72,9 +72,9 @@ def command(
 ) -> int:
     """Send one message, and return when it is stored durably: --from and --to begin a dialog.
 
-    With --on HANDLE it is sent on a dialog that is open, on several if given several times: all or
-    none. With --wait the first reply is taken from the queue and printed; exit status 1 if none
-    came, or if it is an error. Nothing is sent if anything that was given cannot be.
+    With --on HANDLE it is sent on an open dialog, on several if given several times: all or none.
+    With --wait the first reply is taken from the queue and printed; exit status 1 if none came, or
+    if it is an error. Nothing is sent if any option is wrong.
     """
     begins = (from_service, to_service, contract, lifetime, related, group, broker_id, encryption)
     if on and any(one is not None for one in begins):
@@ -145,7 +145,7 @@ def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: 
 
 
 def _judge(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
-    """The exit status that a reply is worth; an error is told as one."""
+    """Return the exit status for a reply; raise the error if the reply is one."""
     if not replies:
         named = show(handle)
         why = "; ".join(reasons) or f"the message is stored: brokerd dialog status {named}"
@@ -158,7 +158,7 @@ def _judge(handle: Handle, replies: list[Message], reasons: list[str], wait: flo
 
 
 class _Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be sent, in a dialog of its own or on those that are named."""
+    """The message to be sent, in a dialog of its own or on the named ones."""
 
     from_service: str
     to_service: str
@@ -239,7 +239,7 @@ def _broker_id(text: str | None) -> bytes | str | None:
 
 
 async def _service_of(session: Session, letter: _Letter) -> str:
-    """The service that sends, to whose queue replies come."""
+    """Return the sending service, to whose queue replies come."""
     if not letter.on:
         return letter.from_service
     handle = show(letter.on[0])
@@ -249,7 +249,7 @@ async def _service_of(session: Session, letter: _Letter) -> str:
 
 
 async def _queue_of(session: Session, service: str) -> str:
-    """The queue that replies to a service arrive in."""
+    """Return the queue that replies to a service arrive in."""
     for row in await session.view("services"):
         if row.get("name") == service:
             return str(row["service_queue_id"])

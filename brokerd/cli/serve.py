@@ -18,15 +18,15 @@ from brokerd.objects.declarations import read
     "nothing is dropped (`brokerd apply` does that).",
 )
 def command(config: Path | None, objects: Path | None) -> int:
-    """Run the daemon until it is asked to stop (SIGTERM, SIGINT).
+    """Run the daemon until it is ordered to stop (SIGTERM, SIGINT).
 
-    SIGHUP has it read its settings again and open its log file anew: log.level, log.file,
+    At SIGHUP it reads its settings again and opens its log file anew: log.level, log.file,
     daemon.drain and [checks] change at once, and the log names what needs a restart.
 
     Without a file the defaults and the environment hold: no listener for peers, stores in ./data.
     """
     settings = load(config).settings
     declared = read(objects)[1] if objects is not None else None
-    from brokerd.process.daemon import serve  # noqa: PLC0415  # what is wrong so far is told at once
+    from brokerd.process.daemon import serve  # noqa: PLC0415  # errors so far come first
 
     return serve(settings, declared=declared, reread=lambda: load(config).settings)

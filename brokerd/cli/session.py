@@ -1,4 +1,4 @@
-"""One conversation of a command with a daemon: connect, ask, leave."""
+"""One session of a command with a daemon: connect, ask, leave."""
 
 import asyncio
 import socket
@@ -17,9 +17,9 @@ from brokerd.model import MSDB
 
 _T = TypeVar("_T")
 _RETRY = 5.0
-"""Seconds; a command does not outlast a daemon for longer."""
+"""Seconds for which a command tries to reach a daemon again."""
 SERVING_RETRY: Final = 300.0
-"""Seconds for which a command that serves tries a daemon again that went away."""
+"""Seconds for which a command that serves tries to reach its daemon again."""
 
 
 _MOMENT: Final = 1.0
@@ -34,7 +34,7 @@ SILENT: Final = (
 
 
 async def waited_for(connecting: Awaitable[_T], address: str, seconds: float) -> _T:
-    """What connecting gives; says on standard error if that takes longer than a moment."""
+    """Return the result of connecting; print a line on standard error if it takes over a moment."""
     text = f"waiting up to {seconds:g} s for a daemon at {address}"
     timer = asyncio.get_running_loop().call_later(_MOMENT, warn, text)
     try:
@@ -44,7 +44,7 @@ async def waited_for(connecting: Awaitable[_T], address: str, seconds: float) ->
 
 
 def is_there(address: str) -> bool:
-    """Whether somebody takes connections at the socket."""
+    """Return whether a program accepts connections at the socket."""
     if not address.startswith("unix:"):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -61,12 +61,13 @@ def is_there(address: str) -> bool:
 async def session_with(
     where: str, broker: str, *, retry: float, of_instance: bool = False
 ) -> Session:
-    """A session on a broker; on the only one of the instance where nobody has said which.
+    """Return a session on a broker; on the only one if the default does not exist.
 
-    `of_instance`: what is asked is about the whole instance, so that `msdb`, which every instance
-    has, will do where nobody has said which and there are several, or that one is off.
+    `of_instance`: the question is about the whole instance, so that `msdb`, which every instance
+    has, will do if --broker is not given and there are several brokers, or the default is off.
 
-    Raises `ObjectNotFound`, which names those that are there, if that leaves several."""
+    Raises `ObjectNotFound`, which names the existing brokers, if that leaves several.
+    """
     try:
         return await connect(where, broker=broker, retry=retry)
     except (ObjectNotFound, BrokerUnavailable) as refused:
@@ -80,14 +81,14 @@ async def session_with(
 
 
 def _is_assumed() -> bool:
-    """Whether the broker is the one that `--broker` has by itself."""
+    """Return whether the broker is the default of `--broker`."""
     context = click.get_current_context(silent=True)
     said = None if context is None else context.get_parameter_source("broker")
     return said is ParameterSource.DEFAULT
 
 
 async def _only_broker(where: str, retry: float) -> str | None:
-    """The broker that is there beside `msdb`, if it is one, and if this user may know."""
+    """Return the only broker beside `msdb`; None if not one, or this user may not know."""
     async with connect(where, broker=MSDB, retry=retry) as session:
         try:
             rows = await session.view("brokers")
@@ -110,7 +111,7 @@ def ask(
     """Run `work` with a session on one broker of the daemon; `of_instance` as for `session_with`.
 
     Raises:
-        DaemonUnreachable: nobody answers at the address.
+        DaemonUnreachable: no daemon answers at the address.
     """
     where = daemon_address(address, config)
 

@@ -1,4 +1,4 @@
-"""`brokerd ship`: carries sealed segments of the metrics log to where the report finds them."""
+"""`brokerd ship`: copies sealed segments of the metrics log to where the report finds them."""
 
 from pathlib import Path
 
@@ -30,8 +30,8 @@ def command(
     """Copy the sealed segments of the metrics log to LANDING, a directory or a URL of fsspec.
 
     At least once, and never half a file: it may be interrupted and run again at any time, beside
-    the daemon, and as often as one likes. A segment that does not match its manifest stays here,
-    is named, and makes the exit status 1.
+    the daemon, and as often as one likes. A segment that does not match its manifest stays here, is
+    named, and makes the exit status 1.
     """
     directory = source or load(config).settings.metrics_dir
     done = ship(directory, landing_at(landing), remove=remove, say=lambda _: None)

@@ -110,7 +110,7 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
 
 
 def _retrying(queue: QueueStatus) -> str:
-    """What its groups wait for, where that is all there is to say."""
+    """Return why groups wait for their next attempt, for a queue without another reason."""
     if not queue.retrying:
         return ""
     count = counted(queue.retrying, "group waits", "groups wait")
@@ -128,7 +128,7 @@ def _store(store: StoreStatus) -> tuple[object, ...]:
 
 
 def _about(size: int) -> str:
-    """A size in whole units, rounded up so that it is short."""
+    """Return a size in whole units, rounded up so that it is short."""
     for unit in (1 << 30, 1 << 20, 1 << 10):
         if size >= 10 * unit:
             return show_size(-(-size // unit) * unit)

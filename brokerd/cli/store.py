@@ -1,5 +1,4 @@
-"""`brokerd store`: copies of a broker's store (MAN-11), whether one is whole (HK-10), and going on
-with one whose log has lost something (REL-39)."""
+"""`brokerd store`: backup (MAN-11), verification (HK-10), accepting a loss (REL-39)."""
 
 from pathlib import Path
 
@@ -27,12 +26,12 @@ from brokerd.units import counted, show_size
 def _backup(
     *, file: Path, address: str | None, config: Path | None, broker: str, as_json: bool
 ) -> None:
-    """Have the running daemon write a copy of a broker's store to the new file FILE.
+    """Order the running daemon to write a copy of a broker's store to the new file FILE.
 
     The copy is of one moment: queues, dialogs, transmission queue and objects together. It is
-    looked through as by `store verify` before it gets its name. FILE is on the daemon's machine,
-    below a directory that store.backup_dirs in its settings names; without that, below `backups` in
-    its data directory.
+    verified as by `store verify` before it gets its name. FILE is on the daemon's machine, below a
+    directory that store.backup_dirs in its settings names; without that, below `backups` in its
+    data directory.
     """
 
     path = file.absolute()
@@ -51,10 +50,10 @@ def _backup(
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @json_option
 def _verify(*, file: Path, as_json: bool) -> None:
-    """Look through a store FILE, in use or not, for what cannot be, and change nothing.
+    """Check a store FILE, in use or not, for what cannot be, and change nothing.
 
-    Every row is held against the rows it stands for, every body against its hash. What dialogs
-    that are over have left is no damage: the next start deletes it.
+    Every row is held against the rows it stands for, every body against its hash. Remains of ended
+    dialogs are no damage: the next start deletes them.
     """
     found = verify(file)
     if as_json:
@@ -74,7 +73,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
 
 
 def _soundness(found: list[Finding]) -> str:
-    """That a store is whole, as far as its files can tell."""
+    """Return the verdict on a whole store, as far as its files can tell."""
     text = "nothing is wrong"
     if any(one.is_unknown for one in found):
         text += " with what is there, but something may be missing"
@@ -88,7 +87,7 @@ def _soundness(found: list[Finding]) -> str:
 @click.option("--yes", is_flag=True, help="Do it; without this it is only said what is lost.")
 @json_option
 def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
-    """Go on with what the damaged or missing log of the store FILE has left.
+    """Continue with what the damaged or missing log of the store FILE has left.
 
     The daemon does not open a store whose log lacks anything that was confirmed. Put the log back
     if you can. Else this keeps a copy of the log beside it, folds what can be read into the store,

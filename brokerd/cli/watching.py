@@ -1,7 +1,7 @@
-"""What `brokerd doctor --watch` sees: error events of dialogs, and which services they are of.
+"""The observations of `brokerd doctor --watch`: error events of dialogs, and their services.
 
 Calls:  views, again and again for as long as is watched.
-Never:  changes anything, or makes the daemon tell somebody: it only looks at what is kept.
+Never:  changes anything, or subscribes to events: it only reads what is kept.
 """
 
 from collections.abc import Iterable
@@ -20,23 +20,23 @@ from brokerd.routing.reasons import Reason
 from brokerd.units import counted
 
 LOOK: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two reads."""
 _QUIET: Final = {Reason.NOT_ATTEMPTED, Reason.AWAITING_ACK}
-"""Messages that wait so are on their way."""
+"""Statuses of messages that are on their way."""
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is watched."""
+    """The dialogs to watch, and for how long."""
 
     seconds: float
     of: tuple[bytes, ...] = ()
-    """Handles, ids of conversations or groups; none = all dialogs of the broker."""
+    """Handles, ids of conversations or groups; empty = all dialogs of the broker."""
     new: bool = False
-    """Only dialogs that are begun from now on."""
+    """Whether only dialogs are watched that are begun from now on."""
     show_events: bool = False
 
     def takes(self, endpoint: Row, since: Instant) -> bool:
-        """Whether this row of `conversation_endpoints`, or what an event says of it, is of one."""
+        """Return whether a row of `conversation_endpoints`, or the like of an event, is watched."""
         ids = {show(one) for one in self.of}
         own = {endpoint[name] for name in _IDS}
         is_new = endpoint.get("created_at", 0) >= since
@@ -50,17 +50,17 @@ _SIDE: Final = ("service_id", "far_service", "service_contract_id", "is_initiato
 
 
 class Failed(NamedTuple):
-    """Services whose dialogs failed: what is to be looked at then."""
+    """Services whose dialogs failed, to be checked afterwards."""
 
     service: str
     far_service: str
     contract: str | None
-    """None = no event said."""
+    """None = no event named it."""
     is_initiator: bool | None
 
 
 async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Failed]:
-    """Look for so long; what was seen is put to `found`. Of which services the dialogs were."""
+    """Watch for the given time; append findings to `found`, and return the failed services."""
     status = await status_of(session)
     since, clock = status.now, session.clock
     seen = max((row["number"] for row in await session.view("error_events")), default=0)
@@ -82,7 +82,7 @@ async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Fa
 
 
 async def _new_events(session: Session, seen: int, events: dict[str, list[Row]]) -> int:
-    """Put what has happened since to the events of its dialog; the number of the latest."""
+    """Add new events to those of their dialogs; return the number of the latest."""
     broker = session.welcome.broker
     for row in sorted(await session.view("error_events"), key=lambda one: int(one["number"])):
         if row["number"] > seen and row["broker_name"] in (broker, None):
@@ -98,7 +98,7 @@ async def _told(
     events: dict[str, list[Row]],
     found: list[Finding],
 ) -> list[Row]:
-    """Say what befell each dialog that is watched; the endpoints of these."""
+    """Append the findings of each watched dialog; return the endpoints of these dialogs."""
     endpoints: list[Row] = []
     told = 0
     for conversation_id, of_dialog in events.items():
@@ -116,7 +116,7 @@ async def _told(
 
 
 async def _endpoints(session: Session, conversation_id: str, events: list[Row]) -> list[Row]:
-    """Both sides of a dialog as far as they are here; of one that is gone what the events say."""
+    """Return the local sides of a dialog; for a side that is gone, what the events have of it."""
     rows = await session.view("conversation_endpoints", where={"conversation_id": conversation_id})
     known = {row["is_initiator"]: row for row in rows}
     for event in events:
@@ -149,7 +149,10 @@ def _said(event: Row) -> str:
 
 
 async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple[Row, Row]]:
-    """Messages that wait for a reason that arose meanwhile, of given dialogs for any, and whose."""
+    """Return messages held up for a reason that arose meanwhile, each with its endpoint.
+
+    For dialogs that were named, any reason counts.
+    """
     found: list[tuple[Row, Row]] = []
     messages, _ = await stuck_messages(session)
     for message in messages:

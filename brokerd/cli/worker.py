@@ -67,8 +67,8 @@ def run(
 ) -> None:
     """Read the queues of MODULE:APP, a brokerd.App, until SIGTERM or SIGINT.
 
-    Then no message is taken any more, and handlers that run are let finish; a second signal does
-    not wait for them: what they have received stays in its queue.
+    After the signal no message is received any more, and running handlers may finish; a second
+    signal does not wait for them: what they have received stays in its queue.
 
     With --exec this is an activator for one queue: the program is a client that receives from the
     queue and ends when it stays empty. It finds BROKERD_ADDRESS, BROKERD_BROKER and BROKERD_QUEUE
