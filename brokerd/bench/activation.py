@@ -1,6 +1,6 @@
-"""`brokerd bench activation`: how quickly readers come, in both homes of a handler (design D15).
+"""`brokerd bench activation`: how quickly readers start, in both homes of a handler (design D15).
 
-Reads: the views of a daemon, what handlers say of themselves.    Calls: a daemon, the SDK.
+Reads: the views of a daemon, the answers of handlers.    Calls: a daemon, the SDK.
 Never: compares clocks of two machines: `monotonic` is one clock for all processes of this one.
 """
 
@@ -27,34 +27,34 @@ QUEUE = "bench_q"
 _LIMIT = 60.0
 """Seconds for one step."""
 _LOAD_LIMIT = 300.0
-"""Seconds for all that is there at once."""
+"""Seconds for the whole load of a phase."""
 _TOLD_EVERY = 5.0
 _LOOK = 0.01
 _NOT_COUNTED = 2
 """Rounds in which something is loaded for the first time."""
 _STEP_RAMP = "1s"
 _BLOCKING = 2.0
-"""Seconds for which a handler blocks again and again."""
+"""Seconds for which sends beside a blocking handler are timed."""
 
 
 class ActivationOptions(Options, frozen=True, kw_only=True):
-    """How much is measured."""
+    """The size of the measurement."""
 
     rounds: int = 30
     """Messages that come to an idle queue, one at a time."""
     groups: int = 64
-    """Conversation groups that come all at once."""
+    """Conversation groups whose messages wait when activation begins."""
     messages: int = 100
-    """Of each group."""
+    """Messages of each group."""
     max_readers: int = 8
     work: float = 0.01
-    """Seconds that a message takes."""
+    """Seconds of work for a message."""
     host: Host | None = None
-    """Only this home; None = both."""
+    """The only home to measure; None = both."""
 
 
 async def activation(options: ActivationOptions, say: Say) -> dict[str, object]:
-    """First reader, step load, one poison group, a handler that blocks: for each home."""
+    """Measure first reader, step load, a poison group and a blocking handler, for each home."""
     refuse_too_much(options)
     homes: dict[str, object] = {}
     with bench_directory(options) as directory:
@@ -64,7 +64,7 @@ async def activation(options: ActivationOptions, say: Say) -> dict[str, object]:
 
 
 def refuse_too_much(options: ActivationOptions) -> None:
-    """`UsageError` where the work of all groups would take longer than is waited for."""
+    """Raise `UsageError` if the work of all groups would take longer than the limit."""
     in_turn = -(-options.groups // options.max_readers)
     seconds = in_turn * options.messages * options.work
     if seconds > _LOAD_LIMIT:
@@ -110,7 +110,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_readers(session: Session, host: Host, options: ActivationOptions) -> Times:
-    """From the confirmed commit of a send to the first line of the handler."""
+    """Time from the confirmed commit of a send to the first line of the handler."""
     await _use(session, host, "begins", drain_wait="10ms")
     times = []
     for at in range(options.rounds + _NOT_COUNTED):
@@ -135,16 +135,16 @@ def _times(found: list[float]) -> Times:
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of load that was there all at once."""
+    """The result of a load that waits when activation begins."""
 
     readers: int
-    """The most that ran at a time."""
+    """The most readers that ran at a time."""
     full_after_seconds: float
-    """Until so many ran."""
+    """Seconds until that number of readers ran."""
     rate: float
     """Messages a second, of the groups that do not fail."""
     memory_bytes: int
-    """Of the daemon and of its readers, at the most."""
+    """The most memory of the daemon and its readers together."""
 
 
 async def _step_load(
@@ -206,7 +206,7 @@ async def _poison(tx: Transaction) -> None:
 
 
 async def _clear(session: Session) -> None:
-    """Let no dialog of this phase be there in the next one."""
+    """End the dialogs of this phase, so that the next one begins without them."""
     await session.admin.drain_queue(QUEUE, grace=5)
     await session.admin.clean_up_endpoints("between two phases of a benchmark")
 
@@ -221,7 +221,7 @@ async def _depth(session: Session) -> int:
 
 
 async def _blocking(session: Session, host: Host) -> Times:
-    """How long sends of somebody else take while a handler sleeps without awaiting."""
+    """Time the calls of another client while a handler sleeps without awaiting."""
     await _use(session, host, "blocks", drain_wait="10ms")
     handle = await session.begin_dialog("bench_source", "bench_sink", "bench/v1")
     await session.send(handle, b"x", "Item")
@@ -249,7 +249,7 @@ async def _use(session: Session, host: Host, handler: str, **more: object) -> No
 
 
 async def _idle(session: Session, *, wait_for_spare: bool) -> None:
-    """No reader runs, and the next one is ready."""
+    """Wait until no reader runs, and the next one is ready."""
 
     clients = 2 if wait_for_spare else 1  # a spare that is ready has its session
 
@@ -291,7 +291,7 @@ async def _answers(session: Session, count: int) -> list[bytes]:
 
 
 async def begins(session: Session) -> None:
-    """Says when it began."""
+    """Send back the time at which the handler began."""
     began = monotonic_ns()
     async with session.transaction() as tx:
         for one in await tx.receive(QUEUE, 1, wait=5):
@@ -301,8 +301,10 @@ async def begins(session: Session) -> None:
 
 
 async def works(session: Session) -> None:
-    """Takes a message at a time, which is some work, until there are none; goes on after a
-    message that fails, as a good handler does (ACT-27)."""
+    """Receive messages one at a time, each some work, until none waits.
+
+    Continue after a message that fails, as a good handler does (ACT-27).
+    """
     while True:
         with suppress(ValueError):
             async with session.transaction() as tx:
@@ -317,7 +319,7 @@ async def works(session: Session) -> None:
 
 
 async def blocks(session: Session) -> None:
-    """Sleeps without awaiting, as code does that nobody wrote for a loop."""
+    """Sleep without awaiting, as code does that was not written for a loop."""
     async with session.transaction() as tx:
         await tx.receive(QUEUE, 1, wait=1)
     for _ in range(20):

@@ -1,10 +1,11 @@
-"""`brokerd bench backlog`: what a long queue costs, and what is left of it afterwards.
+"""`brokerd bench backlog`: the cost of a long queue, and what is left of it afterwards.
 
 Reads: the daemon's memory from the system, its store from the disk.   Calls: a daemon, the SDK.
 Never: compares with an earlier run: all figures come from one daemon and one client.
 
-One daemon goes through it all: empty, some messages waiting, very many waiting, drained. Receives
-are timed one by one, each a transaction of its own, so the figures are those of one reader.
+One daemon passes through all states: empty, some messages waiting, very many waiting, drained.
+Receives are timed one by one, each a transaction of its own, so the figures are those of one
+reader.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _TOLD_EVERY = 5.0
 
 
 class BacklogOptions(Options, frozen=True, kw_only=True):
-    """How much is to wait."""
+    """The length of the queue."""
 
     messages: int = 1_000_000
     dialogs: int = 64
@@ -37,20 +38,20 @@ class BacklogOptions(Options, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """How it is with so many messages waiting."""
+    """The figures with this number of messages waiting."""
 
     messages: int
     memory_bytes: int
-    """What the daemon has now."""
+    """Memory of the daemon at that time."""
     store_bytes: int
-    """Its store's files, logs included."""
+    """Size of the store's files, logs included."""
     receive_us: int
     """Median of one receive of one message, with its commit; of an empty answer if none waits."""
     receive_p95_us: int
 
 
 async def backlog(options: BacklogOptions, say: Say) -> dict[str, object]:
-    """Empty, a thousand waiting, `options.messages` waiting, drained."""
+    """Measure empty, with a thousand waiting, with `options.messages` waiting, and drained."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "backlog", port=0, objects=OBJECTS)
         async with running(daemon), await connect(daemon.address, broker="main") as session:
@@ -100,7 +101,7 @@ async def _fill(
     options: BacklogOptions,
     say: Say | None = None,
 ) -> None:
-    """Send so many, in transactions of `options.batch`, dialog after dialog."""
+    """Send `count` messages, in transactions of `options.batch`, on the dialogs in turn."""
     body = bytes(options.size)
     left, told = count, perf_counter()
 
@@ -121,7 +122,7 @@ async def _fill(
 
 
 async def _drain(session: Session, options: BacklogOptions, say: Say) -> int:
-    """Receive what is there, in transactions of up to `options.batch`; how many."""
+    """Receive all messages, in transactions of up to `options.batch`; return their number."""
     taken, told = 0, perf_counter()
 
     async def drain_some() -> None:
@@ -141,7 +142,7 @@ async def _drain(session: Session, options: BacklogOptions, say: Say) -> int:
 
 
 async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
-    """Time receives of one message each, of which `waiting` are left at the end."""
+    """Time receives of one message each, after which `waiting` messages are left."""
     await daemon.quiet()
     times = []
     for _ in range(_SAMPLES):

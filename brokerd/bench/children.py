@@ -1,6 +1,6 @@
 """Processes that a benchmark starts: none is left when it ends, however it ends.
 
-Reads: what the system tells of processes.      Calls: nothing else.
+Reads: the system's tables of processes.      Calls: nothing else.
 Never: lets an interrupt at the terminal reach one: it is for the benchmark, which then ends them.
 """
 
@@ -16,9 +16,9 @@ from typing import IO, Final
 from brokerd.clock import SystemClock
 
 _BELOW_LIMIT: Final = 5.0
-"""Seconds in which what a process has started ends after it."""
+"""Seconds that the descendants of an ended process have to end."""
 UNKNOWN: Final = 255
-"""In place of the status of one that somebody else has waited for."""
+"""The status of a process for which another part of this program has waited."""
 
 
 async def started(
@@ -27,7 +27,7 @@ async def started(
     stdout: int | IO[bytes],
     stderr: IO[bytes] | None = None,
 ) -> Process:
-    """A process in a session of its own. Whoever is interrupted meanwhile has none."""
+    """Start a process in a session of its own; a caller that is cancelled meanwhile leaves none."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
@@ -43,10 +43,12 @@ async def started(
 
 
 async def killed(process: Process) -> None:
-    """End it now if it still runs, and wait until it and all that it has started are gone.
+    """Kill the process if it still runs, and wait until it and all its descendants are gone.
 
-    Not by `kill` of a process: it would take the status of one that has just ended away from
-    the loop, which warns of that."""
+    Not by the process object's `kill`: it would take the status of one that has just ended away
+    from the loop, which warns of that.
+    """
+    # Listed before the kill: afterwards the system no longer says whose children they were.
     below = with_children({process.pid}) - {process.pid} if process.returncode is None else set()
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -59,9 +61,10 @@ async def killed(process: Process) -> None:
 
 
 def status_of(process: Process) -> int | None:
-    """The status it has ended with, negative for a signal; None while it runs.
+    """Return the exit status of a process, negative for a signal; None while it runs.
 
-    Asked of the system, which knows it before the loop does."""
+    The system is asked, because it knows before the loop does.
+    """
     if process.returncode is not None:
         return process.returncode
     try:
@@ -74,7 +77,7 @@ def status_of(process: Process) -> int | None:
 
 
 def ending(status: int) -> str:
-    """How a process has ended, in words."""
+    """Return how a process ended, in words."""
     if status >= 0:
         return f"with status {status}"
     try:
@@ -84,7 +87,7 @@ def ending(status: int) -> str:
 
 
 def with_children(pids: set[int]) -> set[int]:
-    """These processes and those below them, as far as the system tells."""
+    """Return these processes and their descendants, as far as the system lists them."""
     found, more = set(pids), list(pids)
     while more:
         below = Path(f"/proc/{more[0]}/task/{more.pop(0)}/children")

@@ -25,13 +25,13 @@ class ResultUnreadable(Refusal):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure; None where a result does not have it."""
+    """One figure of both results; None = a result does not have it."""
 
     name: str
     before: float | None
     after: float | None
     ratio: float | None
-    """After by before; None where before is 0, or one of them is not there."""
+    """After by before; None if before is 0, or one of them is missing."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -39,12 +39,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
     benchmark: str
     settings: dict[str, tuple[object, object]]
-    """Settings that differ, and what each result has."""
+    """Settings that differ, each with the values of both results."""
     figures: list[Figure]
 
 
 def read(path: Path) -> dict[str, object]:
-    """A saved result. Raises `NotComparable` if it is none, `ResultUnreadable` without a file."""
+    """Return a saved result; raise `NotComparable` or `ResultUnreadable`."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=dict[str, object])
     except OSError as error:
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, object]:
 
 
 def compare(before: dict[str, object], after: dict[str, object]) -> Comparison:
-    """All figures in the order of the first, then those that only the second has."""
+    """Return all figures in the order of the first result, then those that only the second has."""
     if before["benchmark"] != after["benchmark"]:
         raise NotComparable(
             f"the first is of bench {before['benchmark']}, "
@@ -97,7 +97,7 @@ def _different(
 
 
 def _figures(value: object, name: str = "") -> dict[str, float]:
-    """Every number below, by its path."""
+    """Return every number below, by its path."""
     if isinstance(value, bool):
         return {}
     if isinstance(value, int | float):

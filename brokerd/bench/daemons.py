@@ -1,6 +1,6 @@
 """Daemons made for a benchmark: each a process of its own, watched from outside.
 
-Reads: what the system tells of the process, the views of the daemon.    Calls: `brokerd serve`.
+Reads: the system's figures of the process, the views of the daemon.    Calls: `brokerd serve`.
 Never: runs with less durability than the defaults have.
 """
 
@@ -30,18 +30,18 @@ from brokerd.storage.private_files import make_private_directory
 START_LIMIT = 30.0
 _STOP_LIMIT = 30.0
 _NOTICE_LIMIT = 1.0
-"""Seconds from when a daemon's clients may know of its end to when the system tells of it."""
+"""Seconds from when a daemon's clients may notice its end to when the system reports it."""
 UPKEEP_LIMIT = 90.0
-"""Seconds that maintenance has at most, to give space back."""
+"""The longest wait, in seconds, for maintenance to give space back."""
 _ALL_THREADS = 2
-"""In the number that Linux has for the clock of a process: what all its threads have run for."""
+"""Linux's number for the processor clock of a whole process: the time of all its threads."""
 _SHOWN = 500
-"""Characters of a line, at most."""
+"""The most characters of a line that are shown."""
 _SAYS: Final = "brokerd: "
-"""Begins what a daemon says when it cannot go on; `_FIX` what to do about it."""
+"""The beginning of the line with which a daemon says why it stops; `_FIX` begins its hint."""
 _FIX: Final = "  fix: "
 _LIMITS: Final = ("MemoryError", "Cannot allocate memory", "start new thread", "Too many open")
-"""In the last words of a process that is not let have what it needs."""
+"""Parts of the last line of a process that ran into a limit of the system."""
 
 OBJECTS = """
 [broker]
@@ -67,7 +67,7 @@ contracts = ["bench/v1"]
 
 
 def route(service: str, port: int, *, kind: str = "route") -> str:
-    """Objects with the way to a service of a daemon at that port of this machine."""
+    """Return a declaration of a route to the service of a daemon at that port of this machine."""
     return (
         f'[[{kind}]]\nname = "to_{service}"\nservice = "{service}"\n'
         f'address = "TCP://127.0.0.1:{port}"\n'
@@ -75,7 +75,7 @@ def route(service: str, port: int, *, kind: str = "route") -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses now."""
+    """Return ports of this machine that no program uses now."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -98,9 +98,9 @@ class Daemon:
         forwarding: bool = False,
         replay_guard: float | None = None,
     ) -> None:
-        """`replay_guard`: seconds that closed dialogs are kept, where it is not the usual time."""
+        """`replay_guard`: seconds that closed dialogs are kept; None = the default."""
         self.name = name
-        self.directory = directory.absolute() / name  # the settings are relative to themselves
+        self.directory = directory.absolute() / name  # the settings are relative to their own file
         self.address = f"unix:{self.directory / 's'}"
         self._port = port
         self._objects = objects
@@ -110,12 +110,12 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
-        """Start it, or start it again, and wait until clients are let in."""
+        """Start the daemon, or start it again, and wait until it accepts clients."""
         self._check_path()
         make_private_directory(self.directory)
         settings = self.directory / "settings.toml"
@@ -144,7 +144,7 @@ class Daemon:
             )
 
     async def _started(self, process: Process) -> None:
-        """Wait for its first answer, or its end."""
+        """Wait for the daemon's first answer, or its end."""
         answering = asyncio.ensure_future(self._answers())
         ended = asyncio.ensure_future(process.wait())
         try:
@@ -168,17 +168,17 @@ class Daemon:
         await session.close()
 
     def check(self) -> None:
-        """`ProcessEnded` if it does not run any more."""
+        """Raise `ProcessEnded` if the daemon no longer runs."""
         if self._process is not None and (status := status_of(self._process)) is not None:
             raise self._gone("ended", status)
 
     async def ended(self) -> None:
-        """Wait until it does not run any more."""
+        """Wait until the daemon has ended."""
         assert self._process is not None, "it has been started"
         await self._process.wait()
 
     def _gone(self, what: str, status: int) -> ProcessEnded:
-        """That it is gone, how, and what it says of that; with its own status, if it says why."""
+        """Return the error for an ended daemon: its last words, its status if it gave a hint."""
         words, hint = self._words()
         message = f"daemon {self.name} {what} {ending(status)}"
         return ProcessEnded(
@@ -188,7 +188,7 @@ class Daemon:
         )
 
     def _words(self) -> tuple[str, str]:
-        """What it has said last, and what it says is to be done."""
+        """Return the daemon's last message and its hint, from its log; "" for what is missing."""
         try:
             text = (self.directory / "log").read_text(errors="replace")
         except OSError:
@@ -200,25 +200,24 @@ class Daemon:
             fixes = [line.removeprefix(_FIX) for line in own if line.startswith(_FIX)]
             own = [line.removeprefix(_SAYS) for line in own if not line.startswith(_FIX)]
             return "\n".join(own), "; ".join(fixes)
-        plain = [line for line in lines if not line.startswith("{")]  # which is an event
+        plain = [line for line in lines if not line.startswith("{")]  # those are events
         last = plain[-1] if plain else ""
         is_limited = any(one in last for one in _LIMITS)
         return last, "its limits are those of this shell: see `ulimit -a`" if is_limited else ""
 
     def command(self, settings: Path) -> tuple[str, ...]:
-        """What the interpreter is told, to run it."""
+        """Return the arguments of the interpreter that run the daemon."""
         return ("-m", "brokerd", "serve", "-c", str(settings))
 
     @property
     def memory(self) -> int:
-        """Bytes of memory it has now; 0 where the system does not say. `ProcessEnded`."""
+        """Bytes of memory it has now; 0 if the system does not say. Raises `ProcessEnded`."""
         self.check()
         return memory_of(self.pid)
 
     @property
     def processor_seconds(self) -> float:
-        """Processor time it has taken since its start; 0 where the system does not say.
-        `ProcessEnded`."""
+        """Processor time since its start; 0 if the system does not say. Raises `ProcessEnded`."""
         self.check()
         return processor_seconds_of(self.pid)
 
@@ -228,7 +227,7 @@ class Daemon:
         return sum(path.stat().st_size for path in (self.directory / "data").glob("*.db*"))
 
     async def quiet(self) -> None:
-        """Wait until it writes nothing any more that earlier work has left to it."""
+        """Wait until the daemon no longer writes for earlier work: no flush within a second."""
         clock, before = SystemClock(), -1
         deadline = clock.monotonic() + UPKEEP_LIMIT
         while clock.monotonic() < deadline:
@@ -239,25 +238,25 @@ class Daemon:
             await clock.sleep_until(clock.monotonic() + 1.0)
 
     async def shrunk(self, size: int) -> None:
-        """Wait until its stores are about as small as that, or for as long as that may take."""
+        """Wait until its stores are within a fifth of `size`, at most `UPKEEP_LIMIT` seconds."""
         clock = SystemClock()
         deadline = clock.monotonic() + UPKEEP_LIMIT
         while clock.monotonic() < deadline and self.store_size > size * 1.2:
             await clock.sleep_until(clock.monotonic() + 0.5)
 
     async def counters(self) -> dict[str, int]:
-        """Totals since its start."""
+        """Return the daemon's totals since its start."""
         async with await connect(self.address, broker="main") as session:
             return await counters_of(session)
 
     async def ready(self, queue: str) -> int:
-        """Messages that wait on a queue."""
+        """Return the number of ready messages on a queue."""
         async with await connect(self.address, broker="main") as session:
             rows = msgspec.convert(await session.view("service_queues"), list[_QueueRow])
         return next(row.ready_count for row in rows if row.name == queue)
 
     async def stop(self) -> None:
-        """Stop it in an orderly way; at once where that is interrupted or takes too long."""
+        """Stop the daemon in order; kill it if the stop is interrupted or takes too long."""
         if self._process is None:
             return
         try:
@@ -270,17 +269,17 @@ class Daemon:
             await self.kill()
 
     async def kill(self) -> None:
-        """End it at once, and all that it has started."""
+        """Kill the daemon, and wait for the end of all its descendants."""
         if self._process is not None:
             await killed(self._process)
 
 
 @contextlib.asynccontextmanager
 async def running(*daemons: Daemon, kept: bool = False) -> AsyncIterator[None]:
-    """They run inside the block, and none of them after it, however it is left or not reached.
+    """Run the daemons inside the block; none is left after it, however the block ends.
 
-    One that ends by itself ends the block: `ProcessEnded` says which. Where the block is not gone
-    through to its end they are killed, unless they are `kept`: nobody wants what they have stored.
+    A daemon that ends by itself ends the block: `ProcessEnded` names it. If the block fails the
+    daemons are killed, unless they are `kept`: their stores are of no use.
     """
     is_orderly = kept
     try:
@@ -294,12 +293,17 @@ async def running(*daemons: Daemon, kept: bool = False) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _watched(daemons: tuple[Daemon, ...]) -> AsyncIterator[None]:
-    """Interrupts the block when one of them ends. Where it fails, their end is told before what
-    somebody else has met because of it."""
+    """Interrupt the block when one of the daemons ends.
+
+    If the block fails with another error, the end of a daemon is reported instead: the error is
+    most likely its consequence.
+    """
     task, is_over = asyncio.current_task(), False
     assert task is not None, "it runs as one"
     before = task.cancelling()
 
+    # Cancelled at most once, and not once the block is over: the count of `uncancel` below would no
+    # longer tell this cancellation from a caller's.
     def on_end(_watch: asyncio.Future[None]) -> None:
         if not is_over and not any(other.done() for other in watches if other is not _watch):
             task.cancel()
@@ -331,14 +335,14 @@ def _check(daemons: Iterable[Daemon]) -> None:
 
 
 async def _all(steps: Iterable[Awaitable[None]]) -> None:
-    """All of them to their end, also where one fails or somebody is interrupted meanwhile."""
+    """Run all steps to their end, even if one fails or the caller is cancelled meanwhile."""
     for failure in await asyncio.gather(*steps, return_exceptions=True):
         if failure is not None:
             raise failure
 
 
 def memory_of(pid: int) -> int:
-    """Bytes of memory a process has now; 0 where the system does not say."""
+    """Return the bytes of memory a process has now; 0 if the system does not say."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
@@ -348,10 +352,11 @@ def memory_of(pid: int) -> int:
 
 
 def processor_seconds_of(pid: int) -> float:
-    """Processor time of all threads of a process, ended ones too; 0 where the system does not say.
+    """Return the processor time of a process, ended threads included; 0 if the system does not say.
 
     By the process's own clock, which counts nanoseconds: /proc/PID/stat has ticks of 10 ms, which
-    are half of what a short run takes."""
+    are half of what a short run takes.
+    """
     try:
         return time.clock_gettime(~pid << 3 | _ALL_THREADS)
     except OSError:
@@ -364,7 +369,7 @@ class _QueueRow(msgspec.Struct):
 
 
 async def counters_of(session: Session) -> dict[str, int]:
-    """Totals since the start of the daemon."""
+    """Return the totals since the start of the daemon."""
     rows = msgspec.convert(await session.view("counters"), list[dict[str, object]])
     return {key: value for key, value in rows[0].items() if isinstance(value, int)}
 
@@ -373,7 +378,7 @@ D = TypeVar("D", bound=Daemon)
 
 
 def pair(kind: type[D], directory: Path) -> list[D]:
-    """East, where is sent, and west, where is received; each knows the way to the other."""
+    """Return the sending daemon, east, and the receiving one, west, with routes to each other."""
     east, west = free_ports(2)
     return [
         kind(directory, "east", port=east, objects=OBJECTS + route("bench_sink", west)),

@@ -1,13 +1,13 @@
 """`brokerd bench dialogs`: dialogs of one message each, begun, answered by an end, and gone.
 
 Reads: the memory of the daemons and of itself, the size of the stores.   Calls: daemons, the SDK.
-Never: reuses a dialog, but for the messages that dialogs are compared with.
+Never: reuses a dialog, except for the messages that dialogs are compared with.
 
 Each dialog is one transaction that begins it, sends and ends; the SDK asks for it in one request.
-The other side receives message and EndDialog and ends too, many dialogs in one transaction. At
-most `_OPEN` are open at a time, so that memory says what dialogs leave behind, not what
-waits. With `options.peer` the two sides are in two daemons, where the target's endpoint is kept for
-the replay guard and then has to go.
+The far side receives message and EndDialog and ends too, many dialogs in one transaction. At most
+`_OPEN` are open at a time, so that memory shows what dialogs leave behind, not what waits. With
+`options.peer` the two sides are in two daemons, where the target's endpoint is kept for the replay
+guard and then has to go.
 """
 
 import asyncio
@@ -30,37 +30,37 @@ from brokerd.units import counted
 _TOLD_EVERY = 5.0
 _CLIENTS = 8
 _DIALOGS = 64
-"""That stay open, for the messages that dialogs are compared with."""
+"""Dialogs that stay open, for the messages that dialogs are compared with."""
 _MESSAGES, _GROUPS = 200, 100
-"""What one transaction of a reader takes at most."""
+"""The most messages and groups of one transaction of a reader."""
 WARM = 2_000
-"""Dialogs before anything is measured: memory has its usual size then."""
+"""Dialogs before the measurement: memory has its usual size then."""
 _OPEN = 1600
-"""Dialogs that are open at a time, at most."""
+"""The most dialogs that are open at a time."""
 _SAMPLES = 10
-"""How often on the way memory is looked at."""
+"""The number of times that memory is read on the way."""
 _GONE_LIMIT = 300.0
-"""Seconds that the last closed endpoints have at most to go."""
+"""The longest wait, in seconds, for the last closed endpoints to go."""
 
 
 class DialogsOptions(Options, frozen=True, kw_only=True):
-    """How many dialogs, and where their two sides are."""
+    """The number of dialogs, and where their two sides are."""
 
     dialogs: int = 100_000
-    """Of one message each."""
+    """Dialogs of one message each."""
     outstanding: int = 100
-    """Of each client, begun at a time."""
+    """Dialogs that each client begins at a time."""
     readers: int = 8
     """Transactions of the receiver under way."""
     size: int = 256
     peer: bool = False
-    """With the two sides in daemons of their own."""
+    """Whether the two sides are in daemons of their own."""
     replay_guard: float = 1.0
     """Seconds that a closed target endpoint is kept (DLP-55)."""
 
 
 async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
-    """Begin, send, end, `options.dialogs` times; what they cost and what they leave."""
+    """Begin, send and end `options.dialogs` times; measure the cost and what is left."""
     with bench_directory(options) as directory:
         guard = options.replay_guard
         if options.peer:
@@ -132,7 +132,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
 
 
 async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str, float]:
-    """As many messages by the same clients, on dialogs that stay open meanwhile."""
+    """Measure as many messages by the same clients, on dialogs that stay open meanwhile."""
     async with await connect(daemons[0].address, broker="main") as session:
         handles = await open_dialogs(session, _DIALOGS, "bench_source", ["bench_sink"])
         await _run(daemons, WARM, options, None, handles=handles)
@@ -152,7 +152,7 @@ async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str,
 
 
 async def _end_all(daemon: Daemon, count: int) -> None:
-    """The other sides of dialogs that were ended."""
+    """End the far sides of `count` dialogs that were ended."""
     async with await connect(daemon.address, broker="main") as session:
         while count:
             async with session.transaction() as tx:
@@ -161,7 +161,7 @@ async def _end_all(daemon: Daemon, count: int) -> None:
 
 
 async def _end_ended(tx: Transaction, messages: Sequence[Message]) -> int:
-    """End the dialogs that their other sides have ended; how many."""
+    """End the dialogs that their far sides have ended; return their number."""
     ended = [one.handle for one in messages if one.message_type == END_DIALOG]
     if ended:
         await tx.end(ended)
@@ -177,17 +177,17 @@ class _Samples:
         self._taken: list[list[int]] = []
 
     def look(self, done: int) -> None:
-        """So many are done."""
+        """Take a sample for each further tenth, now that `done` dialogs are done."""
         while len(self._taken) < done // self._step:
             self._taken.append([one.memory for one in self._daemons])
 
     def of(self, at: int) -> list[int]:
-        """Those of one daemon."""
+        """Return the samples of one daemon, by its number."""
         return [one[at] for one in self._taken]
 
 
 async def _gone(daemons: list[Daemon], say: Say) -> int:
-    """Wait until no endpoint is left, or for as long as that may take; how many are."""
+    """Wait until no endpoint is left, at most `_GONE_LIMIT` seconds; return the number left."""
     clock = SystemClock()
     deadline, told = clock.monotonic() + _GONE_LIMIT, 0.0
     while True:
@@ -220,7 +220,7 @@ async def _run(
     *,
     handles: Sequence[bytes] = (),
 ) -> None:
-    """So many dialogs of one message; with `handles`, so many messages on these dialogs."""
+    """Run `count` dialogs of one message; with `handles`, `count` messages on these dialogs."""
     async with contextlib.AsyncExitStack() as stack:
         senders = [
             await stack.enter_async_context(await connect(daemons[0].address, broker="main"))
@@ -238,14 +238,17 @@ async def _run(
 
 
 class _Room:
-    """How many more may be open. A semaphore walks past all whom it has woken, at each release."""
+    """The number of dialogs that may still be opened.
+
+    Not a semaphore, which walks past all woken waiters at each release.
+    """
 
     def __init__(self, free: int) -> None:
         self._free = free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """One more, as soon as there is room."""
+        """Take one place, as soon as one is free."""
         while self._free <= 0:
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
@@ -253,14 +256,14 @@ class _Room:
         self._free -= 1
 
     def give(self, count: int) -> None:
-        """So many are gone."""
+        """Give back `count` places."""
         self._free += count
         for _ in range(min(count, len(self._waiting))):
             self._waiting.popleft().set_result(None)
 
 
 class _Work:
-    """What is left to be sent."""
+    """The dialogs or messages that are still to be sent."""
 
     def __init__(self, count: int, body: bytes, room: _Room, handles: deque[bytes]) -> None:
         self._left = count
@@ -269,7 +272,7 @@ class _Work:
         self._handles = handles
 
     async def send(self, session: Session) -> None:
-        """One after the other, each durable before the next."""
+        """Send one after the other, each durable before the next."""
         while self._left > 0:
             self._left -= 1
             await self._room.take()
@@ -294,8 +297,10 @@ async def _answer(
     readers: int,
     ends: bool,
 ) -> None:
-    """Receive; with `ends`, end each dialog when its EndDialog is here, and count these: over a
-    network its message may come before."""
+    """Receive; with `ends`, end each dialog whose EndDialog has arrived, and count these.
+
+    Without `ends` messages are counted. Over a network a message may come before its EndDialog.
+    """
     done, told = 0, perf_counter()
 
     async def read() -> None:

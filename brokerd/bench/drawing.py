@@ -1,4 +1,4 @@
-"""How figures grow, as an SVG picture that stands alone. PURE: the same numbers, the same bytes.
+"""Growth of figures, as an SVG picture that stands alone. PURE: the same numbers, the same bytes.
 
 A panel has one measure, its series as lines over a logarithmic axis that all panels share.
 """
@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 _WIDTH, _HEIGHT = 360.0, 220.0
-"""Of a panel."""
+"""Width and height of a panel."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 14.0, 34.0, 34.0
 _COLOURS: Final = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
 _COLUMNS = 2
@@ -26,7 +26,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def growth(title: str, across: str, points: Sequence[int], panels: Sequence[Panel]) -> str:
-    """The picture: `across` says what the points, which are at least 1, count."""
+    """Return the picture; `across`: what the points, which are at least 1, count."""
     rows = -(-len(panels) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, rows * _HEIGHT + 44
     parts = [_text(12, 20, title, size=14, anchor="start")]
@@ -47,7 +47,7 @@ def growth(title: str, across: str, points: Sequence[int], panels: Sequence[Pane
 
 
 def short(value: float) -> str:
-    """A number of few letters: 950, 1.5k, 20M."""
+    """Return a number in few letters: 950, 1.5k, 20M."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"
@@ -55,7 +55,7 @@ def short(value: float) -> str:
 
 
 def top_of(most: float) -> float:
-    """The end of an axis that has room for `most`: 1, 2, 4 or 6 times a power of ten, or 10."""
+    """Return the end of an axis with room for `most`: 1, 2, 4, 6 or 10 times a power of ten."""
     if most <= 0:
         return 1.0
     power = 10.0 ** int(log10(most) // 1)

@@ -1,6 +1,6 @@
-"""`brokerd bench idle`: what a daemon costs of which nobody wants anything.
+"""`brokerd bench idle`: the cost of a daemon that has nothing to do.
 
-Reads: what the system tells of the process.      Calls: a daemon, and clients that only connect.
+Reads: the system's figures of the process.      Calls: a daemon, and clients that only connect.
 Never: sends while it counts.
 
 A million dialogs take minutes to make, and then seconds to measure: `--keep` leaves them where they
@@ -25,13 +25,13 @@ from brokerd.units import counted
 
 _NAME = "idle"
 _COUNT = "dialogs"
-"""The file that says how many there are."""
+"""The file with the number of dialogs in the store."""
 _AT_ONCE = 20_000
 """Dialogs that are begun before their messages are received: what a daemon keeps in memory."""
 _CONNECTING = 100
-"""Clients that come at a time."""
+"""Clients that connect at a time."""
 _SETTLED = 3.0
-"""Seconds after the last client has come."""
+"""Seconds between the last client and the measurement."""
 
 
 class DirectoryTaken(Refusal):
@@ -42,18 +42,18 @@ class DirectoryTaken(Refusal):
 
 
 class IdleOptions(Options, frozen=True, kw_only=True):
-    """What is there, and is not used."""
+    """The dialogs and clients that exist, and are not used."""
 
     dialogs: int = 10_000
-    """Open at both sides, a message of each received long ago."""
+    """Dialogs open at both sides, with one message each, received long ago."""
     connections: int = 100
     seconds: float = 20.0
     keep: Path | None = None
-    """Where the daemon and its dialogs stay, and are looked for; None = they are made and go."""
+    """Directory in which daemon and dialogs stay, and are looked for; None = a temporary one."""
 
 
 async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
-    """Make dialogs, start the daemon anew, connect, and look on."""
+    """Make dialogs, start the daemon anew, connect clients, and measure."""
     settings = describe_settings(options)
     del settings["keep"]
     kept = options.keep is not None
@@ -88,9 +88,10 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
 
 @contextmanager
 def _kept(directory: Path) -> Iterator[Path]:
-    """The directory, for this run alone; a store that cannot be used again does not stay.
+    """Lock the directory for this run; remove a new store that cannot be used again.
 
-    The lock is that of the directory itself: a file would be one more to leave behind."""
+    The lock is on the directory itself: a lock file would be one more to leave behind.
+    """
     is_new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -107,14 +108,14 @@ def _kept(directory: Path) -> Iterator[Path]:
             if is_own and not (own / _COUNT).exists():
                 shutil.rmtree(own, ignore_errors=True)
                 if is_new:
-                    with suppress(OSError):  # somebody has put something there
+                    with suppress(OSError):  # another program has put something into it
                         directory.rmdir()
     finally:
         os.close(lock)
 
 
 def _made(daemon: Daemon) -> int:
-    """Dialogs that were made there before."""
+    """Return the number of dialogs that earlier runs made in the store."""
     try:
         return int(_count(daemon).read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -126,7 +127,7 @@ def _count(daemon: Daemon) -> Path:
 
 
 async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:
-    """One message on each dialog, so that both sides are there."""
+    """Exchange one message on each dialog, so that both sides exist."""
     async with await connect(daemon.address, broker="main") as session:
         for first in range(made, count, _AT_ONCE):
             say(f"dialogs, {first} of {count}")
@@ -140,7 +141,7 @@ async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:
 
 
 async def _look_on(daemon: Daemon, options: IdleOptions, say: Say) -> float:
-    """Processor seconds of the daemon while nothing happens."""
+    """Return the processor seconds of the daemon while nothing happens."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         for first in range(0, options.connections, _CONNECTING):

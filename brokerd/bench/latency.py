@@ -1,4 +1,4 @@
-"""`brokerd bench latency`: how long one waits when the daemon is not at its limit.
+"""`brokerd bench latency`: waiting times when the daemon is not at its limit.
 
 Reads: the time of a sync of this disk, for comparison.    Calls: a daemon and load processes.
 Never: asserts a speed, or leaves out what came late: a paced send counts from when it was due.
@@ -30,23 +30,23 @@ _BLOCK = 4096
 _AT_ONCE = 1000
 _CALLERS_A_CLIENT = 8
 MOST_CALLERS: Final = TAKES.transactions_in_all - 100
-"""Each has a transaction open, and who answers too."""
+"""Each caller has a transaction open, and so has each answering client."""
 
 
 class LatencyOptions(Options, frozen=True, kw_only=True):
-    """How much is asked of the daemon."""
+    """The load on the daemon."""
 
     seconds: float = 5.0
-    """Of each phase."""
+    """Seconds of each phase."""
     rate: float = 500.0
     """Messages a second, end to end."""
     callers: int = 64
-    """That each wait for a reply before they ask again, in the last phase."""
+    """Callers in the last phase, each of which waits for a reply before it asks again."""
     size: int = 256
 
 
 async def latency(options: LatencyOptions, say: Say) -> dict[str, object]:
-    """One send at a time, a steady rate end to end, one caller, many callers."""
+    """Measure one send at a time, a steady rate end to end, one caller, and many callers."""
     with bench_directory(options) as directory:
         sync = _sync_us(directory)
         daemon = Daemon(directory, "latency", port=0, objects=OBJECTS)
@@ -80,7 +80,7 @@ async def _run(daemon: Daemon, name: str, options: LatencyOptions, say: Say) -> 
 
 
 async def _drain(daemon: Daemon) -> None:
-    """Leave nothing for the next phase, which would be behind it."""
+    """Receive all messages, which would wait in front of those of the next phase."""
     async with await connect(daemon.address, broker="main") as session:
         for queue in ("bench_q", "bench_source_q"):
             while True:
@@ -91,7 +91,7 @@ async def _drain(daemon: Daemon) -> None:
 
 
 def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
-    """The one that is counted comes first."""
+    """Return the load processes of a phase; the one that is counted comes first."""
     plain = Load(role="echo", address=address, clients=1, dialogs=8, size=options.size)
 
     def having(**changes: object) -> Load:
@@ -110,7 +110,7 @@ def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
 
 
 def _sync_us(directory: Path) -> int:
-    """Median time of a write of one block that is synced, in microseconds."""
+    """Return the median time of a synced write of one block, in microseconds."""
     times = []
     with (directory / "sync").open("wb", buffering=0) as file:
         for _ in range(_SYNCS):

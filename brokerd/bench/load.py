@@ -28,20 +28,20 @@ from brokerd.errors import BrokerError, Busy
 from brokerd.protocol.client_verbs import MAX_GROUPS
 
 FAILED: Final = "failed "
-"""Begins the line that says why, in place of the one that was to come."""
+"""The beginning of the line that gives an error, in place of the expected line."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What one load process does."""
+    """The work of one load process."""
 
     role: str
     """send, echo, pace, call or play on one side; receive, listen, take or answer on the other."""
     address: str
     clients: int
     dialogs: int = 64
-    """Of each client."""
+    """Dialogs of each client."""
     more_dialogs: int = 0
-    """So many of the clients have one more."""
+    """Number of clients that have one dialog more."""
     outstanding: int = 100
     size: int = 256
     batch: int = 100
@@ -52,34 +52,33 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     to_service: str = "bench_sink"
     queue: str = "bench_q"
     queues: int = 1
-    """For send and take: how many there are; of several, each has its number behind its name, and
-    so has its service."""
+    """For send and take: the number of queues; several have numbered names, like their services."""
     reply_queue: str = "bench_source_q"
-    """Where who calls finds the answers."""
+    """The queue where callers find the replies."""
     rate: float = 0.0
     """For pace: sends a second of each client."""
     expect: int = 0
-    """Messages all receivers together should get; 0 = until the time is over."""
+    """Messages that all receivers together should get; 0 = until the time is over."""
     cap: int = 0
-    """Messages sent and not yet received at most, over all load processes; 0 = no limit."""
+    """The most messages sent and not yet received, over all load processes; 0 = no limit."""
     counters: str = ""
     """File in which load processes count what they sent and received, for `cap`."""
     slot: int = 0
-    """This process's place in it."""
+    """The place of this process in that file."""
     schedule: str = ""
-    """For play: file with what is sent when (`play.Schedule`)."""
+    """For play: the file with the schedule (`schedule.Schedule`)."""
     speed: float = 1.0
-    """For play: how many times as fast as the schedule says; 0 = without waiting."""
+    """For play: the speed, in multiples of the recorded one; 0 = without waiting."""
     patience: float = 0.0
-    """For take: seconds without a message after which nothing more is expected."""
+    """For take: seconds without a message after which no more are expected."""
     primed: int = 0
     """For send: messages that each client sends beforehand, on its dialogs in turn."""
     more_primed: int = 0
-    """So many of the clients send one more."""
+    """Number of clients that send one message more beforehand."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
-    """Connect, say `ready`, wait for the times, work."""
+    """Connect, print `ready`, read the times, and work."""
     loop = asyncio.get_running_loop()
     sessions = [await connect(load.address, broker="main", wait=10) for _ in range(load.clients)]
     begin = await _prepared(sessions, load)
@@ -87,8 +86,9 @@ async def run(load: Load, clock: Clock) -> Outcome:
     sys.stdout.flush()
     line = await loop.run_in_executor(None, sys.stdin.readline)
     if not line:
-        os._exit(1)  # whoever started this process is gone
-    loop.add_reader(sys.stdin.fileno(), os._exit, 1)  # the same: nothing else comes there
+        os._exit(1)  # the parent process is gone
+    # likewise: nothing else comes on standard input
+    loop.add_reader(sys.stdin.fileno(), os._exit, 1)
     times = msgspec.json.decode(line, type=Times)
     tally = Tally(times, clock, Counters(load.counters, load.slot))
     gc.collect()
@@ -105,7 +105,7 @@ async def run(load: Load, clock: Clock) -> Outcome:
 async def _prepared(
     sessions: list[Session], load: Load
 ) -> Callable[[Tally], list[Coroutine[None, None, None]]]:
-    """What each session works, once there is a tally."""
+    """Return the function that makes the work of all sessions from a tally."""
     if load.role == "play":
         player = play.Player(sessions, load.schedule, load.speed, load.outstanding)
         await player.open(load.from_service, load.to_service)
@@ -130,14 +130,14 @@ async def _prepared(
 
 
 def _in_turn(load: Load, at: int) -> deque[str]:
-    """The queues, for each client from another one on."""
+    """Return the queues in turn, beginning with another one for each client."""
     queues = deque(numbered(load.queue, load.queues))
     queues.rotate(-at * load.queues // load.clients)
     return queues
 
 
 async def opened(session: Session, load: Load, at: int) -> list[bytes]:
-    """The dialogs of one client, begun; all clients together take the services in turn."""
+    """Begin the dialogs of one client; all clients together take the services in turn."""
     if load.role in {"receive", "listen", "answer"}:
         return []
     services = numbered(load.to_service, load.queues)
@@ -172,6 +172,8 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: Tally
             break
         room_left = load.cap - tally.counters.under_way if load.cap else load.outstanding
         if room_left <= 0:
+            # `cap` counts the messages of all processes, so no confirmation of this one says when
+            # there is room again: only a look at the shared file does.
             await clock.sleep_until(began + 0.001)
             continue
         while waiting < load.outstanding and room_left > 0:
@@ -198,7 +200,7 @@ async def _receive(session: Session, load: Load, _handles: list[bytes], tally: T
 
 
 async def _receive_in_turn(session: Session, load: Load, tally: Tally) -> None:
-    """In transactions of up to `batch` messages, of as many groups as needed."""
+    """Receive in transactions of up to `batch` messages, of as many groups as needed."""
     clock = tally.clock
     while clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
@@ -226,7 +228,7 @@ async def _pace(session: Session, load: Load, handles: list[bytes], tally: Tally
     clock, began = tally.clock, tally.clock.monotonic()
     try:
         await _send_when_due(session, load, handles, tally)
-    except Busy as error:  # what is sent waits longer and longer
+    except Busy as error:  # more and more sends are waiting
         reached = tally.total / max(0.001, clock.monotonic() - began)
         raise Busy(
             f"{load.rate:g} messages a second were asked for, {reached:.0f} a second were sent: "
@@ -257,7 +259,7 @@ async def _send_when_due(session: Session, load: Load, handles: list[bytes], tal
 
 
 async def _listen(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
-    """Receive and commit what is there; each message counts by its own time of sending."""
+    """Receive and commit messages; each counts from its own time of sending."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
             messages = await tx.receive(load.queue, load.batch, wait=0.2)
@@ -266,7 +268,7 @@ async def _listen(session: Session, load: Load, _handles: list[bytes], tally: Ta
 
 
 async def _call(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
-    """One caller for each dialog: a request, and then the wait for its reply, received for good."""
+    """Run one caller for each dialog, which sends a request and waits for its committed reply."""
 
     async def caller(handle: bytes) -> None:
         while (began := tally.clock.monotonic()) < tally.times.stop:
@@ -306,7 +308,7 @@ _WORK = {
 
 
 def main() -> None:
-    """Entry point of a load process."""
+    """Run a load process."""
     load = msgspec.json.decode(sys.stdin.readline(), type=Load)
     clock = SystemClock()
     try:

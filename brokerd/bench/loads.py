@@ -1,4 +1,4 @@
-"""The load processes of a phase: what they are told, and what they did, as one.
+"""The load processes of a phase: their orders, and their results as one.
 
 Reads: nothing.      Calls: `bench.load` as child processes.
 Never: sends or receives in this process, which would disturb what it measures.
@@ -28,7 +28,7 @@ Look = Callable[[], Awaitable[None]]
 _TO_THE_END: Final = {"take", "play"}
 """Roles that count all that they do, also what is under way when the time is over."""
 _REACHED: Final = 0.95
-"""Part of a rate that is as good as all of it: the last are on their way when counting ends."""
+"""The part of a rate that counts as all of it: the last are on their way when counting ends."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,11 +39,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: float
     """Messages per second."""
     rate_asked: float = 0.0
-    """Where they are sent at a rate."""
+    """The rate that was ordered, if any."""
     latency_us: dict[str, int | None] = {}
-    """p50, p95, p99, p999 and the most, in microseconds; None where no time is known."""
+    """p50, p95, p99, p999 and the most, in microseconds; None = no time is known."""
     since_sent_us: dict[str, int | None] = {}
-    """The same of messages that had waited: their age when they were received."""
+    """Percentiles of the age of messages that had waited, when they were received."""
     flushes: int = 0
     syncs_per_message: float = 0.0
 
@@ -59,10 +59,11 @@ class Loads:
     async def run(
         self, seconds: float, *, warm_up: float = WARM_UP, look: Look | None = None
     ) -> list[Outcome]:
-        """Start them together; their outcomes, in order. None runs on when this is over.
+        """Run the processes together and return their outcomes, in order; none is left afterwards.
 
-        `look` is called when counting begins and when it ends: what it sees grow in between belongs
-        to what the outcomes have counted."""
+        `look` is called when counting begins and when it ends: the growth between the two belongs
+        to what the outcomes have counted.
+        """
         refuse_too_many(self._loads)
         try:
             outcomes = await self._run(seconds, warm_up, look)
@@ -78,7 +79,7 @@ class Loads:
             self._processes.append(process)
             _pipe(process.stdin).write(msgspec.json.encode(load) + b"\n")
         for process in self._processes:
-            await _line(process)  # that it is ready
+            await _line(process)  # each is ready
         start = self._clock.monotonic() + 0.2
         times = Times(start, start + warm_up, start + warm_up + seconds)
         for process in self._processes:
@@ -95,11 +96,11 @@ class Loads:
             working.cancel()
 
     def _last(self, times: Times) -> float:
-        """When counting ends, unless all are done before."""
+        """Return when counting ends, unless all are done before."""
         return inf if any(one.role in _TO_THE_END for one in self._loads) else times.stop
 
     async def _until(self, due: float, working: "asyncio.Future[list[Outcome]]") -> None:
-        """Wait until then, or until all are done; raises what one of them failed with."""
+        """Wait until `due`, or until all are done; raise the error of a process that failed."""
         if due == inf:
             await working
             return
@@ -112,7 +113,7 @@ class Loads:
             working.result()
 
     async def _outcomes(self) -> list[Outcome]:
-        """What each says at its end."""
+        """Return the outcome that each process prints at its end."""
         outcomes = []
         for process in self._processes:
             outcomes.append(msgspec.json.decode(await _line(process), type=Outcome))
@@ -120,12 +121,12 @@ class Loads:
         return outcomes
 
     async def _end(self) -> None:
-        """End what still runs, and wait until it has."""
+        """Kill the processes that still run, and wait for their end."""
         await asyncio.gather(*(killed(one) for one in self._processes))
 
 
 async def _line(process: Process) -> bytes:
-    """What it says next; `BenchFailed` with its own words where it cannot go on."""
+    """Return the next line of a process; raise `BenchFailed` with its words if it failed."""
     line = await _pipe(process.stdout).readline()
     if line.startswith(FAILED.encode()):
         why, hint = msgspec.json.decode(line[len(FAILED) :], type=tuple[str, str])
@@ -136,11 +137,11 @@ async def _line(process: Process) -> bytes:
 
 
 TAKES: Final = SessionOptions()
-"""What a daemon takes of clients; no setting changes it."""
+"""The limits of a daemon for its clients; no setting changes them."""
 
 
 def refuse_too_many(loads: list[Load]) -> None:
-    """`UsageError` where one daemon would have more clients or transactions than it takes."""
+    """Raise `UsageError` if one daemon would have more clients or transactions than it accepts."""
     clients: Counter[str] = Counter()
     transactions: Counter[str] = Counter()
     for load in loads:
@@ -170,9 +171,10 @@ _NOTHING = {
 
 
 def refuse_nothing(loads: list[Load], outcomes: list[Outcome], seconds: float) -> None:
-    """`BenchFailed` where a side has counted nothing, of which there is no rate.
+    """Raise `BenchFailed` if a side has counted nothing, as there is no rate of nothing.
 
-    Several processes are one side if they do the same, on the same queue or to the same service."""
+    Several processes are one side if they do the same, on the same queue or to the same service.
+    """
     sides: Counter[tuple[str, str, str]] = Counter()
     for load, outcome in zip(loads, outcomes, strict=True):
         sides[load.role, load.queue, load.to_service] += outcome.counted
@@ -187,7 +189,7 @@ def refuse_nothing(loads: list[Load], outcomes: list[Outcome], seconds: float) -
 
 
 def senders(options: LoadOptions, address: str) -> list[Load]:
-    """What the load processes that send are told."""
+    """Return the load processes that send."""
     return [
         Load(
             role="send",
@@ -202,7 +204,7 @@ def senders(options: LoadOptions, address: str) -> list[Load]:
 
 
 def receivers(options: LoadOptions, address: str, *, transactions: int = 1) -> list[Load]:
-    """What those that receive are told."""
+    """Return the load processes that receive."""
     return [
         Load(
             role="receive",
@@ -221,7 +223,7 @@ def _shares(options: LoadOptions) -> list[int]:
 
 
 def summed(outcomes: list[Outcome], seconds: float) -> Phase:
-    """What all load processes of a side did, as one."""
+    """Return the results of all load processes of a side as one phase."""
     counted = sum(one.counted for one in outcomes)
     return Phase(
         messages=counted,
@@ -234,7 +236,7 @@ def summed(outcomes: list[Outcome], seconds: float) -> Phase:
 
 
 def with_rate(phase: Phase, asked: float, say: Say) -> Phase:
-    """The same with the rate that was asked for; says so where it was not reached."""
+    """Return the phase with the ordered rate; report if it was not reached."""
     if phase.rate < _REACHED * asked:
         say(
             f"{asked:g} messages a second were asked for, {phase.rate:g} were received: the times "
@@ -244,13 +246,16 @@ def with_rate(phase: Phase, asked: float, say: Say) -> Phase:
 
 
 def summed_lag(outcomes: list[Outcome]) -> dict[str, int | None]:
-    """How far they all were behind their schedule, in microseconds."""
+    """Return how far all processes were behind their schedule, in microseconds."""
     return _percentiles([one.lag for one in outcomes], max(one.most_lag_us for one in outcomes))
 
 
 def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int | None]:
-    """Those of all together, and the most. None is more than that: what stands for a bucket lies
-    in its middle, while all that is in it may lie below."""
+    """Return the percentiles of all together, and the most.
+
+    No percentile exceeds the most: the value of a bucket is its middle, and all times in it may be
+    lower.
+    """
     buckets: Counter[int] = Counter()
     for one in histograms:
         buckets.update({int(bucket): count for bucket, count in one.items()})
@@ -259,8 +264,7 @@ def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int |
 
 
 def quantiles(buckets: Counter[int]) -> dict[str, int | None]:
-    """What half of the values of a histogram do not pass, and nearly all, in its unit; of no
-    values it is None."""
+    """Return p50, p95, p99 and p999 of a histogram, in its unit; None if it is empty."""
     return {
         name: _quantile(buckets, part)
         for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999))

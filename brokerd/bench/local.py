@@ -14,14 +14,14 @@ from brokerd.units import counted
 
 
 class LocalOptions(LoadOptions, frozen=True, kw_only=True):
-    """What to measure with one daemon."""
+    """The load of `bench local`."""
 
     transactions: int = 2
-    """Transactions of a receiving client that are under way: while one commits it receives on."""
+    """Transactions of a receiving client under way: while one commits, another receives."""
 
 
 async def local(options: LocalOptions, say: Say) -> dict[str, object]:
-    """One daemon: sends each confirmed on its own, then receives in transactions."""
+    """Measure one daemon: sends each confirmed on its own, then receives in transactions."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "local", port=0, objects=OBJECTS)
         async with running(daemon):

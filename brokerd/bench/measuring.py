@@ -1,4 +1,4 @@
-"""What all benchmarks share: how they are asked for, what they say of themselves, their directory.
+"""The options, settings and directories that all benchmarks have.
 
 Reads: nothing.      Calls: nothing.      Never: asserts a speed.
 """
@@ -20,15 +20,15 @@ from brokerd.storage.compiled import library
 from brokerd.storage.engine import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
-"""Bytes of a body that a daemon takes (`dialog.max_message`)."""
+"""The most bytes of a body that a daemon accepts (`dialog.max_message`)."""
 MOST_CLIENTS: Final = 999
-"""Connections of one side, or of one kind: a daemon takes one more, with which it is looked at."""
+"""The most connections of one side, or of one kind: the benchmark's own needs one more."""
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 
 Say = Callable[[str], None]
 Measure = Callable[[Say], Coroutine[None, None, dict[str, object]]]
-"""A benchmark with its options: where to say how far it is, to its result."""
+"""A benchmark with its options: takes the function that reports progress, returns the result."""
 
 
 class BenchFailed(Refusal):
@@ -38,21 +38,21 @@ class BenchFailed(Refusal):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What each benchmark can be told; its own options come on top."""
+    """The options of every benchmark; each adds its own."""
 
     directory: Path | None = None
     """Where stores are made; None = where the system has temporary files."""
 
 
 class LoadOptions(Options, frozen=True, kw_only=True):
-    """What load processes do, for as long as is counted."""
+    """The work of the load processes during the counted time."""
 
     seconds: float = 5.0
     clients: int = 8
     outstanding: int = 100
     """Sends of a client that are under way."""
     dialogs: int = 64
-    """Of each client."""
+    """Dialogs of each client."""
     size: int = 256
     batch: int = 100
     """Messages in one transaction, for receiving."""
@@ -61,7 +61,7 @@ class LoadOptions(Options, frozen=True, kw_only=True):
 
 
 def describe_settings(options: Options) -> dict[str, object]:
-    """What a result says about how it was made."""
+    """Return the settings of a result: how, and on what, it was measured."""
     own = msgspec.structs.asdict(options)
     del own["directory"]
     if isinstance(options, LoadOptions):
@@ -70,7 +70,7 @@ def describe_settings(options: Options) -> dict[str, object]:
         **own,
         "durability": "each confirmation after an fsync (WAL, synchronous=FULL)",
         "python": platform.python_version(),
-        "interpreter": sys.base_prefix,  # two of one version may be built differently
+        "interpreter": sys.base_prefix,  # two interpreters of one version may be built differently
         "sqlite": SQLITE_VERSION,
         "flushes": "compiled" if library.IS_BUILT else "python",
         "processors": os.cpu_count(),
@@ -80,7 +80,7 @@ def describe_settings(options: Options) -> dict[str, object]:
 
 @contextlib.contextmanager
 def bench_directory(options: Options) -> Iterator[Path]:
-    """A directory that is gone afterwards."""
+    """Make a directory that is removed afterwards."""
     made = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
         yield made

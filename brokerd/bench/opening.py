@@ -14,9 +14,10 @@ _AT_ONCE = 1_000
 async def open_dialogs(
     session: Session, count: int, from_service: str, to_services: Sequence[str], *, first: int = 0
 ) -> list[bytes]:
-    """Begin so many, to the services in turn, a thousand in a transaction.
+    """Begin `count` dialogs, to the services in turn, a thousand in a transaction.
 
-    `first`: how many others have begun, so that these go on with the next service."""
+    `first`: the number of dialogs begun before, so that these continue with the next service.
+    """
     handles: list[bytes] = []
     end = first + count
     for begin in range(first, end, _AT_ONCE):
@@ -30,7 +31,7 @@ async def open_dialogs(
 async def send_beforehand(
     session: Session, handles: Sequence[bytes], count: int, body: bytes
 ) -> None:
-    """Send so many, on the dialogs in turn, a thousand in a transaction."""
+    """Send `count` messages, on the dialogs in turn, a thousand in a transaction."""
     for first in range(0, count, _AT_ONCE):
         async with session.transaction() as tx:
             for number in range(first, min(first + _AT_ONCE, count)):
@@ -38,5 +39,5 @@ async def send_beforehand(
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Names of so many of a kind; of one it is the name itself."""
+    """Return numbered names; a single object keeps the bare name."""
     return [name] if count == 1 else [f"{name}{number}" for number in range(count)]

@@ -1,7 +1,7 @@
-"""`brokerd bench peer`: from one daemon to another, if asked for by way of a third one (FWD).
+"""`brokerd bench peer`: from one daemon to another, on request through a third one (FWD).
 
 Reads: nothing.      Calls: daemons and load processes.
-Never: asserts a speed; with `compare` both ways are measured in one run, and the ratio is told.
+Never: asserts a speed; with `compare` both paths are measured in one run, and their ratio reported.
 """
 
 from pathlib import Path
@@ -15,22 +15,22 @@ from brokerd.bench.watching import watching
 from brokerd.clock import SystemClock
 
 PASSING = '[broker]\nname = "main"\n'
-"""Objects of the daemon in the middle; its instance routes come behind."""
+"""Objects of the daemon in the middle, without its instance routes."""
 
 
 class PeerOptions(LoadOptions, frozen=True, kw_only=True):
-    """What to measure between two daemons."""
+    """The load between two daemons."""
 
     cap: int = 1600
-    """Messages sent and not yet received at most, so that the rate is a steady one."""
+    """The most messages sent and not yet received, so that the rate is a steady one."""
     forwarder: bool = False
-    """With a third daemon between the two."""
+    """Whether a third daemon is between the two."""
     compare: bool = False
-    """Without it and with it, one after the other, and the ratio."""
+    """Whether both paths are measured, one after the other, with their ratio."""
 
 
 async def peer(options: PeerOptions, say: Say) -> dict[str, object]:
-    """Sent at east, received and committed at west, end to end."""
+    """Send at east, receive and commit at west; measure end to end."""
     about: dict[str, object] = {"benchmark": "peer", "settings": describe_settings(options)}
     if not options.compare:
         return about | await _measure(options, say)
@@ -81,7 +81,7 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
 
 
 def _daemons(options: PeerOptions, directory: Path) -> list[Daemon]:
-    """East, west, and what may be between them; each knows the way by one route."""
+    """Return east, west and any forwarder between them, with routes."""
     if not options.forwarder:
         return pair(Daemon, directory)
     east, middle, west = free_ports(3)

@@ -1,7 +1,7 @@
 """Playing a schedule in a load process, and receiving what it sends.
 
 Reads: the file of a schedule.      Calls: the SDK, as any program would.
-Never: sends before the time that is recorded; how far it is behind is counted, and caught up.
+Never: sends before the time that is recorded; its lag is counted, and caught up.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from brokerd.protocol.client_verbs import MAX_GROUPS
 
 
 class Player:
-    """Sends what a schedule says, a session for each client of it."""
+    """Sends what a schedule says, with a session for each of its clients."""
 
     def __init__(
         self, sessions: list[Session], schedule: str, speed: float, outstanding: int
     ) -> None:
-        """`schedule`: the file that has it, as msgpack."""
+        """`schedule`: the path of its file, as msgpack."""
         self._schedule = msgspec.msgpack.decode(Path(schedule).read_bytes(), type=Schedule)
         self._sessions = sessions
         self._speed = speed
@@ -39,7 +39,7 @@ class Player:
         self._handles = await open_dialogs(self._sessions[0], count, from_service, [to_service])
 
     def works(self, tally: Tally) -> list[Coroutine[None, None, None]]:
-        """What each client does."""
+        """Return the work of each client."""
         parts: list[list[Sending]] = [[] for _ in self._sessions]
         for one in self._schedule.sendings:
             parts[one.client].append(one)
@@ -59,6 +59,8 @@ class Player:
             else:
                 tally.add(count, began)
 
+        # The lag is taken after the waits for room: a transaction that waits for confirmations is
+        # late, too.
         for one in part:
             began = await self._due(one, tally)
             await room.acquire()
@@ -77,7 +79,7 @@ class Player:
             raise broken[0]
 
     async def _due(self, one: Sending, tally: Tally) -> float:
-        """Wait until it is time; when that is."""
+        """Wait until the sending is due and return that time; without a speed, return at once."""
         if not self._speed:
             return 0.0
         due = tally.times.start + one.due / self._speed
@@ -110,10 +112,11 @@ async def take(
     expect: int,
     patience: float,
 ) -> None:
-    """Receive and commit, of many groups in one transaction, until all expected are there.
+    """Receive and commit, of many groups in one transaction, until all expected messages came.
 
     Several queues are asked in turn. Each message counts from its own time of sending; those too
-    small to carry it only count."""
+    small to carry it only count.
+    """
     clock, wait = tally.clock, 0.2 if len(queues) == 1 else None
     while tally.total < expect and (now := clock.monotonic()) < tally.times.stop:
         async with session.transaction() as tx:

@@ -1,10 +1,10 @@
-"""`brokerd bench replay`: recorded traffic again, as it was, faster, or as fast as it goes.
+"""`brokerd bench replay`: recorded traffic played again: as it was, faster, or without waiting.
 
 Reads: files of recorded traffic.      Calls: one daemon or two, and load processes.
-Never: has what was in the bodies: they are of the recorded sizes, and begin with a time.
+Never: has the recorded bodies: its own have the recorded sizes, and begin with a time.
 
-Each endpoint that sent has a dialog of its own here, from the recorded client's connection, so
-what both sides of a dialog sent is played on two.
+Each endpoint that sent has a dialog of its own here, from the recorded client's connection, so what
+both sides of a dialog sent is played on two.
 """
 
 from pathlib import Path
@@ -23,26 +23,26 @@ from brokerd.units import counted
 _LONG = 1e7
 """Seconds after which a load process stops at the latest: playing ends when all are received."""
 _PATIENCE = 30.0
-"""Seconds that messages may stay out, beyond the longest recorded pause."""
+"""Seconds without a message, beyond the longest recorded pause, after which receivers give up."""
 
 
 class ReplayOptions(Options, frozen=True, kw_only=True):
-    """What is played, and how."""
+    """The files to play, and how."""
 
     files: tuple[str, ...]
     speed: float = 1.0
-    """How many times as fast as recorded; 0 = without waiting."""
+    """The speed, in multiples of the recorded one; 0 = without waiting."""
     readers: int = 8
     """Clients that receive."""
     outstanding: int = 100
-    """Transactions of a client that are not confirmed; beyond that it waits, and falls behind."""
+    """The most unconfirmed transactions of a client; beyond that it waits, and falls behind."""
     batch: int = 100
     peer: bool = False
-    """Two daemons: sent at one, received at the other."""
+    """Whether there are two daemons, one to send at and one to receive at."""
 
 
 async def replay(options: ReplayOptions, say: Say) -> dict[str, object]:
-    """Play it, receive and commit all of it."""
+    """Play the files, receive and commit all messages, and return the figures."""
     schedule = read_traffic([Path(one) for one in options.files])
     for text in schedule.lacks:
         say(text)

@@ -26,20 +26,20 @@ from brokerd.routing.table import Balancer, RoutingTable
 from brokerd.units import counted
 
 ROUTES_A_SERVICE = 4
-"""Two to one broker, one to another, one to none."""
+"""Two routes to one broker, one to another, one to none."""
 _OF_STORES = {"durability", "flushes", "sqlite"}
-"""Settings of what stores something, as nothing does here."""
+"""Settings of benchmarks that store something, which this one does not."""
 _AT_ONCE = 10_000
-"""Dialogs between two moments in which an interruption is heard."""
+"""Dialogs between two moments in which an interruption is handled."""
 
 
 class RouteOptions(Options, frozen=True, kw_only=True):
-    """How large the table is, and how often it is asked."""
+    """The size of the table, and the number of look-ups."""
 
     routes: int = 10_000
-    """Beside the one to this instance, which each table has."""
+    """Routes beside the one to this instance, which each table has."""
     dialogs: int = 100_000
-    """To classify."""
+    """Dialogs to classify."""
 
 
 async def route(options: RouteOptions, say: Say) -> dict[str, object]:
@@ -56,7 +56,7 @@ async def route(options: RouteOptions, say: Say) -> dict[str, object]:
     classify, clock = _classifier(tables, facts), SystemClock()
     remote, seconds = 0, 0.0
     for done in range(0, options.dialogs, _AT_ONCE):
-        await clock.sleep_until(clock.monotonic())  # whoever wants it to end is heard here
+        await clock.sleep_until(clock.monotonic())  # an interruption is handled here
         keys = [
             DialogKey(
                 f"urn:service:{rng.randrange(services)}",
@@ -85,7 +85,7 @@ async def route(options: RouteOptions, say: Say) -> dict[str, object]:
 
 
 def _routes(one: BrokerId, other: BrokerId) -> Iterator[Route]:
-    """Routes to one service after the other, without an end."""
+    """Yield routes to one service after the other, without an end."""
     for number in count():
         for at, broker_id in enumerate((one, one, other, None)):
             address = f"TCP://host{number}-{at}:4022"

@@ -1,14 +1,14 @@
-"""A daemon that says where the processor time of its loop goes: `brokerd` with a sampler beside it.
+"""A daemon that reports where the processor time of its loop goes: `brokerd` with a sampler.
 
     python -m brokerd.bench.sampled REPORT serve -c settings.toml …
 
-Every millisecond of processor time it looks which module the loop is in, and adds to it what the
-loop's thread has used since the last look; so the sum is exact, and the parts are samples. Time in
-C (sockets, SQLite, the collector) belongs to the module that called it, or is called next. At
-SIGUSR2 it writes what it has so far.
+At every millisecond of processor time the sampler finds the module that the loop is in, and adds
+to it the time that the loop's thread has used since the last sample; so the sum is exact, and the
+parts are samples. Time in C (sockets, SQLite, the collector) belongs to the module that called it,
+or is called next. At SIGUSR2 it writes a report of the totals so far.
 
 Reads: the frames of its own loop.      Calls: the command line, unchanged.
-Never: is in a daemon that nobody asked to sample; changes what the daemon does.
+Never: runs in a daemon that was not started through it; changes what the daemon does.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ import msgspec
 from brokerd.clock import SystemClock
 
 EVERY = 0.001
-"""Seconds of processor time, of all threads, from one look to the next."""
+"""Seconds of processor time, of all threads, from one sample to the next."""
 ELSEWHERE = "(loop)"
-"""The interpreter and the event loop where no module of brokerd is at work."""
+"""The interpreter and the event loop, while no module of brokerd is at work."""
 
 _NOT_IT = ("brokerd.bench.", "brokerd.cli.", "brokerd.__main__")
 
@@ -37,7 +37,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Totals since the start."""
 
     number: int
-    """Of the report; rises by one."""
+    """The number of the report; rises by one."""
     at: float
     """Seconds of a clock that never goes back."""
     loop: dict[str, float]
@@ -45,11 +45,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     threads: dict[str, float]
     """Seconds of each thread by name, the loop's too."""
     kernel: float
-    """Of the whole process, seconds in the kernel."""
+    """Seconds of the whole process in the kernel."""
 
 
 class Sampler:
-    """Looks, adds up, and writes when it is told to."""
+    """Samples the loop, adds up, and writes a report on a signal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,7 +58,7 @@ class Sampler:
         self._number = 0
 
     def start(self) -> None:
-        """From now on. Only the main thread hears of signals, and the loop is in it."""
+        """Begin to sample, on the main thread, which runs the loop and handles signals."""
         signal.signal(signal.SIGPROF, self._look)
         signal.signal(signal.SIGUSR2, self._tell)
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
@@ -84,7 +84,7 @@ class Sampler:
 
 
 def module_of(frame: FrameType | None) -> str:
-    """The module of brokerd that is at work in a frame, or has called what is."""
+    """Return the module of brokerd that is at work in a frame, or has called what is."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name.startswith("brokerd.") and not name.startswith(_NOT_IT):
@@ -94,9 +94,10 @@ def module_of(frame: FrameType | None) -> str:
 
 
 def threads() -> dict[str, float]:
-    """Processor seconds of the threads of this process, where the system says.
+    """Return the processor seconds of the threads of this process, where the system has them.
 
-    Those that are not Python's have the name that the system knows them by."""
+    Threads that are not Python's have the name that the system knows them by.
+    """
     names = {str(one.native_id): one.name for one in threading.enumerate()}
     found: dict[str, float] = {}
     for task in Path("/proc/self/task").glob("*"):

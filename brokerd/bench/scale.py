@@ -1,7 +1,7 @@
 """`brokerd bench scale`: how the cost of a message grows with one thing.
 
-Reads: what the system tells of the daemons.      Calls: daemons and load processes.
-Never: asserts a speed, or varies two things: what does not grow stays as `bench local` has it.
+Reads: the system's figures of the daemons.      Calls: daemons and load processes.
+Never: asserts a speed, or varies two things: all others stay as `bench local` has them.
 """
 
 from enum import StrEnum
@@ -28,16 +28,16 @@ from brokerd.errors import UsageError
 CLIENTS = 8
 DIALOGS = 512
 OUTSTANDING = 800
-"""Of all clients together."""
+"""Unconfirmed sends of all clients together."""
 SIZE = 256
 BATCH = 100
 _BYTES = 32 * 1024 * 1024
-"""Of all that is sent and not confirmed, and of all receives under way, about at most."""
+"""About the most bytes of unconfirmed sends, and of all receives under way."""
 _PATIENCE = 10.0
 
 
 class By(StrEnum):
-    """What grows."""
+    """The quantity that grows."""
 
     SIZE = "size"
     DIALOGS = "dialogs"
@@ -53,7 +53,7 @@ POINTS: dict[By, tuple[int, ...]] = {
     By.CONNECTIONS: (1, 10, 100, 500),
     By.BACKLOG: (100, 1000, 10_000, 100_000, 300_000),
 }
-"""What is measured unless other points are asked for: about a minute."""
+"""The points that are measured by default: about a minute."""
 LIMITS: dict[By, tuple[int, int]] = {
     By.SIZE: (8, MOST_BODY),
     By.DIALOGS: (1, 1_000_000),
@@ -71,15 +71,15 @@ WORDS: dict[By, str] = {
 
 
 class ScaleOptions(Options, frozen=True, kw_only=True):
-    """What grows, and how far."""
+    """The quantity that grows, and its values."""
 
     by: By
     points: tuple[int, ...] = ()
-    """None: those of `POINTS`."""
+    """The points to measure; empty = those of `POINTS`."""
     seconds: float = 2.0
-    """Of each phase of a point."""
+    """Seconds of each phase of a point."""
     cold: bool = False
-    """Measure receives once more, from a daemon that was restarted after the sends."""
+    """Whether receives are measured once more, from a daemon restarted after the sends."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,18 +88,18 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """Messages a second."""
     processor_us_per_message: float
-    """Of the daemon."""
+    """Processor time of the daemon."""
     client_us_per_message: float
     """Processor time of the load process."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message costs there."""
+    """The cost of a message at one point."""
 
     send: Cost
     receive: Cost
     memory_bytes: int
-    """What the daemon has after the sends."""
+    """Memory of the daemon after the sends."""
     receive_after_restart: Cost | None = None
     """None unless `ScaleOptions.cold` asks for it."""
 
@@ -109,26 +109,26 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     clients: int = CLIENTS
     dialogs: int = DIALOGS // CLIENTS
-    """Of each client."""
+    """Dialogs of each client."""
     more_dialogs: int = 0
-    """So many clients have one more."""
+    """Number of clients that have one dialog more."""
     outstanding: int = OUTSTANDING // CLIENTS
     size: int = SIZE
     batch: int = BATCH
     queues: int = 1
     primed: int = 0
-    """Messages that each client has sent before."""
+    """Messages that each client sends beforehand."""
     more_primed: int = 0
-    """So many clients have sent one more."""
+    """Number of clients that send one message more beforehand."""
 
     @property
     def all_primed(self) -> int:
-        """Messages that all clients have sent before."""
+        """Messages that all clients send beforehand."""
         return self.clients * self.primed + self.more_primed
 
 
 def shape(by: By, value: int) -> Shape:
-    """The load where this is `value` and everything else is as usual."""
+    """Return the load where this quantity is `value` and all others are as usual."""
     match by:
         case By.SIZE:
             under_way = min(OUTSTANDING, _BYTES // value) // CLIENTS
@@ -161,7 +161,7 @@ def shape(by: By, value: int) -> Shape:
 
 
 def sender(load: Shape, address: str) -> Load:
-    """What the load process that sends is told."""
+    """Return the load process that sends."""
     return Load(
         role="send",
         address=address,
@@ -177,7 +177,7 @@ def sender(load: Shape, address: str) -> Load:
 
 
 def checked(options: ScaleOptions) -> tuple[int, ...]:
-    """The points to measure. `UsageError` if one cannot be."""
+    """Return the points to measure; raise `UsageError` if one cannot be."""
     low, high = LIMITS[options.by]
     for value in options.points:
         if not low <= value <= high:
@@ -189,7 +189,7 @@ def checked(options: ScaleOptions) -> tuple[int, ...]:
 
 
 def objects(queues: int) -> str:
-    """The objects of a daemon with so many queues, each with a service."""
+    """Return the objects of a daemon with this number of queues, each with a service."""
     if queues == 1:
         return OBJECTS
     return OBJECTS + "".join(
@@ -231,7 +231,7 @@ async def _measure(load: Shape, options: ScaleOptions) -> Point:
 
 
 async def _measure_cold(load: Shape, options: ScaleOptions) -> Cost:
-    """What a receive costs a daemon that has nothing in memory of what was sent."""
+    """Return the cost of a receive from a restarted daemon, which has nothing in memory."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "cold", port=0, objects=objects(load.queues))
         async with running(daemon):
@@ -259,7 +259,7 @@ async def _receive(daemon: Daemon, load: Shape, sent: int, options: ScaleOptions
 
 
 async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:
-    """What it cost, and how many messages it was, those of the warm-up too."""
+    """Run a phase; return its cost and the number of messages, with those of the warm-up."""
     async with watching(daemon) as watch:
         running = Loads([load], SystemClock())
         (outcome,) = await running.run(seconds, warm_up=warm_up, look=watch.look)
@@ -273,7 +273,7 @@ async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) 
 
 
 def picture(result: dict[str, object]) -> str:
-    """The SVG of what `scale` found."""
+    """Return the result of `scale` as SVG."""
     settings, points = result["settings"], result["points"]
     assert isinstance(settings, dict)
     assert isinstance(points, dict)

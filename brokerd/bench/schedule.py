@@ -34,7 +34,7 @@ class TrafficUnreadable(Refusal):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What matters of an event here; `client.file_recorder.Line` has all of it."""
+    """The fields of an event that matter here; `client.file_recorder.Line` has all of them."""
 
     t: Annotated[int, Meta(ge=0)]
     op: str
@@ -46,11 +46,11 @@ class _Line(msgspec.Struct, frozen=True):
     size: Annotated[int, Meta(ge=0, le=MOST_BODY)] | None = None
     savepoint: int | None = None
     i: int | None = None
-    """Its number in its file, if it was recorded."""
+    """The number of the event in its file; None = it was not recorded."""
 
 
 class Place(NamedTuple):
-    """Where an event stands."""
+    """The file and line of an event."""
 
     path: Path
     line: int
@@ -60,47 +60,47 @@ class Sending(msgspec.Struct, frozen=True, array_like=True):
     """One transaction that sent."""
 
     due: float
-    """Seconds since the first one."""
+    """Seconds since the first sending."""
     client: int
     sends: tuple[tuple[int, int], ...]
     """Number of the dialog and bytes of the body, in order."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """All that is to be played, in the order of time."""
+    """All sendings to be played, in the order of time."""
 
     clients: int
     dialogs: int
     sendings: list[Sending]
     left_out: int = 0
-    """Sends that never were: rolled back, refused, or never committed."""
+    """Sends that were not played: rolled back, refused, or never committed."""
     lacks: tuple[str, ...] = ()
-    """What files lack of what was recorded, in words."""
+    """Recorded events that are missing in the files, in words."""
 
     @property
     def messages(self) -> int:
-        """How many are sent."""
+        """The number of messages."""
         return sum(len(one.sends) for one in self.sendings)
 
     @property
     def seconds(self) -> float:
-        """From the first to the last."""
+        """Seconds from the first to the last sending."""
         return self.sendings[-1].due
 
     @property
     def longest_pause(self) -> float:
-        """Seconds without a send, at most."""
+        """The longest time in seconds without a send."""
         dues = [one.due for one in self.sendings]
         return max((b - a for a, b in pairwise(dues)), default=0.0)
 
     @property
     def bytes(self) -> int:
-        """Of all bodies together."""
+        """Bytes of all bodies together."""
         return sum(size for one in self.sendings for _, size in one.sends)
 
 
 def read_traffic(paths: Sequence[Path]) -> Schedule:
-    """The schedule of all files together. `BadTraffic` names file, line and what to do."""
+    """Return the schedule of all files; `BadTraffic` names file, line and cure."""
     if twice := [
         path for path, count in Counter(one.resolve() for one in paths).items() if count > 1
     ]:
@@ -134,7 +134,7 @@ class _Open:
 
 
 class _Gathering:
-    """What has been read so far."""
+    """The transactions and dialogs that have been read so far."""
 
     def __init__(self) -> None:
         self._clients: dict[str, int] = {}
@@ -142,12 +142,12 @@ class _Gathering:
         self._open: dict[tuple[str, int], _Open] = {}
         """Transactions that have not asked to commit; most that never do were rolled back."""
         self._asked: dict[tuple[str, int] | int, tuple[int, str, _Open]] = {}
-        """Transactions that asked to commit: when, of whom."""
+        """Transactions that asked to commit: when, by which client, and what they sent."""
         self._alone = 0
         self._left_out = 0
 
     def take(self, place: Place, line: _Line) -> None:
-        """One event more."""
+        """Add one event."""
         if line.op == "send" and line.kind == "invoke":
             self._send(place, line)
         if line.tx is None:
@@ -189,7 +189,7 @@ class _Gathering:
             del found.sends[since:until]
 
     def schedule(self) -> Schedule:
-        """What is to be played; dialogs and clients are numbered by their first send."""
+        """Return the schedule; dialogs and clients are numbered by their first send."""
         left_out = self._left_out + sum(len(one.sends) for one in self._open.values())
         asked = sorted(self._asked.values(), key=lambda one: one[0])
         first = asked[0][0] if asked else 0
@@ -208,9 +208,10 @@ class _Gathering:
 
 
 def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
-    """The events of a file; `lacks` is told what is not there of it.
+    """Yield the events of a file; append to `lacks` what is missing in it.
 
-    A last line that is torn is what a killed program leaves."""
+    A killed program leaves an incomplete last line.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -248,20 +249,20 @@ def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
 
 
 class _Numbers:
-    """Whether the events of a file, which are numbered when they are recorded, are all there."""
+    """Checks by their numbers whether all events of a file are present."""
 
     def __init__(self) -> None:
         self.missing = 0
         self.first = 0
-        """The line before which the first is missing."""
+        """The line before which the first event is missing."""
         self._next = 0
         self._mixed = False
 
     def see(self, line: int, number: int | None) -> None:
-        """The next event has this number; those that were written by hand have none."""
+        """Take the number of the next event; events written by hand have none."""
         if number is None or self._mixed:
             return
-        if number < self._next:  # somebody has put several files together
+        if number < self._next:  # the file was put together from several
             self._mixed, self.missing = True, 0
         elif number > self._next:
             self.missing += number - self._next
@@ -270,7 +271,7 @@ class _Numbers:
 
 
 def _is_torn(text: bytes) -> bool:
-    """Whether what stands behind the last end of a line is no line, or nothing."""
+    """Return whether the text behind the last end of a line is empty or no event."""
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -1,11 +1,11 @@
 """`brokerd bench stages`: where the processor time of one message goes, stage by stage.
 
-Reads: what sampled daemons say of themselves, and the metrics logs they leave.
+Reads: the reports of sampled daemons, and the metrics logs they leave.
 Calls: daemons (`bench.sampled`) and load processes.
-Never: guesses: what is not in a module of the table is told as the rest.
+Never: guesses: a module that is not in the table counts as the rest.
 
-Messages are sent, received and committed all the while, so a figure is per message of its whole
-way. Stages are processor time of the loop's thread; a flush is told in time that passes, too.
+Messages are sent, received and committed all the while, so a figure is per message from its send to
+its commit. Stages are processor time of the loop's thread; a flush is also given in elapsed time.
 """
 
 import asyncio
@@ -59,30 +59,30 @@ STAGES: dict[str, tuple[str, ...]] = {
     "delivery": ("delivery.", "routing.", "broker.outgoing"),
     "wire": ("transport.", "protocol."),
 }
-"""How the modules of each stage begin; the longest beginning that fits decides."""
+"""The prefixes of each stage's modules; the longest that matches decides."""
 REST = "rest"
 WRITERS = ("brokerd-writer", "brokerd-flusher")
-"""Threads that write: Python's, and the one that is compiled."""
+"""Threads that write: Python's, and the compiled one."""
 _MODULES = 12
-"""Told one by one."""
+"""The number of modules that are reported one by one."""
 _REPORT_LIMIT = 10.0
 _SLOTS = 16 * 64
 
 
 class StagesOptions(LoadOptions, frozen=True, kw_only=True):
-    """What goes through."""
+    """The load of `bench stages`."""
 
     cap: int = 1600
-    """Messages sent and not yet received at most, so that the rate is a steady one."""
+    """The most messages sent and not yet received, so that the rate is a steady one."""
     peer: bool = False
-    """From one daemon to another, each told."""
+    """Whether messages go from one daemon to another; each is reported."""
 
 
 class SampledDaemon(Daemon):
     """A daemon that samples its loop."""
 
     def command(self, settings: Path) -> tuple[str, ...]:
-        """The same, with a sampler."""
+        """Return the arguments that run the daemon with a sampler."""
         return ("-m", "brokerd.bench.sampled", str(self._report), "serve", "-c", str(settings))
 
     @property
@@ -90,7 +90,7 @@ class SampledDaemon(Daemon):
         return self.directory / "report"
 
     async def report(self) -> Report:
-        """What it has used until now."""
+        """Return a report of the processor time that the daemon has used until now."""
         clock, before = SystemClock(), self._read()
         deadline = clock.monotonic() + _REPORT_LIMIT
         os.kill(self.pid, signal.SIGUSR2)
@@ -109,7 +109,7 @@ class SampledDaemon(Daemon):
 
 
 async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
-    """Send, receive and commit for a while; what each stage took of it."""
+    """Send, receive and commit for a while; return the cost of each stage."""
     with bench_directory(options) as directory:
         daemons = _daemons(options, directory)
         async with running(*daemons):
@@ -159,7 +159,7 @@ def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
 
 
 def told(before: Report, after: Report, count: int) -> dict[str, object]:
-    """Microseconds a message between two reports of a daemon, and how busy its loop was."""
+    """Return microseconds a message between two reports of a daemon, and the load of its loop."""
     loop = _grown(before.loop, after.loop)
     threads = _grown(before.threads, after.threads)
     main = threads.pop("MainThread", 0.0)
@@ -180,7 +180,7 @@ def told(before: Report, after: Report, count: int) -> dict[str, object]:
 
 
 def staged(modules: Mapping[str, float]) -> dict[str, float]:
-    """The seconds of modules, put together by stage, in the order of a message's way."""
+    """Return the seconds of modules added up by stage, in the order of a message's path."""
     found = dict.fromkeys((*STAGES, REST), 0.0)
     for module, spent in modules.items():
         found[stage_of(module)] += spent
@@ -188,7 +188,7 @@ def staged(modules: Mapping[str, float]) -> dict[str, float]:
 
 
 def stage_of(module: str) -> str:
-    """The stage that a module belongs to."""
+    """Return the stage that a module belongs to."""
     fitting = [
         (len(prefix), name)
         for name, prefixes in STAGES.items()
@@ -199,7 +199,7 @@ def stage_of(module: str) -> str:
 
 
 def read_times(metrics: Path) -> dict[str, Counter[int]]:
-    """The histograms of a daemon's whole life, from the metrics log that it has left."""
+    """Return the histograms of a daemon's whole life, from the metrics log that it has left."""
     lines: list[bytes] = []
     for path in sorted(metrics.rglob("*.jsonl.gz")):
         lines += gzip.decompress(path.read_bytes()).splitlines()
@@ -211,7 +211,7 @@ class _Interval(msgspec.Struct):
 
 
 def merged(intervals: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, Counter[int]]:
-    """All histograms of one name as one, by bucket."""
+    """Return all histograms of one name as one, by bucket."""
     found: dict[str, Counter[int]] = {}
     for histograms in intervals:
         for name, buckets in histograms.items():
@@ -221,10 +221,11 @@ def merged(intervals: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, Co
 
 
 def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float | None]:
-    """What a flush took on average, in microseconds of time that passes, and how many it carried.
+    """Return the mean elapsed microseconds of a flush, and the number of its messages.
 
-    `hops_us`: from the loop to the writer and back, of which the worst are told too; `build_us`:
-    its statements; `commit_us`: the COMMIT with its sync of the disk."""
+    `hops_us`: from the loop to the writer and back, with percentiles; `build_us`: its statements;
+    `commit_us`: the COMMIT with its sync of the disk.
+    """
     hops, whole, commits = (
         times.get(name, Counter()) for name in ("hop_us", "flush_us", "commit_us")
     )
@@ -239,7 +240,7 @@ def per_flush(times: Mapping[str, Counter[int]], count: int) -> dict[str, float 
 
 
 def per_message(seconds: float, count: int) -> float:
-    """Microseconds."""
+    """Return the microseconds per message."""
     return round(seconds / count * 1e6, 2)
 
 

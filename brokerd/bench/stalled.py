@@ -1,7 +1,7 @@
 """`brokerd bench stalled`: what a peer that does not read costs the others (REL-23, TRN-36).
 
 Reads: nothing.      Calls: five daemons and load processes.
-Never: asserts a speed; both phases are of one run, and the ratio of their rates is told.
+Never: asserts a speed; both phases are of one run, and the ratio of their rates is reported.
 """
 
 import os
@@ -24,18 +24,18 @@ class StalledOptions(Options, frozen=True, kw_only=True):
     """One daemon that sends to four; the last of them is stopped in the second phase."""
 
     seconds: float = 5.0
-    """Of each phase."""
+    """Seconds of each phase."""
     dialogs: int = 16
-    """To each peer."""
+    """Dialogs to each peer."""
     size: int = 256
     cap: int = 400
-    """Messages under way to each of the three that are measured."""
+    """Messages under way to each of the three peers that are measured."""
     rate: float = 200.0
-    """Messages a second to the one that is stopped, before and while it is."""
+    """Messages a second to the fourth peer, before and while it is stopped."""
 
 
 async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
-    """What three peers get while the fourth works, and while it is stopped (SIGSTOP)."""
+    """Measure three peers while the fourth works, and while it is stopped (SIGSTOP)."""
     with bench_directory(options) as directory:
         here, *ports = free_ports(1 + PEERS)
         ways = "".join(route(f"bench_sink{number}", port) for number, port in enumerate(ports))
@@ -73,7 +73,7 @@ async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
 async def _measure(
     options: StalledOptions, place: Path, east: Daemon, peers: list[Daemon], *, stops: bool
 ) -> Phase:
-    """What the first three receive."""
+    """Return what the first three peers receive."""
     loads: list[Load] = []
     for number, peer in enumerate(peers[:-1]):
         counters = place.with_name(f"{place.name}{number}")

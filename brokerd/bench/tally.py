@@ -1,4 +1,4 @@
-"""What a load process counts, and the form in which it says so.
+"""The counts of a load process, and the form in which it prints them.
 
 Reads: a clock.      Calls: nothing.      Never: sends or receives.
 """
@@ -12,7 +12,7 @@ from brokerd.clock import Clock
 from brokerd.telemetry.metrics import Histogram
 
 MOST_PROCESSES: Final = 32
-"""Load processes of one side: the file in which both sides count has room for them."""
+"""The most load processes of one side: the file in which both sides count has room for them."""
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What one load process counted between `count` and `stop`."""
+    """The counts of one load process between `count` and `stop`."""
 
     counted: int = 0
     total: int = 0
@@ -35,14 +35,14 @@ class Outcome(msgspec.Struct, kw_only=True):
     latency: dict[str, int] = {}
     most_latency_us: int = 0
     lag: dict[str, int] = {}
-    """How long after its recorded time each was sent, where times are recorded."""
+    """How long after its recorded time each was sent, if times are recorded."""
     most_lag_us: int = 0
     cpu: float = 0.0
     """Processor seconds of this process from `start` to its last commit."""
 
 
 class Counters:
-    """What all load processes have sent and received, in a file they share."""
+    """The numbers of messages that all load processes sent and received, in a file they share."""
 
     SLOTS = 2 * MOST_PROCESSES
 
@@ -50,20 +50,20 @@ class Counters:
         self._slot = slot
         self._map: mmap.mmap | None = None
         if path:
-            with open(path, "r+b") as file:  # a descriptor is all it is for
+            with open(path, "r+b") as file:  # only the map stays open
                 self._map = mmap.mmap(file.fileno(), 0)
 
     def sent(self, count: int) -> None:
-        """This process sent so many more."""
+        """Count messages that this process sent."""
         self._add(self._slot, count)
 
     def received(self, count: int) -> None:
-        """This process received so many more."""
+        """Count messages that this process received."""
         self._add(self.SLOTS + self._slot, count)
 
     @property
     def under_way(self) -> int:
-        """Sent and not yet received, over all processes."""
+        """Messages sent and not yet received, over all processes."""
         if self._map is None:
             return 0
         numbers = memoryview(self._map).cast("Q")
@@ -80,7 +80,7 @@ class Counters:
 
 
 class Tally:
-    """What one load process has done so far."""
+    """The counts of one load process so far."""
 
     def __init__(self, times: Times, clock: Clock, counters: Counters) -> None:
         self.times = times
@@ -93,7 +93,7 @@ class Tally:
         self.most_latency_us = self.most_lag_us = 0
 
     def add(self, count: int, began: float) -> None:
-        """So many more, which began then and are done now."""
+        """Count messages that began at `began` and are done now."""
         now = self.clock.monotonic()
         self.total += count
         if self.times.count <= now < self.times.stop:
@@ -105,9 +105,10 @@ class Tally:
             self.most_latency_us = max(self.most_latency_us, us)
 
     def add_each(self, count: int, began: list[float]) -> None:
-        """So many more are done now; when each began, as far as that is known.
+        """Count messages that are done now; `began`: when each began, as far as that is known.
 
-        What was under way at `stop` counts too: the time it took is until `last`."""
+        Messages under way at `stop` count too: the time of the phase is until `last`.
+        """
         now = self.clock.monotonic()
         self.total += count
         self.counted += count
@@ -118,13 +119,13 @@ class Tally:
         self.most_latency_us = max((self.most_latency_us, *times))
 
     def late(self, lag: float) -> None:
-        """One was sent so many seconds after it was due."""
+        """Count a send that came `lag` seconds after it was due."""
         us = int(lag * 1e6)
         self.lag.add(us)
         self.most_lag_us = max(self.most_lag_us, us)
 
     def outcome(self, cpu: float) -> Outcome:
-        """All of it; counting starts anew."""
+        """Return all counts; the histograms start anew."""
         return Outcome(
             counted=self.counted,
             total=self.total,

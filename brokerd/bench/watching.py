@@ -1,7 +1,7 @@
-"""What daemons count and use while something is measured: looked at when counting begins and ends.
+"""Counters and processor time of daemons during a measurement, read at its beginning and end.
 
 Reads: the counters of daemons, their processor time.      Calls: daemons, on a session of its own.
-Never: has in it what comes before the counted time (dialogs that are begun, the warm-up) or after.
+Never: includes what comes before the counted time (dialogs that are begun, the warm-up) or after.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """What each daemon has at the moments at which it is told to look."""
+    """The figures of all daemons at the moments of `look`."""
 
     def __init__(self, daemons: Sequence[Daemon], sessions: Sequence[Session]) -> None:
         self._daemons = daemons
@@ -30,12 +30,15 @@ class Watch:
         self._looks: list[list[Look]] = []
 
     async def look(self) -> None:
-        """At all of them, now. Sessions are open already: who has to connect comes late."""
+        """Read the figures of all daemons now.
+
+        The sessions are open already: to connect first would delay the reading.
+        """
         pairs = zip(self._daemons, self._sessions, strict=True)
         self._looks.append(await asyncio.gather(*(_look(*one) for one in pairs)))
 
     def counted(self) -> dict[str, dict[str, int]]:
-        """What the counters of each have grown by, from the first look to the last."""
+        """Return by how much each daemon's counters have grown, from the first look to the last."""
         return {
             one.name: {
                 key: value - before.counters.get(key, 0)
@@ -46,7 +49,7 @@ class Watch:
         }
 
     def processor_us(self, messages: int) -> dict[str, float]:
-        """Processor time of each, from the first look to the last, for one message of so many."""
+        """Return each daemon's processor time per message, from the first look to the last."""
         return {
             one.name: round(
                 (after.processor_seconds - before.processor_seconds) / max(1, messages) * 1e6, 1
@@ -56,7 +59,7 @@ class Watch:
 
     @property
     def peak_memory(self) -> int:
-        """Bytes: the most that one of them has had since its start."""
+        """The most bytes of memory that one of the daemons has had since its start."""
         return max(one.counters["peak_memory"] for one in self._looks[-1])
 
     def _ends(self) -> list[tuple[Daemon, Look, Look]]:
@@ -65,7 +68,7 @@ class Watch:
 
 @asynccontextmanager
 async def watching(*daemons: Daemon) -> AsyncIterator[Watch]:
-    """A watch of daemons that run; what it has seen can be asked for afterwards, too."""
+    """Yield a watch of running daemons; its figures can be read after the block, too."""
     async with AsyncExitStack() as stack:
         connecting = (connect(one.address, broker="main") for one in daemons)
         sessions = [await stack.enter_async_context(await one) for one in connecting]
