@@ -261,7 +261,7 @@ class Operations:
                 if live.gone or live.endpoint.state not in _LIVING:
                     continue
                 counts[str(live.endpoint.state)] += 1
-                # The far side of a local dialog is an endpoint of this broker: the loop meets it, too.
+                # The far side of a local dialog is an endpoint here, too: it needs no message.
                 outcome = round_.step(live, dialog.FaultStruck(dialog.RESTORED, RESTORED))
                 if not live.is_local and any(
                     isinstance(one, dialog.Refuse) for one in outcome.effects

@@ -149,10 +149,10 @@ class Parts:
             self._fail(error)
 
     def _store_failed(self, name: str, fault: StoreFault) -> None:
-        """Fail the instance; a bad file is fatal for a restart only if nothing can run without it.
+        """Fail the instance, after which a bad file prevents a restart only if it has to.
 
-        Otherwise the exit status becomes one after which a supervisor restarts the daemon, which
-        then starts without that broker.
+        If other brokers can run without it, the exit status becomes that of an I/O fault, after
+        which a supervisor starts the daemon again.
         """
         others = self.brokers.keys() - {MSDB, name}
         if fault.exit_status == BAD_FILE and name != MSDB and others:

@@ -27,7 +27,7 @@ NEARLY_FULL: Final = 0.9
 MOST: Final = 100
 """The number of parked groups or stuck dialogs of a broker that are reported one by one."""
 RECENT: Final = 3600 * SECOND
-"""Age up to which a refusal counts as a warning; an older one may come again, but is over."""
+"""Age up to which an incident is a warning; an older one is over, though it may come again."""
 LOCAL: Final = "LOCAL"
 LINGERING: Final = {
     "DI": "the peer has ended them, and their own side is not ended",

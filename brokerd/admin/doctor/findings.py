@@ -1,6 +1,6 @@
-"""Findings of the doctor: their levels and sorts, which are shown, and the exit status. PURE.
+"""Findings of the doctor: levels, sorts, the choice of those shown, exit status (MON-21). PURE.
 
-Reads:  nothing.      Calls: nothing.      Never: asks an instance; `cli.doctor` does (MON-21).
+Reads:  nothing.      Calls: nothing.      Never: asks an instance; `cli.doctor` does.
 """
 
 import enum
