@@ -244,7 +244,10 @@ def latency(save: Path | None, **options: object) -> None:
 @_save
 @explained
 def large(save: Path | None, **options: object) -> None:
-    """Measure two daemons: small messages alone, then among large ones of another dialog."""
+    """Measure small messages alone, then with large ones of another dialog among them.
+
+    The messages go from one daemon to another.
+    """
     _run(partial(measure_large, msgspec.convert(options, LargeOptions)), save)
 
 
