@@ -238,7 +238,7 @@ class Daemon:
             await clock.sleep_until(clock.monotonic() + 1.0)
 
     async def shrunk(self, size: int) -> None:
-        """Wait until its stores are within a fifth of `size`, at most `UPKEEP_LIMIT` seconds."""
+        """Wait until its stores are at most 1.2 times `size`, or `UPKEEP_LIMIT` seconds."""
         clock = SystemClock()
         deadline = clock.monotonic() + UPKEEP_LIMIT
         while clock.monotonic() < deadline and self.store_size > size * 1.2:
