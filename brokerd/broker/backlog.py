@@ -24,14 +24,13 @@ from collections.abc import (
 )
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
 from brokerd.broker.endpoints import Counting, Spawn
-from brokerd.broker.out_of_turn import OutOfTurn
 from brokerd.clock import Instant
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId
@@ -525,3 +524,48 @@ def _settle(live: Live, found: Tally, meanwhile: Counting) -> None:
 
 def _turn(live: Live) -> tuple[int, int]:
     return -live.endpoint.priority, live.ready[0].order
+
+
+_LEAST: Final = 4096
+"""The least number of orders at which those passed are dropped."""
+_NONE: Final[Set[int]] = frozenset()
+
+
+class OutOfTurn:
+    """Queuing orders, all together and by conversation; the cursor may have passed some of them."""
+
+    __slots__ = ("_of", "_room", "orders")
+
+    def __init__(self) -> None:
+        self.orders: set[int] = set()
+        self._of: dict[EndpointKey, set[int]] = {}
+        self._room = _LEAST
+
+    def add(self, key: EndpointKey, orders: Collection[int]) -> None:
+        """Note loaded messages of a conversation."""
+        self.orders.update(orders)
+        self._of.setdefault(key, set()).update(orders)
+
+    def of(self, key: EndpointKey) -> Set[int]:
+        """Return the orders of one conversation; the set is not a copy."""
+        return self._of.get(key, _NONE)
+
+    def passed(self, cursor: int) -> None:
+        """Drop the orders up to the cursor, if enough have gathered: all those have been in the
+        window.
+
+        That happens when there are twice as many as were left the last time, so that each order is
+        examined only a few times, however many pages are loaded."""
+        if len(self.orders) >= self._room:
+            self.forget(cursor)
+
+    def forget(self, cursor: int) -> None:
+        """Keep only the orders behind the cursor."""
+        self.orders = _behind(cursor, self.orders)
+        behind = {key: _behind(cursor, orders) for key, orders in self._of.items()}
+        self._of = {key: orders for key, orders in behind.items() if orders}
+        self._room = max(_LEAST, 2 * len(self.orders))
+
+
+def _behind(cursor: int, orders: Set[int]) -> set[int]:
+    return {order for order in orders if order > cursor}

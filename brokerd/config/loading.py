@@ -1,27 +1,36 @@
 """Configuration: a TOML file and the environment to one frozen settings tree.
 
-Reads:  the file, then variables `BROKERD_SECTION__KEY`, which win.    Calls: settings, tomlfile.
+Reads:  the file, then variables `BROKERD_SECTION__KEY`, which win.    Calls: settings, toml_file.
 Never:  opens a port or a store, reads objects (objects.py), or stops at the first problem.
 Fails:  `ConfigError`, exit status 78, with all problems at once: key path, line, and for an
         unknown key the nearest known one (BI-C1 to BI-C3).
 """
 
 import enum
+import ipaddress
 import os
 import re
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from brokerd.config.endpoint import complaints
-from brokerd.config.exposure import is_local_address
+from brokerd.config.exposure import is_local_address, is_loopback_host
 from brokerd.config.field_docs import field_docs
-from brokerd.config.settings import Endpoint, Pattern, Range, Settings, Size, Span
+from brokerd.config.settings import (
+    Authentication,
+    Encryption,
+    Endpoint,
+    Pattern,
+    Range,
+    Settings,
+    Size,
+    Span,
+)
 from brokerd.config.toml_file import Problems, TomlFile, did_you_mean, read, unknown_keys
 from brokerd.errors import ConfigError, InvalidArgument
 from brokerd.model import MSDB
@@ -469,3 +478,49 @@ def _check_endpoint(settings: Settings, problems: Problems) -> None:
         plaintext = settings.transport.allow_plaintext
         for key, what in complaints(settings.endpoint, allow_plaintext=plaintext):
             problems.add(f"endpoint.{key}", what)
+
+
+ALL = "all"
+
+
+def complaints(endpoint: Endpoint, *, allow_plaintext: bool) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong with it), for everything that is."""
+    yield from _about_addresses(endpoint)
+    if endpoint.encryption is not Encryption.DISABLED:
+        yield (
+            "encryption",
+            f'"{endpoint.encryption}" needs certificates, which this version does not have yet; '
+            'set encryption = "disabled" and authentication = "none", on loopback only (SEC-10)',
+        )
+    elif endpoint.authentication is not Authentication.NONE:
+        yield (
+            "authentication",
+            f'"{endpoint.authentication}" must be "none" where encryption is "disabled": nothing '
+            "would prove it (SEC-10)",
+        )
+    elif not allow_plaintext and not all(map(is_loopback_host, endpoint.listen)):
+        yield (
+            "listen",
+            "unencrypted connections are allowed on loopback only; listen on 127.0.0.1, or set "
+            "transport.allow_plaintext = true if you trust everyone on that network (SEC-10)",
+        )
+
+
+def _about_addresses(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
+    seen: set[object] = set()
+    for name in endpoint.listen:
+        address = _ip(name)
+        if name != ALL and address is None:
+            yield "listen", f"{name!r} is neither all nor an IP address (END-3)"
+        elif (address or name) in seen:
+            yield "listen", f"{name!r} is there twice"
+        seen.add(address or name)
+    if len(endpoint.listen) > 1 and ALL in endpoint.listen:
+        yield "listen", '"all" stands alone'
+
+
+def _ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None

@@ -8,6 +8,7 @@ are stopped; the report is made of what they logged.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,11 @@ from brokerd.demo.daemon import Daemon, DemoFailed
 from brokerd.demo.dialogs import Dialog, choose_files, order_dialogs
 from brokerd.demo.place import EAST, WEST, Place
 from brokerd.demo.result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
-from brokerd.demo.settled import unsettled
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
 from brokerd.process.signals import heard
 from brokerd.reports.report import run_report
+from brokerd.telemetry.status import InstanceStatus
 
 PATIENCE: Final = 60.0
 """Seconds without any progress after which the demo gives up."""
@@ -339,3 +340,35 @@ def _report(place: Place, result: DemoResult, teller: Teller, clock: Clock) -> N
 
 def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
+
+
+async def unsettled(instance: str, session: Session, *, closed: int = 0) -> list[str]:
+    """What is not as it must be when all dialogs are over; nothing if all is.
+
+    No message ready in any queue, the transmission queue empty, and no endpoint but `closed` ones
+    that wait out their replay guard (CD).
+    """
+    status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
+    found = [
+        f"{queue.ready} messages wait in queue {queue.name} of {instance}"
+        for queue in status.queues
+        if queue.ready
+    ]
+    waiting = len(await session.view("transmission_queue"))
+    if waiting:
+        found.append(f"{waiting} messages wait in the transmission queue of {instance}")
+    states = Counter(_state(row) for row in await session.view("conversation_endpoints"))
+    found += [
+        f"{count} dialog endpoints of {instance} are {state}"
+        for state, count in sorted(states.items())
+        if state != "CD"
+    ]
+    if states["CD"] != closed and not found:
+        found.append(
+            f"{instance} has {states['CD']} closed dialog endpoints, where {closed} are expected"
+        )
+    return found
+
+
+def _state(row: object) -> str:
+    return str(row["state"]) if isinstance(row, dict) else "unknown"

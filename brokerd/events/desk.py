@@ -25,9 +25,9 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transaction import Transaction
+from brokerd.clock import SECOND, Instant
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.events.payload import owed_again
-from brokerd.events.rows import view_row
 from brokerd.events.subscription import (
     DeskOptions,
     Event,
@@ -41,13 +41,14 @@ from brokerd.events.subscription import (
     sent,
     wants,
 )
-from brokerd.ids import Handle, NotificationKey
+from brokerd.ids import BrokerId, Handle, NotificationKey, show
 from brokerd.model import (
     EVENT_NOTIFICATION,
     EVENT_SERVICE,
     POST_EVENT_NOTIFICATION,
     EventNotification,
 )
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import EventChanges, EventRow, OutgoingRow
 from brokerd.telemetry.log import Log
@@ -404,3 +405,41 @@ class Desk:
             )
             for one, live in zip(found, lives, strict=True)
         ]
+
+
+def view_row(
+    one: Subscription,
+    endpoint: DialogEndpoint | None,
+    *,
+    waiting: int,
+    home: BrokerId,
+    now: float,
+    utc: Instant,
+) -> dict[str, object]:
+    """Return one notification as a row; `now` (monotonic) and `utc` are the same moment.
+
+    `waiting`: number of events that came and are not kept or sent yet."""
+    told = one.definition
+    backing_off = not one.is_due(now)
+    # A dialog with an acknowledged message works: earlier failures do not count.
+    failures = 0 if endpoint is not None and endpoint.first_acked else one.failures
+    return {
+        "name": told.name,
+        "scope": str(told.scope),
+        "queue": told.queue,
+        "events": sorted(told.events),
+        "service_name": told.service,
+        "broker_instance": show(told.broker_id or home),
+        "fan_in": told.fan_in,
+        "conversation_handle": show(one.handle) if one.handle is not None else None,
+        "dialog_state": str(endpoint.state) if endpoint is not None else None,
+        "status": "backing_off" if backing_off else "open",
+        "last_sent_at": one.last_sent_at,
+        "failures": failures,
+        "last_error": one.last_error,
+        "next_attempt_at": Instant(utc + round((one.retry_at - now) * SECOND))
+        if backing_off
+        else None,
+        "undelivered": len(one.owed) + waiting,
+        "lost": one.lost,
+    }

@@ -37,6 +37,7 @@ from brokerd.model import (
     Priority,
     Queue,
     RetentionLimit,
+    RetentionPolicy,
     Route,
     SentBy,
     Service,
@@ -46,7 +47,6 @@ from brokerd.objects import activation as declared_activation
 from brokerd.objects import notifications
 from brokerd.objects import poison as declared_poison
 from brokerd.objects.declared import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
-from brokerd.objects.retention import check_archives, read_limit
 from brokerd.objects.validation import check_of
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.units import parse_duration, show_duration
@@ -505,3 +505,47 @@ def _name_problem(kind: Kind, name: object) -> str:
 def _none_of(value: object, words: list[str]) -> str:
     near = did_you_mean(value, words) if isinstance(value, str) else ""
     return f"{value!r} is none of {', '.join(words)}{near}"
+
+
+_KEYS = ("max_rows", "max_bytes", "policy", "archive")
+_POLICIES = [policy.value for policy in RetentionPolicy]
+
+
+def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
+    """How much of one conversation is retained; what is wrong goes to `problems`."""
+    if table is None:
+        return RetentionLimit()
+    if not isinstance(table, dict):
+        problems.add(at, "is a section: write [queue.retention_limit] below the queue")
+        return RetentionLimit()
+    unknown_keys(table, _KEYS, under=at, problems=problems)
+    rows, size = (_number(at, table, key, problems) for key in ("max_rows", "max_bytes"))
+    policy, archive = table.get("policy", RetentionPolicy.ERROR.value), table.get("archive", "")
+    if policy not in _POLICIES:
+        problems.add(f"{at}.policy", f"is one of {', '.join(_POLICIES)}")
+        policy = RetentionPolicy.ERROR.value
+    archives = policy == RetentionPolicy.ARCHIVE
+    if not isinstance(archive, str) or bool(archive) != archives:
+        problems.add(f"{at}.archive", "names a queue, with policy archive and no other")
+        archive = ""
+    if not rows and not size:
+        problems.add(at, "give max_rows or max_bytes, above 0")
+    return RetentionLimit(rows, size, RetentionPolicy(policy), archive)
+
+
+def check_archives(queues: Mapping[str, Queue]) -> list[str]:
+    """Names of archives that are no other queue of the file."""
+    return [
+        queue.retention_limit.archive
+        for name, queue in queues.items()
+        if queue.retention_limit.archive
+        and (queue.retention_limit.archive == name or queue.retention_limit.archive not in queues)
+    ]
+
+
+def _number(at: str, table: Mapping[str, object], key: str, problems: Problems) -> int:
+    value = table.get(key, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        problems.add(f"{at}.{key}", "a number of 0 or more; 0 is no limit")
+        return 0
+    return value

@@ -27,8 +27,8 @@ from brokerd.errors import (
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
-from brokerd.sessions.at_once import perform_at_once
 from brokerd.sessions.execution import Work, body_size
+from brokerd.sessions.fast_requests import perform_at_once
 from brokerd.sessions.verb_dispatch import (
     judge,
     message_values,

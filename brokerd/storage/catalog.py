@@ -25,14 +25,20 @@ from brokerd.model import (
     FAILED_ROUTE,
     MISSING_BINDING,
     MISSING_ROUTE,
+    OWNER,
     POST_EVENT_NOTIFICATION,
     ROUTING_QUEUE,
     ROUTING_SERVICE,
+    Activation,
     Contract,
     EventNotification,
+    Host,
     MessageType,
+    Poison,
+    PoisonMode,
     Priority,
     Queue,
+    QueueStatus,
     RetentionLimit,
     RetentionPolicy,
     Route,
@@ -41,9 +47,7 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.storage import events, system_objects
-from brokerd.storage.activation_options import activation_of, options_text
 from brokerd.storage.engine import Connection, transaction
-from brokerd.storage.queue_status import poison_of, poison_values, status_of
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
@@ -444,4 +448,111 @@ def _route(row: tuple[Any, ...]) -> Route:
         broker_id=None if broker_id is None else BrokerId(broker_id),
         expires_at=None if expires_at is None else Instant(expires_at),
         mirror=mirror,
+    )
+
+
+_FIELDS = ("mode", "threshold", "disconnects", "backoff_first", "backoff_max")
+
+
+class _Detail(msgspec.Struct, frozen=True, omit_defaults=True):
+    conversation_id: str = ""
+    message_id: str = ""
+    error: str = ""
+    rollbacks: int = 0
+
+
+def poison_values(queue: Queue) -> dict[str, object]:
+    """Return the columns, in the order of the table; defaults are NULL."""
+    status, usual = queue.status, Poison()
+    values: dict[str, object] = {}
+    for name in _FIELDS:
+        value = getattr(queue.poison, name)
+        values[f"poison_{name}"] = None if value == getattr(usual, name) else value
+    values["status_reason"] = None if status is None else status.reason
+    values["status_changed_at"] = None if status is None else status.changed_at
+    values["status_changed_by"] = None if status is None else status.changed_by
+    values["status_detail"] = None if status is None else _written(status)
+    return values
+
+
+def poison_of(row: Mapping[str, Any]) -> Poison:
+    """Return how the queue of a row handles poison messages."""
+    given = {name: row[f"poison_{name}"] for name in _FIELDS if row[f"poison_{name}"] is not None}
+    if "mode" in given:
+        given["mode"] = PoisonMode(given["mode"])
+    return Poison(**given)
+
+
+def status_of(row: Mapping[str, Any]) -> QueueStatus | None:
+    """Return why the queue is on or off; None = it was never switched."""
+    if row["status_reason"] is None:
+        return None
+    detail = msgspec.json.decode(row["status_detail"] or "{}", type=_Detail)
+    return QueueStatus(
+        reason=row["status_reason"],
+        changed_at=Instant(row["status_changed_at"]),
+        changed_by=row["status_changed_by"] or "",
+        conversation_id=bytes.fromhex(detail.conversation_id),
+        message_id=bytes.fromhex(detail.message_id),
+        error=detail.error,
+        rollbacks=detail.rollbacks,
+    )
+
+
+def _written(status: QueueStatus) -> str:
+    detail = _Detail(
+        conversation_id=status.conversation_id.hex(),
+        message_id=status.message_id.hex(),
+        error=status.error,
+        rollbacks=status.rollbacks,
+    )
+    return msgspec.json.encode(detail).decode()
+
+
+class _Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    host: str = Host.DAEMON.value
+    command: tuple[str, ...] = ()
+    memory: int = Activation("").memory
+    deadline: int | None = None
+    ramp_interval: int | None = None
+    initial_readers: int = 1
+    drain_wait: int = Activation("").drain_wait
+    spare: bool = True
+
+
+def options_text(activation: Activation | None) -> str | None:
+    """Return the text; None = all options have their defaults."""
+    if activation is None:
+        return None
+    made = _Options(
+        host=activation.host.value,
+        command=activation.command,
+        memory=activation.memory,
+        deadline=activation.deadline,
+        ramp_interval=activation.ramp_interval,
+        initial_readers=activation.initial_readers,
+        drain_wait=activation.drain_wait,
+        spare=activation.spare,
+    )
+    return None if made == _Options() else msgspec.json.encode(made).decode()
+
+
+def activation_of(
+    handler: str, max_readers: int, enabled: bool, run_as: str | None, options: str | None
+) -> Activation:
+    """Return the activation of a row."""
+    known = msgspec.json.decode(options or "{}", type=_Options)
+    return Activation(
+        handler=handler,
+        max_readers=max_readers,
+        enabled=enabled,
+        run_as=run_as or OWNER,
+        host=Host(known.host),
+        command=known.command,
+        memory=known.memory,
+        deadline=known.deadline,
+        ramp_interval=known.ramp_interval,
+        initial_readers=known.initial_readers,
+        drain_wait=known.drain_wait,
+        spare=known.spare,
     )

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from brokerd.config.settings import Dispatcher
-from brokerd.delivery.incoming import acceptance, storing
+from brokerd.delivery.incoming import storing
 from brokerd.protocol.frames import END
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_in_order import arriving
@@ -100,7 +100,7 @@ def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> Non
 @pytest.mark.rule("DSP-8", "DSP-6", "DSP-7", "PER-4", "PER-5", "MON-9")
 def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Path) -> None:
     failing = {1, 2}
-    judge = acceptance.check_run
+    judge = storing.check_run
 
     def check(broker: Any, live: Any, run: Any, inspected: Any) -> Any:
         if run[0].conversation_id[0] in failing:

@@ -12,7 +12,7 @@ from brokerd.client.transaction import Transaction
 from brokerd.delivery.fastpath import short_dialogs
 from brokerd.errors import BrokerError, InvalidState, NotInContract
 from brokerd.model import END_DIALOG
-from brokerd.sessions import at_once, fast_requests
+from brokerd.sessions import fast_requests
 from brokerd.verbs import ends
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_metrics_log import logging
@@ -103,7 +103,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
         return ended[-1]
 
     monkeypatch.setattr(fast_requests, "converse_each", counting)
-    monkeypatch.setattr(at_once, "end_plainly", ending_one)
+    monkeypatch.setattr(fast_requests, "end_plainly", ending_one)
     return begun, ended
 
 
@@ -114,7 +114,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * 2
     monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
-    monkeypatch.setattr(at_once, "end_plainly", lambda *_args: False)
+    monkeypatch.setattr(fast_requests, "end_plainly", lambda *_args: False)
     by_the_long_way = outcome(tmp_path / "long")
     for straight, long in zip(by_the_straight_way, by_the_long_way, strict=True):
         assert straight == long

@@ -8,7 +8,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import InvalidState, WrongDirection
-from brokerd.sessions import at_once, verb_dispatch
+from brokerd.sessions import fast_requests, verb_dispatch
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import scenario
 from tests.integration.test_one_broker import bodies, fails, take, talk
@@ -66,11 +66,11 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         taken.append(send_plainly(*args))
         return taken[-1]
 
-    for place in (at_once, verb_dispatch):
+    for place in (fast_requests, verb_dispatch):
         monkeypatch.setattr(place, "send_plainly", counting)
     plain = outcome(tmp_path / "plain")
     assert taken.count(True) == 2 * len(BODIES) + 3  # all but the one that opens the dialog
-    for place in (at_once, verb_dispatch):
+    for place in (fast_requests, verb_dispatch):
         monkeypatch.setattr(place, "send_plainly", lambda *_args: False)
     assert outcome(tmp_path / "general") == plain
 

@@ -20,7 +20,7 @@ from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.rounds import OpenRounds
 from brokerd.delivery.incoming.storing import Storing
-from brokerd.delivery.outgoing.transmission_status import transmission_status
+from brokerd.delivery.outgoing.transmitter import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
 from brokerd.storage import removals

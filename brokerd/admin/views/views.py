@@ -16,7 +16,6 @@ import msgspec
 from brokerd.admin import poison
 from brokerd.admin.figures import peak_memory
 from brokerd.admin.views.columns import COLUMNS, KEYS
-from brokerd.admin.views.route_rows import Dynamic, Mirrored, route_rows
 from brokerd.admin.views.statistics import StatisticsViews
 from brokerd.admin.views.stored import Page, Row, StoredViews
 from brokerd.admin.views.transport import TransportViews
@@ -27,8 +26,14 @@ from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, InvalidArgument
 from brokerd.ids import BrokerId, show
-from brokerd.model import ANY, MSDB, Queue, SentBy, is_system
+from brokerd.model import ANY, MSDB, Queue, Route, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
+from brokerd.routing.mirror import Known, Pair
+from brokerd.routing.table import pair_of
+
+Mirrored = Callable[[Pair], Known]
+Dynamic = Callable[[str, str], bool]
+"""Returns whether a broker's route of that name was made by dynamic routing."""
 
 
 class ActivationRows(Protocol):
@@ -409,3 +414,30 @@ def _fits(row: Row, where: Mapping[str, object]) -> bool:
 def _plain(value: msgspec.Struct) -> Row:
     plain = msgspec.to_builtins(value, builtin_types=(bytes,))
     return {key: item.hex() if isinstance(item, bytes) else item for key, item in plain.items()}
+
+
+def route_rows(broker: Broker, now: Instant, mirrored: Mirrored, dynamic: Dynamic) -> list[Row]:
+    """Return a row for each route, also for expired ones, which can be revived (RTE-65)."""
+    return [
+        _row(one, now, mirrored, dynamic(broker.name, one.name))
+        for one in broker.store.catalog.routes.values()
+    ]
+
+
+def _row(route: Route, now: Instant, mirrored: Mirrored, is_dynamic: bool) -> Row:
+    pair = pair_of(route)
+    known = None if pair is None else mirrored(pair)
+    return {
+        "name": route.name,
+        "route_id": route.name,
+        "principal_id": None,
+        "remote_service_name": route.service_name,
+        "broker_instance": None if route.broker_id is None else show(route.broker_id),
+        "lifetime": route.expires_at,
+        "address": route.address,
+        "mirror_address": route.mirror or None,
+        "is_expired": route.expires_at is not None and route.expires_at <= now,
+        "is_dynamic": is_dynamic,
+        "mirror_state": None if known is None else known.state.value,
+        "current_principal": None if known is None else known.principal or None,
+    }

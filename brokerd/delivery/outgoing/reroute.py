@@ -13,7 +13,7 @@ from typing import Final
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.delivery.outgoing.classification import Classifying
-from brokerd.delivery.outgoing.lines import Line
+from brokerd.delivery.outgoing.ready_line import Line
 from brokerd.delivery.peers.routing_changes import Affected
 from brokerd.ids import BrokerId
 from brokerd.routing.classify import Delayed

@@ -20,13 +20,11 @@ from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifying
 from brokerd.delivery.outgoing.items import OutgoingItems
-from brokerd.delivery.outgoing.lines import Line
 from brokerd.delivery.outgoing.orphan_replies import HandBack
 from brokerd.delivery.outgoing.owed_acks import OwedAcks
-from brokerd.delivery.outgoing.ready_line import Turns
+from brokerd.delivery.outgoing.ready_line import Line, Turns
 from brokerd.delivery.outgoing.reroute import Rerouting
 from brokerd.delivery.outgoing.retransmission import RetransmissionTimers
-from brokerd.delivery.outgoing.transmission_status import transmission_status
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
 from brokerd.model import HIGHEST_PRIORITY
@@ -431,3 +429,22 @@ class Transmitter:
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
 """Bytes reserved for the header of an item."""
+
+
+def transmission_status(
+    out: Outgoing, is_online: Callable[[str], bool], *, paused: bool = False
+) -> tuple[str, str]:
+    """Return status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
+
+    A dialog that owes an acknowledgement or an error waits as well, without a row (XMT-17)."""
+    if not out.pending and out.ack_at is None and not out.errors:
+        return "", ""
+    if (out.held and out.pending) or out.damaged is not None:
+        return (out.held, "") if out.held else (Reason.DAMAGED, f"message {out.damaged}")
+    if paused or isinstance(out.decision, Delayed):
+        return (Reason.TRANSMITTER_PAUSED, "") if paused else (out.status, out.detail)
+    if out.notice is not None:
+        return out.notice.key, out.notice.detail
+    if out.address is not None and out.address != HERE and not is_online(out.address):
+        return Reason.TRANSPORT_UNAVAILABLE, out.address
+    return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")

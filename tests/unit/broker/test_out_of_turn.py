@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.broker.out_of_turn import OutOfTurn
+from brokerd.broker.backlog import OutOfTurn
 from brokerd.ids import EndpointKey
 
 ONE, OTHER = EndpointKey(1), EndpointKey(2)
