@@ -1,10 +1,11 @@
 """Arbitration: which of several connections to one peer stays (TRN-22 to TRN-25).
 
-Reads, calls: nothing. Never: closes or pings anything; the shell does what these answers say.
+Reads, calls: nothing. Never: closes or pings anything; the shell carries out the decision.
 
-The accepting side of a connection decides about it. Where both sides open one at the same moment
-each may grant the other's before it hears of its own being granted; `keeps_new` then gives both
-the same answer, since it uses only what both know: who opened which, and both instance ids.
+The accepting side of a connection decides about it. If both sides open one at the same moment,
+each may grant the peer's connection before the verdict on its own arrives. `keeps_new` then gives
+both the same answer, since it uses only what both know: which side opened which connection, and
+both instance ids.
 """
 
 from collections.abc import Iterable
@@ -23,10 +24,10 @@ class Rival(Struct, frozen=True):
 
 
 class Decision(Enum):
-    """What the accepting side does with a connection whose login is complete."""
+    """Decision of the accepting side about a connection whose login is complete."""
 
     GRANT = auto()
-    """It wins; rivals opened here and still in their login are closed."""
+    """Accept the connection; rivals opened here and still in their login are closed."""
     REFUSE = auto()
     PROBE = auto()
     """Ping the ONLINE rival: an answer means REFUSE, silence GRANT over a stale one (TRN-25)."""
@@ -35,6 +36,8 @@ class Decision(Enum):
 def arbitrate(*, me: InstanceId, peer: InstanceId, rivals: Iterable[Rival]) -> Decision:
     """Decide about a connection that `peer` opened to this side."""
     rivals = list(rivals)
+    # An ONLINE rival stays whichever side opened it, unless the ping shows that it is dead (TRN-23,
+    # TRN-25); the instance ids decide only between logins in flight (TRN-24).
     if any(rival.online for rival in rivals):
         return Decision.PROBE
     if any(rival.opened_here for rival in rivals) and me < peer:
@@ -45,10 +48,10 @@ def arbitrate(*, me: InstanceId, peer: InstanceId, rivals: Iterable[Rival]) -> D
 def keeps_new(
     *, me: InstanceId, peer: InstanceId, over_stale: bool, rivals: Iterable[Rival]
 ) -> bool:
-    """Whether a connection opened here and now granted by `peer` replaces what is ONLINE here.
+    """Return whether a connection opened here and now granted by `peer` replaces the ONLINE ones.
 
-    Against one the peer opened, the smaller instance id's connection stays, on both sides
-    (TRN-24). Against an older one opened here the peer's later word counts.
+    Against one that the peer opened, the connection opened by the smaller instance id stays, on
+    both sides (TRN-24). Against an older one opened here, the peer's later verdict counts.
     """
     accepted_online = any(rival.online and not rival.opened_here for rival in rivals)
     return over_stale or not accepted_online or me < peer

@@ -1,6 +1,6 @@
-"""Every delay that grows, or famously does not, as a function of the attempt number.
+"""Delays of repeated attempts, as functions of the attempt number.
 
-Reads, calls: nothing.    Never: looks at a clock; the shell adds the delay to its own now.
+Reads, calls: nothing.    Never: reads a clock; the shell adds the delay to its own now.
 """
 
 from datetime import timedelta
@@ -20,20 +20,20 @@ REOPEN_MAX: Final = timedelta(minutes=5)
 
 
 class SuppressMode(Enum):
-    """How long failed attempts suppress a destination (NBT-9)."""
+    """How the suppression of a destination after failed attempts grows (NBT-9)."""
 
     FLAT = "flat"
-    """Always the same figure, as in Service Broker (TRN-16)."""
+    """Always the configured time, as in Service Broker (TRN-16)."""
     BACKOFF = "backoff"
-    """1, 2, 4 ... s up to that figure."""
+    """1, 2, 4 ... s up to the configured time."""
 
 
 def retransmit_delay(
     attempts: int, *, first: timedelta = RETRY_FIRST, most: timedelta = RETRY_MAX
 ) -> timedelta:
-    """How long to wait for an acknowledgement after so many retransmissions (DLP-26).
+    """Return the wait for an acknowledgement after `attempts` retransmissions (DLP-26).
 
-    4 s after the first transmission (`attempts` 0), then 8, 16, 32, and 64 s for ever.
+    By default 4 s after the first transmission (`attempts` 0), then 8, 16, 32, and always 64 s.
     """
     return _doubled(first, attempts, most)
 
@@ -44,7 +44,7 @@ def suppression_after_failure(
     mode: SuppressMode = SuppressMode.FLAT,
     flat: timedelta = SUPPRESS_FAILED,
 ) -> timedelta:
-    """How long the `failures`-th failed attempt in a row suppresses a destination (TRN-16, NBT-9).
+    """Return how long the `failures`-th failure in a row suppresses a destination (TRN-16, NBT-9).
 
     `failures` counts from 1.
     """
@@ -56,8 +56,8 @@ def suppression_after_failure(
 def reopen_delay(
     failures: int, *, first: timedelta = REOPEN_FIRST, most: timedelta = REOPEN_MAX
 ) -> timedelta:
-    """How long an event notification has no dialog after the `failures`-th that broke in a row
-    (PBT-15): 5, 10, 20 ... 300 s. `failures` counts from 1."""
+    """Return how long an event notification waits for a new dialog after the `failures`-th that
+    failed in a row (PBT-15): by default 5, 10, 20 ... 300 s. `failures` counts from 1."""
     return _doubled(first, failures - 1, most)
 
 

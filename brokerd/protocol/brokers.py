@@ -1,7 +1,7 @@
-"""BROKERS: which brokers an instance delivers for, told to its neighbours (TRN-46).
+"""BROKERS frames: an instance names the brokers it delivers for to its neighbours (TRN-46).
 
 Reads:  nothing; fields in, values out, and back.    Calls: `protocol.wire`.
-Never:  knows who else names a broker; `routing.duplicates` compares.
+Never:  knows which other instances name a broker; `routing.duplicates` compares.
 """
 
 from collections.abc import Iterable
@@ -12,29 +12,33 @@ from msgspec import Struct
 from brokerd.ids import ID_SIZE, BrokerId
 
 OPTION: Final = "brokers"
-"""The option of a HELLO that says: I send BROKERS frames, and take them."""
+"""HELLO option of an instance that sends and accepts BROKERS frames."""
 MOST_BROKERS: Final = 200
-"""Ids in one frame, which then fits the smallest frame that a peer may insist on."""
+"""Most ids in one frame, which then fits the smallest frame limit that a peer may set."""
 
 
 class BrokersHere(Struct, frozen=True):
-    """All brokers of the speaker whose delivery is on; what it named before and not now is over."""
+    """All brokers of the sender whose delivery is on; replaces those that it named before."""
 
     broker_ids: tuple[BrokerId, ...] = ()
 
 
 def brokers_here(broker_ids: Iterable[BrokerId]) -> BrokersHere:
-    """Of more than can be named, the first by their ids are."""
+    """Return the frame that names these brokers; beyond the limit, those with the lowest ids."""
     return BrokersHere(tuple(sorted(broker_ids)[:MOST_BROKERS]))
 
 
 def fields_of(frame: BrokersHere) -> tuple[object, ...]:
-    """What is written of it."""
+    """Return the fields of a BROKERS frame."""
     return (frame.broker_ids,)
 
 
 def brokers_of(fields: tuple[Any, ...]) -> BrokersHere:
-    """What was written so; `ValueError`, `IndexError` where it is malformed."""
+    """Return the BROKERS frame with these fields.
+
+    Raises:
+        ValueError, IndexError: malformed.
+    """
     named = fields[0]
     if type(named) is not tuple or len(named) > MOST_BROKERS:
         raise ValueError(f"brokers are no array, or more than {MOST_BROKERS}")

@@ -1,9 +1,9 @@
-"""Client frames: what a client and a daemon write to each other, and how it becomes bytes (CLP).
+"""Client frames: the frames between a client and a daemon, and their encoding (CLP).
 
 Reads:  values.     Calls: msgpack, msgspec.
-Never:  performs I/O; bytes become these values in `client_readers`.
-Long values travel in PARTs (CLP-20): the encoders cut them, the readers join them, so nobody
-else ever sees a PART. The arguments of the verbs are in `client_verbs`.
+Never:  performs I/O, or decodes; `client_readers` does.
+Long values travel in PARTs (CLP-20): the encoders cut them and the readers join them, so no other
+module handles a PART. The arguments of the verbs are in `client_verbs`.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,24 +20,24 @@ from brokerd.errors import BrokerError
 VERSION: Final = 1
 
 FRAME_LIMIT: Final = 1 << 20
-"""Longest rest of a frame after login, in bytes (CLP-3)."""
+"""Longest rest of a frame after the login, in bytes (CLP-3)."""
 LOGIN_LIMIT: Final = 4096
-"""The same before WELCOME (CLP-3)."""
+"""Longest rest of a frame before WELCOME, in bytes (CLP-3)."""
 PART_SIZE: Final = 256 * 1024
-"""Bytes this side puts into one PART (CLP-20); a receiver takes any size up to the frame limit."""
+"""Bytes that this side puts into one PART (CLP-20); a reader accepts any up to the frame limit."""
 SPAN_LIMIT: Final = 65 << 20
-"""Longest value a reader joins from PARTs unless told otherwise (CLP-22)."""
+"""Longest value, in bytes, that a reader joins from PARTs by default (CLP-22)."""
 OUTSTANDING: Final = 1024
-"""Requests a client may have unanswered (CLP-30), and tokens a daemon remembers (CLP-52)."""
+"""Requests that a client may have unanswered (CLP-30); tokens that a daemon keeps (CLP-52)."""
 BODY_LIMIT: Final = 16 << 20
-"""Longest body by default, `dialog.max_message` (SND-12)."""
+"""Longest body by default, in bytes: `dialog.max_message` (SND-12)."""
 PING_AFTER: Final = 20.0
-"""Seconds without a word from either side after which a client with something open asks for one
-(CLP-60)."""
+"""Seconds without a frame in either direction after which a client that holds or awaits something
+sends a PING (CLP-60)."""
 PONG_WITHIN: Final = 10.0
-"""Seconds a client then waits before it gives the connection up (CLP-60)."""
+"""Seconds that a client then waits before it gives up the connection (CLP-60)."""
 SILENCE_LIMIT: Final = 35.0
-"""Seconds of silence a daemon allows a client that holds or awaits something (CLP-61)."""
+"""Seconds of silence that a daemon allows a client that holds or awaits something (CLP-61)."""
 
 # Client to daemon.
 HELLO: Final = 0
@@ -55,7 +55,7 @@ PART_DOWN: Final = 4
 PONG: Final = 5
 GOODBYE: Final = 6
 
-# Reasons of a GOODBYE (CLP-70); the last two are followed by a colon and what was wrong.
+# Reasons of a GOODBYE (CLP-70); a colon and the fault follow the last two.
 DRAINING: Final = "draining"
 REPLACED: Final = "replaced"
 IDLE: Final = "idle"
@@ -68,13 +68,13 @@ Piece = bytes | memoryview
 
 _length: Final = Layout(">I").pack
 _pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
-"""It runs no Python code, so threads may share it."""
+"""One packer for all threads: it runs no Python code that could interleave."""
 _pack_answer: Final = msgspec.msgpack.Encoder().encode
-"""The same bytes in a third of the time, of what a daemon has made: it takes no subclass of `str`,
-and sets as lists."""
+"""Packs values made by a daemon to the same bytes in a third of the time. Unlike `_pack` it refuses
+subclasses of `str`, and packs sets as lists."""
 
 
-# What a daemon reads.
+# Frames that a daemon reads.
 
 
 class Hello(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Hello(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """One verb to perform; `args` is what `client_verbs.parse_verb` takes."""
+    """One verb to perform; `args` is the argument of `client_verbs.parse_verb`."""
 
     request: int
     tx: int | None
@@ -97,21 +97,21 @@ class Request(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """The client no longer waits for this receive (CLP-40)."""
+    """A client's note that it no longer waits for this receive (CLP-40)."""
 
     request: int
 
 
 class Ping(Struct, frozen=True):
-    """Answer with a PONG of the same number."""
+    """A question that the daemon answers with a PONG of the same number."""
 
     number: int
 
 
 class Unreadable(Struct, frozen=True):
-    """A request that cannot be taken: answer it with FAILED and `error`, stay connected (CLP-6).
+    """A request that cannot be read: answer it with FAILED and `error`, stay connected (CLP-6).
 
-    If it named a transaction, that one has failed in this place (CLP-37).
+    The transaction that it names, if any, fails at this point (CLP-37).
     """
 
     request: int
@@ -120,7 +120,7 @@ class Unreadable(Struct, frozen=True):
 
 
 class Violation(Struct, frozen=True):
-    """The far end broke the protocol; always the last thing a reader gives (CLP-5)."""
+    """A breach of the protocol by the far end; always the last item of a reader (CLP-5)."""
 
     reason: str
 
@@ -128,11 +128,11 @@ class Violation(Struct, frozen=True):
 ClientFrame = Hello | Request | Cancel | Ping | Unreadable | Violation
 
 
-# What a client reads.
+# Frames that a client reads.
 
 
 class Limits(Struct, frozen=True):
-    """What the daemon takes from one client; keys added later have defaults here."""
+    """Limits that the daemon sets a client; keys added later have defaults here."""
 
     outstanding: int = OUTSTANDING
     frame: int = FRAME_LIMIT
@@ -142,7 +142,7 @@ class Limits(Struct, frozen=True):
 
 
 class Welcome(Struct, frozen=True):
-    """Answer to HELLO (CLP-11). `highest_token` is -1 if none is known of this client."""
+    """Answer to HELLO (CLP-11). `highest_token` is -1 if no token of this client is known."""
 
     request: int
     version: int
@@ -156,20 +156,20 @@ class Welcome(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """These requests succeeded and have no value."""
+    """Success of requests that have no value."""
 
     requests: list[int]
 
 
 class Answer(Struct, frozen=True):
-    """The value of one request."""
+    """Success of one request, with its value."""
 
     request: int
     value: Any
 
 
 class Failed(Struct, frozen=True):
-    """One request failed; the fields are those of a `BrokerError`."""
+    """Failure of one request; the fields are those of a `BrokerError`."""
 
     request: int
     code: str
@@ -186,7 +186,7 @@ class Pong(Struct, frozen=True):
 
 
 class Goodbye(Struct, frozen=True):
-    """The daemon is about to close this connection (CLP-70)."""
+    """Notice that the daemon is about to close the connection (CLP-70)."""
 
     reason: str
 
@@ -226,40 +226,40 @@ class MessageValue(Struct, frozen=True, array_like=True):
     validation: str
     """How the body was checked: E (empty), N (not), X (XML) or J (JSON)."""
     timer_name: str | None = None
-    """Name of a named conversation timer that is due (PBT-23)."""
+    """Name of the conversation timer that is due; None unless it is a named one (PBT-23)."""
 
 
 # Values to bytes. Each function returns whole frames, ready to be written.
 
 
 def encode_hello(client_id: bytes, broker: str, info: dict[str, str | int]) -> bytes:
-    """HELLO; its request number is always 0."""
+    """Encode a HELLO; its request number is always 0."""
     return _frame([HELLO, 0, None, "hello", [VERSION, client_id, broker, info]])
 
 
 def encode_request(request: int, tx: int | None, verb: str, args: Sequence[object]) -> bytes:
-    """REQUEST, with the PARTs before it if it is too long for one frame (CLP-20)."""
+    """Encode a REQUEST, preceded by PARTs if it is too long for one frame (CLP-20)."""
     payload = _pack([REQUEST, request, tx, verb, args])
     size = len(payload)
     if size <= FRAME_LIMIT:
         return _length(size) + payload
-    packed = memoryview(payload)[len(_pack([REQUEST, request, tx, verb])) :]  # what args are
+    packed = memoryview(payload)[len(_pack([REQUEST, request, tx, verb])) :]  # the packed `args`
     last = _frame([REQUEST, request, tx, verb, len(packed)])
     return _in_parts(PART_UP, request, packed, last)
 
 
 def encode_cancel(request: int) -> bytes:
-    """CANCEL."""
+    """Encode a CANCEL."""
     return _frame([CANCEL, request])
 
 
 def encode_ping(number: int) -> bytes:
-    """PING."""
+    """Encode a PING."""
     return _frame([PING, number])
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
-    """WELCOME."""
+    """Encode a WELCOME."""
     fields = msgspec.structs.asdict(welcome)
     del fields["request"]
     fields["limits"] = msgspec.structs.asdict(welcome.limits)
@@ -267,27 +267,27 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def encode_done(requests: Sequence[int]) -> bytes:
-    """DONE for all of `requests`."""
+    """Encode one DONE for all of `requests`."""
     return _frame([DONE, requests])
 
 
 def encode_answer(request: int, value: object) -> bytes:
-    """ANSWER, with the PARTs before it if it is too long for one frame (CLP-20)."""
+    """Encode an ANSWER, preceded by PARTs if it is too long for one frame (CLP-20)."""
     payload = _pack_answer([ANSWER, request, value])
     size = len(payload)
     if size <= FRAME_LIMIT:
         return _length(size) + payload
-    packed = memoryview(payload)[len(_pack([ANSWER, request])) :]  # what the value is
+    packed = memoryview(payload)[len(_pack([ANSWER, request])) :]  # the packed value
     last = _frame([ANSWER, request, None, len(packed)])
     return _in_parts(PART_DOWN, request, packed, last)
 
 
 class Bulky(list[Any]):
-    """A list with large bodies in it, at most a list deeper: they are written without a copy."""
+    """A list of values, or of lists, with large bodies that are written without a copy."""
 
 
 def encode_bulky(request: int, value: Bulky) -> list[Piece]:
-    """ANSWER in the pieces that it is written in, one after the other; bodies are not copied."""
+    """Encode an ANSWER as pieces to write one after the other, without copying large bodies."""
     packed: list[Piece] = []
     _spread(value, packed)
     last = _frame([ANSWER, request, None, sum(map(len, packed))])
@@ -295,33 +295,33 @@ def encode_bulky(request: int, value: Bulky) -> list[Piece]:
 
 
 def encode_messages(request: int, messages: Sequence[MessageValue]) -> bytes:
-    """ANSWER to a `receive`."""
+    """Encode the ANSWER to a `receive`."""
     return encode_answer(request, [astuple(message) for message in messages])
 
 
 def encode_failed(request: int, error: BrokerError) -> bytes:
-    """FAILED with the fields of `error`; texts are cut at 2,000 characters."""
+    """Encode a FAILED with the fields of `error`; texts are cut at 2,000 characters."""
     message, hint = error.message[:_TEXT_LIMIT], error.hint[:_TEXT_LIMIT]
     fields = [FAILED, request, error.code, message, hint, error.retryable, error.ssb_code]
     try:
         return _frame(fields)
-    except UnicodeEncodeError:  # a lone surrogate that an operating system error brought along
+    except UnicodeEncodeError:  # a lone surrogate from an operating system error
         fields[3:5] = [_printable(message), _printable(hint)]
         return _frame(fields)
 
 
 def encode_pong(number: int) -> bytes:
-    """PONG."""
+    """Encode a PONG."""
     return _frame([PONG, number])
 
 
 def encode_goodbye(reason: str) -> bytes:
-    """GOODBYE; `reason` is one of the constants above."""
+    """Encode a GOODBYE; `reason` begins with one of the constants above."""
     return _frame([GOODBYE, _printable(reason)[:_TEXT_LIMIT]])
 
 
 def request_size(body: int) -> int:
-    """A safe upper estimate of the frame of a verb with a body of that many bytes."""
+    """Return a safe upper bound of the frame size of a verb with a body of `body` bytes."""
     return body + 2048
 
 
@@ -331,13 +331,13 @@ def _frame(value: list[object]) -> bytes:
 
 
 def _in_parts(kind: int, request: int, packed: memoryview, last: bytes) -> bytes:
-    """PARTs, then the frame they belong to. They are large, so that each copy of them counts."""
+    """Return PARTs and the frame they belong to, copied only once: they are large."""
     return b"".join(_parts(kind, request, [packed], last))
 
 
 def _parts(kind: int, request: int, packed: Sequence[Piece], last: bytes) -> list[Piece]:
-    """The same in pieces, of a value that is in pieces itself."""
-    whose = b"\x93" + _pack([kind, request])[1:]  # an array of three, of which two are here
+    """Return PARTs and the frame they belong to as pieces, for a value that is in pieces itself."""
+    whose = b"\x93" + _pack([kind, request])[1:]  # an array of three; the data follows
     left = sum(map(len, packed))
     room, out = 0, list[Piece]()
     for piece in packed:
@@ -357,7 +357,7 @@ def _parts(kind: int, request: int, packed: Sequence[Piece], last: bytes) -> lis
 
 
 def _spread(value: Sequence[object], out: list[Piece]) -> None:
-    """Pack a list, the large bodies in it, or in the lists in it, as pieces of their own."""
+    """Pack a list; large bodies in it, or in lists in it, become pieces of their own."""
     out.append(b"\xdd" + _length(len(value)))
     for one in value:
         if is_bulk(one):
@@ -369,12 +369,12 @@ def _spread(value: Sequence[object], out: list[Piece]) -> None:
 
 
 def is_bulk(value: object) -> TypeGuard[bytes]:
-    """Whether this is so large that each copy of it counts."""
+    """Return whether the value is a body so large that copies should be avoided."""
     return type(value) is bytes and len(value) >= PART_SIZE
 
 
 def _bytes_of(size: int) -> bytes:
-    """What msgpack writes before so many bytes."""
+    """Return the msgpack header of a byte string of this size."""
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + _length(size)

@@ -1,8 +1,8 @@
-"""Client readers: the bytes of one connection become frames, each judged before it is believed.
+"""Client readers: decode the bytes of one connection into frames, checking each field (CLP).
 
 Reads:  bytes in pieces of any size.     Calls: msgpack, msgspec.
 Never:  performs I/O, keeps more than one unfinished frame and one unfinished span, or trusts a
-        length before it has been compared with a limit.
+        length before comparing it with a limit.
 The daemon feeds a `RequestReader`, the client an `AnswerReader`.
 """
 
@@ -54,14 +54,14 @@ _HEAD: Final = 32
 _SKIP_LIMIT: Final = 64 << 20
 _ARRAY_LIMIT: Final = 131072
 AT_ONCE: Final = 1024
-"""Frames that a daemon takes from one read before others get their turn (REL-32)."""
+"""Frames of one read that a daemon handles before other work gets its turn (REL-32)."""
 _NO_LIMIT: Final = 1 << 62
 _NUMBER_LIMIT: Final = 1 << 63
 _LENGTH: Final = Layout(">I")
 _PREFIX: Final = _LENGTH.size
 _length_at: Final = _LENGTH.unpack_from
 
-# How many elements the frames have.
+# Numbers of elements of the frames.
 _PING_SIZE: Final = 2
 _PART_SIZE: Final = 3
 _REQUEST_SIZE: Final = 5
@@ -73,7 +73,7 @@ _Frame = TypeVar("_Frame")
 class _Reader(ABC, Generic[_Frame]):
     """Cuts a stream of bytes into frames; each byte is copied at most twice.
 
-    An unfinished frame is kept as the pieces it came in and joined once, when it is complete.
+    An unfinished frame is kept in the pieces that arrived, and joined once when it is complete.
     """
 
     def __init__(self, *, span_limit: int = SPAN_LIMIT, at_once: int = _NO_LIMIT) -> None:
@@ -93,11 +93,13 @@ class _Reader(ABC, Generic[_Frame]):
 
     @property
     def has_more(self) -> bool:
-        """Whether `feed` has kept whole frames for the next call, which may give it no bytes."""
+        """Whether `feed` has kept frames for the next call, which may pass no bytes."""
         return bool(self._rest) and not self._broken
 
     def feed(self, data: bytes) -> list[_Frame | Violation]:
-        """Take the next bytes; return the frames they complete. After a `Violation`: nothing."""
+        """Read the next bytes; return the frames that they complete.
+
+        The list is empty after a `Violation`."""
         out: list[_Frame | Violation] = []
         if self._broken:
             return out
@@ -127,6 +129,8 @@ class _Reader(ABC, Generic[_Frame]):
                 self._rest = data[at:]
                 return
             (size,) = _length_at(data, at)
+            # A frame over the limit need not end the connection (CLP-6): its first bytes give the
+            # request number to answer, and the rest is skipped as it arrives, without being kept.
             if size > self._limit:
                 self._refuse_long(size)
                 if end - at < _PREFIX + _HEAD:
@@ -166,11 +170,11 @@ class _Reader(ABC, Generic[_Frame]):
 
     @abstractmethod
     def _take(self, payload: memoryview, out: list[_Frame | Violation]) -> None:
-        """Add the frame of these bytes, if they are one."""
+        """Decode the bytes of one frame; append the result, if any, to `out`."""
 
 
 class RequestReader(_Reader[ClientFrame]):
-    """The daemon's side: what a client wrote. Request numbers must rise (CLP-4)."""
+    """The daemon's reader, for the frames of a client. Request numbers must rise (CLP-4)."""
 
     def __init__(self, *, span_limit: int = SPAN_LIMIT, at_once: int = AT_ONCE) -> None:
         super().__init__(span_limit=span_limit, at_once=at_once)
@@ -187,7 +191,7 @@ class RequestReader(_Reader[ClientFrame]):
         kind = frame[0]
         if kind == REQUEST and len(frame) == _REQUEST_SIZE and self._span.request is None:
             _, request, tx, verb, args = frame
-            if self._is_plain(request, tx, verb, args):  # nearly all: the rest in one look
+            if self._is_plain(request, tx, verb, args):  # nearly all requests are
                 self._last = request
                 out.append(Request(request, tx, verb, args))
                 return
@@ -210,8 +214,9 @@ class RequestReader(_Reader[ClientFrame]):
         self._span.add(request, data)
 
     def _is_plain(self, request: object, tx: object, verb: object, args: object) -> bool:
-        """Whether it is a request as it should be, whose arguments came with it: what `_request`
-        and those that it calls look at one by one, to say what is wrong."""
+        """Return whether a request is valid and contains its arguments.
+
+        This is the short form of the checks that `_request` makes one by one to name the fault."""
         return (
             type(request) is int
             and self._last < request < _NUMBER_LIMIT
@@ -265,7 +270,11 @@ class RequestReader(_Reader[ClientFrame]):
         out.append(self._unreadable(head, f"the frame is longer than {FRAME_LIMIT} bytes"))
 
     def _unreadable(self, head: memoryview, reason: str) -> Unreadable:
-        """Answer by request number where the head of the frame still tells it (CLP-6)."""
+        """Return the refusal of a frame whose head still shows a request number (CLP-6).
+
+        Raises:
+            _BrokenError: the head shows no request to answer.
+        """
         unpacker = msgpack.Unpacker()
         unpacker.feed(head)
         try:
@@ -280,7 +289,7 @@ class RequestReader(_Reader[ClientFrame]):
 
 
 class AnswerReader(_Reader[DaemonFrame]):
-    """The client's side: what the daemon wrote."""
+    """The client's reader, for the frames of the daemon."""
 
     def _take(self, payload: memoryview, out: list[DaemonFrame | Violation]) -> None:
         try:
@@ -319,7 +328,7 @@ class AnswerReader(_Reader[DaemonFrame]):
 
 
 class _Span:
-    """The PARTs of the one value that is under way (CLP-20, CLP-21)."""
+    """The PARTs received so far of one value (CLP-20, CLP-21)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -328,7 +337,7 @@ class _Span:
         self.request: int | None = None
 
     def add(self, request: int, data: bytes) -> None:
-        """Take a PART; what goes beyond the limit is dropped and counted."""
+        """Append a PART; beyond the limit, drop the data and count only its size."""
         if self.request is None:
             self.request = request
         elif self.request != request:
@@ -340,7 +349,12 @@ class _Span:
             self._joined = bytearray()
 
     def value(self, size: int) -> object:
-        """Return the joined value and forget it; `BadRequest`, `MessageTooLarge`."""
+        """Return the joined value and clear the span.
+
+        Raises:
+            BadRequest: `size` differs from what arrived, or the bytes are no msgpack value.
+            MessageTooLarge: the value is longer than the limit.
+        """
         packed, found = self._joined, self._size
         self.clear()
         if found != size:
@@ -353,14 +367,14 @@ class _Span:
             raise BadRequest("args: the joined PARTs are no msgpack value") from error
 
     def clear(self) -> None:
-        """Forget what came."""
+        """Drop the PARTs received so far."""
         self._joined = bytearray()
         self._size = 0
         self.request = None
 
 
 class _BrokenError(Exception):
-    """The boundaries or the order of frames no longer hold."""
+    """The boundaries or the order of frames are broken; the connection cannot be read further."""
 
 
 class _HelloArgs(Struct, frozen=True, array_like=True):
@@ -395,7 +409,7 @@ def _is_tx(tx: object) -> bool:
 
 
 def _tx(frame: list[Any]) -> int | None:
-    """The transaction that a frame names, if it names one."""
+    """Return the transaction that a frame names; None if it names none."""
     tx = next(iter(frame[2:3]), None)
     return tx if type(tx) is int and _is_tx(tx) else None
 
@@ -429,4 +443,4 @@ _unpack: Final[Callable[[bytes | bytearray | memoryview], Any]] = partial(
     max_array_len=_ARRAY_LIMIT,
     max_map_len=_ARRAY_LIMIT,
 )
-"""A msgpack value of any shape."""
+"""Decodes one msgpack value of any shape."""

@@ -1,7 +1,7 @@
-"""Client verbs: the arguments of every request, checked before anybody acts on them (CLP-33).
+"""Client verbs: the arguments of every request, checked before the verb runs (CLP-33).
 
 Reads:  the decoded arrays of `client_frames.Request`.      Calls: msgspec.
-Never:  looks anything up; names, handles and states are the verbs' business.
+Never:  looks anything up; the verbs check names, handles and states.
 Each verb is an array-like struct: fields in the order of the wire, trailing ones optional.
 """
 
@@ -20,13 +20,13 @@ MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
 MAX_GROUPS: Final = 1_000
-"""Receives that one request stands for (RCV-44)."""
+"""Most receives that one request may stand for (RCV-44)."""
 MAX_TIMER_MS: Final = (2**31 - 1) * 1000
-"""Longest time of a conversation timer (DLG-35)."""
+"""Longest time of a conversation timer, in milliseconds (DLG-35)."""
 MAX_PAGE: Final = 1_000
-"""Messages in one page of a browse (CLP-115)."""
+"""Most messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
-"""Verbs in one transaction."""
+"""Most verbs in one `transact`, and most handles of one `send` or `end`."""
 MAX_STATE: Final = 256 * 1024
 """Longest per-group state, in bytes (CLP-38)."""
 
@@ -41,50 +41,51 @@ _Name = Annotated[str, Meta(max_length=1024)]
 
 
 class Begin(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Open the transaction that the request names."""
+    """A request to open the transaction that it names."""
 
 
 class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Commit it under this token (REL-2)."""
+    """A request to commit the transaction under this token (REL-2)."""
 
     token: Token
     not_counted: list[Annotated[str, Meta(max_length=128)]] = []
-    """Codes of errors: if the first failure in it is one of these, its roll-back does not count."""
+    """Error codes: if the first failure of the transaction is one of them, its rollback is not
+    counted."""
 
 
 class RollbackOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The map of `rollback`: what it means for what was received (PSN-16, PSN-17, CLP-116)."""
+    """Options of `rollback`: its effect on received messages (PSN-16, PSN-17, CLP-116)."""
 
     error: Annotated[str, Meta(max_length=4096)] = ""
-    """The cause, for whoever looks why a queue is off or a group parked (PBT-1)."""
+    """The cause, shown as the reason why a queue is off or a group parked (PBT-1)."""
     counts: bool = True
-    """Whether it is one of the rollbacks in a row that are counted."""
+    """Whether it counts as one of the rollbacks in a row."""
     retry_ms: Annotated[int, Meta(ge=0, le=MAX_TIMER_MS)] | None = None
-    """Time for which the groups are not received."""
+    """Milliseconds for which the groups are not received."""
     park: Annotated[str, Meta(max_length=1024)] | None = None
-    """Set the groups aside, for this reason."""
+    """Reason to park the groups; None = do not park them."""
 
 
 class Rollback(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Roll it back."""
+    """A request to roll the transaction back."""
 
     options: RollbackOptions = RollbackOptions()
 
 
 class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The map of `begin_dialog`; a key left out is the default of DLG-1 to DLG-12."""
+    """Options of `begin_dialog`; a missing key means the default of DLG-1 to DLG-12."""
 
     contract: _Name | None = None
     broker_id: bytes | None = None
-    """Sixteen bytes; empty is the broker of the connection, CURRENT_DATABASE (DLG-5)."""
+    """Sixteen bytes; empty = the broker of the connection, CURRENT_DATABASE (DLG-5)."""
     related_conversation: Id | None = None
     related_group: Id | None = None
     lifetime: int | None = None
     """Seconds."""
     encryption: bool | None = None
     error_queue: _Name | None = None
-    """Given for a dialog that the broker ends by itself: the queue for its errors; empty is that
-    of the service (PBT-4)."""
+    """Queue for the errors of a dialog that the broker itself ends; empty = the queue of the
+    service, None = an ordinary dialog (PBT-4)."""
 
     def __post_init__(self) -> None:
         if self.broker_id is not None and len(self.broker_id) not in (0, 16):
@@ -92,7 +93,7 @@ class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BeginDialog(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Begin a dialog under a handle the client made (DLG-1)."""
+    """A request to begin a dialog under a handle made by the client (DLG-1)."""
 
     handle: Id
     from_service: _Name
@@ -101,17 +102,18 @@ class BeginDialog(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
 
 
 class Send(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Send one body on one conversation or, atomically, on several (SND-1, SND-8)."""
+    """A request to send one body on one conversation or, atomically, on several (SND-1, SND-8)."""
 
     handles: Id | Annotated[list[Id], Meta(min_length=1, max_length=MAX_VERBS)]
     message_type: _Name | None = None
-    """None is DEFAULT."""
+    """None = DEFAULT."""
     body: bytes | None = None
-    """None is absent (SND-11)."""
+    """None = no body (SND-11)."""
 
 
 class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Receive from a queue; `token` exactly when the request names no transaction (RCV-16)."""
+    """A request to receive from a queue; `token` is given exactly if no transaction is named
+    (RCV-16)."""
 
     queue: _Name
     max_messages: Annotated[int, Meta(ge=0, le=MAX_MESSAGES)] | None = None
@@ -120,11 +122,11 @@ class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
     token: Token | None = None
     groups: Annotated[int, Meta(ge=1, le=MAX_GROUPS)] = 1
-    """How many receives it stands for (RCV-44)."""
+    """Number of receives that the request stands for (RCV-44)."""
 
 
 class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """End a conversation, with an error if both fields are there, or several alike (DLG-20)."""
+    """A request to end conversations, with an error if both fields are given (DLG-20, DLG-47)."""
 
     handles: Id | Annotated[list[Id], Meta(min_length=1, max_length=MAX_VERBS)]
     error_code: int | None = None
@@ -132,70 +134,71 @@ class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class GetGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Lock the best group of a queue and say which it is (GRP-14)."""
+    """A request to lock the best group of a queue and return its id (GRP-14)."""
 
     queue: _Name
     wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
 
 
 class Move(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Put a conversation into another group (GRP-18)."""
+    """A request to move a conversation into another group (GRP-18)."""
 
     handle: Id
     group_id: Id
 
 
 class Savepoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Remember how far the transaction has come (GRP-21)."""
+    """A request to set a savepoint in the transaction (GRP-21)."""
 
     number: Token
 
 
 class RollbackTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Undo what it did since that savepoint."""
+    """A request to undo what the transaction did since a savepoint (GRP-21)."""
 
     number: Token
 
 
 class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Read the state of a group this transaction has locked, or is to lock first (GRP-22)."""
+    """A request for the state of a group that is locked, or is to be locked first (GRP-22)."""
 
     group_id: Id
     take_lock: bool = False
 
 
 class SetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Replace it; None deletes it."""
+    """A request to replace the state of a group; None deletes it (GRP-22)."""
 
     group_id: Id
     state: Annotated[bytes, Meta(max_length=MAX_STATE)] | None = None
 
 
 class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Set a conversation timer anew, or cancel it (CLP-100)."""
+    """A request to set or reset a conversation timer, or to cancel it (CLP-100)."""
 
     handle: Id
     after_ms: Annotated[int, Meta(ge=1, le=MAX_TIMER_MS)] | None = None
-    """None cancels."""
+    """None = cancel the timer."""
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """None is the unnamed one (PBT-23)."""
+    """None = the unnamed timer (PBT-23)."""
 
 
 class ResendPending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Send on a dialog what another one holds back (CLP-103)."""
+    """A request to send the pending messages of one dialog on another (CLP-103)."""
 
     old: Id
     new: Id
 
 
 class TransmissionStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask how the transmission of a dialog stands (CLP-101)."""
+    """A request for the transmission status of a dialog (CLP-101)."""
 
     handle: Id
 
 
 class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """End a conversation with clean-up: for administrators, never in a transaction (CLP-102)."""
+    """A request to end a conversation with clean-up; for administrators, outside transactions
+    (CLP-102)."""
 
     handle: Id
     reason: Annotated[str, Meta(max_length=4096)]
@@ -203,41 +206,41 @@ class CleanUp(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class TxOutcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask what became of a token."""
+    """A request for the outcome of the transaction with this token."""
 
     token: Token
 
 
 class Status(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask for the state of the instance."""
+    """A request for the status of the instance."""
 
 
 class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Make the broker match a declaration of objects (design D9)."""
+    """A request to make the broker match a declaration of objects (design D9)."""
 
     objects: dict[str, Any]
     dry_run: bool = False
     terminate_existing: bool = False
-    """End the dialogs that need what is to go (OBJ-36 to OBJ-38)."""
+    """Whether to end the dialogs that need a dropped object (OBJ-36 to OBJ-38)."""
     ensure: bool = False
-    """Only add what is missing; drop, replace and alter nothing (SDK-4)."""
+    """Whether to create missing objects only, and drop, replace and alter none (SDK-4)."""
 
 
 class Objects(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Ask for the declared objects, all or of one kind, as a file declares them (CLP-80)."""
+    """A request for the declared objects, all or of one kind, in the form of a file (CLP-80)."""
 
     kind: _Name | None = None
 
 
 class Create(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Create one object (CLP-81)."""
+    """A request to create one object (CLP-81)."""
 
     kind: _Name
     object: dict[str, Any]
 
 
 class Alter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Alter one object: what is said changes, the rest stays; nil is the default (CLP-81)."""
+    """A request to alter one object: given keys change, others stay; nil = the default (CLP-81)."""
 
     kind: _Name
     object: dict[str, Any]
@@ -245,7 +248,7 @@ class Alter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Drop(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Drop one object (CLP-81)."""
+    """A request to drop one object (CLP-81)."""
 
     kind: _Name
     name: _Name
@@ -253,17 +256,17 @@ class Drop(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Browse(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Look at a page of a queue's contents (OBJ-47)."""
+    """A request for a page of a queue's contents (OBJ-47)."""
 
     queue: _Name
     after: tuple[Annotated[int, Meta(ge=0, le=9)], int] | None = None
-    """Where the page before it ended; None is the beginning."""
+    """End of the previous page; None = begin with the first page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
     bodies: bool = True
 
 
 PlainVerb = BeginDialog | Send | End | Move | SetTimer | SetState
-"""What a `transact` may hold."""
+"""Verbs that a `transact` may contain."""
 
 
 class Transact(Struct, frozen=True):
@@ -345,7 +348,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     **POISON_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
-"""What each verb is called, for who waits for a transaction that is at it (GRP-11)."""
+"""Name of each verb, to report what the holder of a lock is doing (GRP-11)."""
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
@@ -353,17 +356,17 @@ IN_TX: Final = frozenset(
     | {"get_group", "move", "savepoint", "rollback_to", "get_state", "set_state"}
     | {"set_timer", "resend_pending"}
 )
-"""Verbs that may name a transaction; the others come with tx nil (CLP-33)."""
+"""Verbs that may name a transaction; all others need tx nil (CLP-33)."""
 ALONE: Final = frozenset(
     {"transact", "receive", "tx_outcome", "status", "apply", "browse"}
     | {"objects", "create", "alter", "drop", "transmission_status", "clean_up"}
     | {*ADMIN_VERBS, *POISON_VERBS}
 )
-"""Verbs that may come with tx nil."""
+"""Verbs that may have tx nil."""
 NOT_HELD_BACK: Final = frozenset(
     {"tx_outcome", "status", "apply", "browse", "objects", "transmission_status", *ADMIN_VERBS}
 )
-"""Those of them that are taken while the broker is administered (MAN-1)."""
+"""Verbs of `ALONE` that are accepted while an operation excludes other work (MAN-1)."""
 
 _Form = TypeVar("_Form")
 
@@ -371,7 +374,11 @@ _POSITION: Final = re.compile(r"\$\[(\d+)\]")
 
 
 def parse_request(tx: int | None, verb: str, args: list[Any]) -> Verb:
-    """Check verb, transaction and arguments of a request; `BadRequest` names what is wrong."""
+    """Check the verb, transaction and arguments of a request; return the verb.
+
+    Raises:
+        BadRequest: one of them is invalid; the text names it.
+    """
     if verb not in VERB_NAMES:
         raise BadRequest(f"verb: there is no {verb[:64]!r}")
     if verb not in (ALONE if tx is None else IN_TX):
@@ -394,7 +401,11 @@ def _check_receive(receive: Receive, *, alone: bool) -> None:
 
 
 def parse_verb(verb: str, args: list[Any]) -> Verb:
-    """Check the arguments of a known verb alone."""
+    """Check the arguments of a known verb; return the verb.
+
+    Raises:
+        BadRequest: an argument is invalid; the text names it.
+    """
     if verb == "transact":
         return _transact(args)
     return _convert(verb, args, _VERBS[verb])
@@ -414,7 +425,7 @@ def _convert(verb: str, args: list[Any], form: type[_Form]) -> _Form:
 
 
 def _name_field(text: str, form: type) -> str:
-    """Put the name of the argument where msgspec gives its position."""
+    """Return the text with argument names in place of the positions that msgspec gives."""
 
     def name(match: re.Match[str]) -> str:
         position = int(match[1])

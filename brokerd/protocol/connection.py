@@ -1,13 +1,14 @@
 """One transport connection as a state machine: login, arbitration, keepalive, goodbye (TRN).
 
 Reads:  bytes and moments given to it.          Calls: `protocol.neighbour`, `protocol.frames`.
-Never:  touches a socket, looks at a clock, or knows of other connections: where those matter it
+Never:  touches a socket, reads a clock, or knows of other connections: where those matter it
         asks (`AskArbitration`, `AskSettlement`) and the shell answers.
 
 The shell carries out each effect before it takes the next one from `receive`, because an answer
-may change what the next frame of the same read means. `now` is monotonic seconds everywhere, `utc`
-this side's clock in microseconds, for the peer to compare its own with; 0 = nobody tells (TRN-47).
-Without TLS the login is: HELLO of the caller, HELLO and ARBITRATE of the accepting side (TRN-7).
+may change what the next frame of the same read means. `now` is monotonic seconds everywhere; `utc`
+is this side's clock in microseconds, which the peer compares with its own; 0 = not sent (TRN-47).
+Without TLS the login is: HELLO of the connecting side, HELLO and ARBITRATE of the accepting side
+(TRN-7).
 """
 
 from collections.abc import Callable, Iterator
@@ -55,13 +56,13 @@ from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], RejectReason | None]
-"""Whether that peer may use this endpoint; None = yes (SEC-6, SEC-10)."""
+"""Returns why the peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
 
 CLOCK_EVERY: Final = 3600.0
-"""Seconds after which a peer that tells its clock is asked again (TRN-47)."""
+"""Seconds after which a peer that reports its clock is pinged for it again (TRN-47)."""
 AT_ONCE: Final = 1024
-"""Frames and items of one read that are taken before other work of the loop gets its turn: a read
-of 256 KiB has room for 37,000 PINGs (REL-32)."""
+"""Frames and items of one read that are processed before other work of the loop gets its turn: a
+read of 256 KiB has room for 37,000 PINGs (REL-32)."""
 
 _KEY_OF_REJECT: Final = {
     RejectReason.NOT_AUTHENTICATED: "auth_failed",
@@ -70,7 +71,7 @@ _KEY_OF_REJECT: Final = {
 
 
 class Connection:
-    """See the module. `accepting` is the role of this side."""
+    """The state machine of one connection. `accepting`: whether the peer opened it."""
 
     def __init__(
         self, *, accepting: bool, hello: Hello, limits: Limits, authorise: Authorise
@@ -80,11 +81,11 @@ class Connection:
         self.login_state = LoginState.INITIAL
         self.peer: Hello | None = None
         self.last_activity = 0.0
-        """When the last frame but keepalive went either way (TRN-29)."""
+        """Time of the last frame in either direction, keepalive excepted (TRN-29)."""
         self.error = ""
-        """Why it failed or was lost; "" unless it was."""
+        """Why the connection failed or was lost; "" if it did not."""
         self.peer_clock: tuple[int, float] | None = None
-        """The peer's UTC, and the moment when that was it; None = it never said (TRN-47)."""
+        """The peer's UTC and the moment of that reading; None = never reported (TRN-47)."""
         self._hello = hello
         self._limits = limits
         self._authorise = authorise
@@ -103,38 +104,40 @@ class Connection:
 
     @property
     def is_online(self) -> bool:
-        """Whether fragments may be sent: ONLINE and nobody has said GOODBYE."""
+        """Whether fragments may be sent: ONLINE, and neither side has sent GOODBYE."""
         return self.login_state is LoginState.ONLINE and self._leaving is None
 
     @property
     def is_closed(self) -> bool:
-        """Whether `Closed` has been said."""
+        """Whether the connection is closed: the effect `Closed` was given."""
         return self.state is State.CLOSED
 
     @property
     def names_brokers(self) -> bool:
-        """Whether both sides send and take BROKERS frames (TRN-46)."""
+        """Whether both sides send and accept BROKERS frames (TRN-46)."""
         offers = [one.options.get(BROKERS) for one in (self._hello, self.peer) if one is not None]
         return offers == [True, True]
 
     @property
     def heard_at(self) -> float:
-        """When anything came from the peer last."""
+        """Time of the last arrival from the peer."""
         return self._last_arrival
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this side has said GOODBYE."""
+        """Whether this side has sent GOODBYE."""
         return self._leaving is not None
 
     def connecting(self) -> None:
-        """The stream is being opened."""
+        """Note that the stream is being opened."""
         self.state = State.CONNECTING
 
     def connected(
         self, now: float, refusal: RejectReason | None = None, *, utc: int = 0
     ) -> list[Effect]:
-        """The stream is open. `refusal`: it may not be used at all, such as plain text (SEC-10)."""
+        """Begin the login on an open stream.
+
+        `refusal`: why the stream may not be used at all, such as plain text (SEC-10)."""
         self.state = State.CONNECTED
         self.login_state = LoginState.WAIT_LOGIN_NEGOTIATE
         self._login_by = now + self._limits.login
@@ -147,7 +150,7 @@ class Connection:
         return [self._greeting(utc)]
 
     def receive(self, data: bytes, now: float, utc: int = 0) -> Iterator[Effect | Breathe]:
-        """Bytes arrived. Carry out each effect before taking the next."""
+        """Yield the effects of bytes that arrived. Carry out each one before taking the next."""
         if self.is_closed:
             return
         self._last_arrival = now
@@ -169,13 +172,14 @@ class Connection:
                 if left <= 0:
                     left = AT_ONCE
                     yield Breathe()
-                    if self.state >= State.CLOSED:  # while others had their turn
+                    # Other work ran at the `Breathe`; it may have closed this connection.
+                    if self.state >= State.CLOSED:
                         return
         except ProtocolError as error:
             yield from self._break_off(error)
 
     def broken(self, detail: str) -> list[Effect]:
-        """The stream ended or failed."""
+        """Close after the stream ended or failed."""
         if self.is_closed:
             return []
         if self._leaving is not None:
@@ -187,22 +191,22 @@ class Connection:
         return self._close(Outcome.FAILED, "handshake_failed", f"{detail} ({self._phase()})")
 
     def arbitrated(self, verdict: Verdict, now: float) -> list[Effect]:
-        """The answer to `AskArbitration`; too late is no harm."""
+        """Send the verdict that `AskArbitration` asked for; a late one is ignored."""
         if self.login_state is not LoginState.WAIT_ARBITRATION or self.is_closed:
             return []
         answer = Write(encode(Arbitrate(verdict)))
         if verdict is Verdict.LOST:
-            self._refused_rivalry = True  # the caller says GOODBYE now
+            self._refused_rivalry = True  # the connecting side sends GOODBYE now
             return [answer]
         return [answer, *self._come_online(now)]
 
     def settled(self, now: float, *, keep: bool) -> list[Effect]:
-        """The answer to `AskSettlement`: use this connection, or leave it for another."""
+        """Take the answer to `AskSettlement`: use this connection, or leave it for another."""
         online = self._come_online(now)
         return online if keep else self.say_goodbye(GoodbyeReason.ARBITRATION, now)
 
     def say_goodbye(self, reason: GoodbyeReason, now: float) -> list[Effect]:
-        """End in an orderly way; arrivals are still taken until the peer answers (TRN-18)."""
+        """End the connection in order; arrivals are accepted until the peer answers (TRN-18)."""
         if self._leaving is not None or self.is_closed:
             return []
         if self.accepting and self.state is State.CONNECTED:
@@ -214,7 +218,7 @@ class Connection:
         return [Write(encode(Goodbye(reason.value)))]
 
     def probe(self, now: float) -> list[Effect]:
-        """Find out whether the peer still answers (TRN-25)."""
+        """Ping the peer to find out whether it still answers (TRN-25)."""
         if self._probing or not self.is_online:
             return []
         self._probing = True
@@ -222,13 +226,13 @@ class Connection:
         return [self._ping(now)]
 
     def sent(self, now: float) -> None:
-        """A boxcar or NOTICE was sent: it is traffic, and something may be outstanding."""
+        """Note that a boxcar or NOTICE was sent: traffic that the peer may have to answer."""
         self.last_activity = now
         if self._unanswered_since is None:
             self._unanswered_since = now
 
     def deaf(self, *, deaf: bool, now: float) -> None:
-        """Reading was paused or goes on (TRN-34): nothing can be concluded from silence."""
+        """Note that reading was paused or resumed (TRN-34); a pause makes silence meaningless."""
         self._deaf = deaf
         if not deaf:
             self._last_arrival = now
@@ -236,9 +240,10 @@ class Connection:
                 self._pong_by = now + self._limits.ping_timeout
 
     def next_deadline(self) -> float | None:
-        """When to call `timer_due`; None if nothing is pending."""
+        """Return when to call `timer_due`; None if nothing is pending."""
         if self.state in (State.CLOSED, State.NEW, State.CONNECTING):
             return None
+        # The order is that of `timer_due`, which evaluates the deadline that was reached.
         if self._leaving is not None:
             return self._leave_by
         if self.login_state is not LoginState.ONLINE:
@@ -252,7 +257,7 @@ class Connection:
         )
 
     def timer_due(self, now: float) -> list[Effect]:
-        """A deadline may have passed."""
+        """Act on the deadline if it has passed: close the connection, or send a PING."""
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return []
@@ -289,8 +294,8 @@ class Connection:
         return Write(encode(msgspec.structs.replace(self._hello, options=options)))
 
     def _clock_told(self, clock: int, now: float) -> None:
-        """The peer's clock was so halfway between question and answer; where there was no question,
-        now."""
+        """Note the peer's clock, as of halfway between question and answer; without a question, as
+        of now."""
         if clock:
             asked = now if self._asked_at is None else self._asked_at
             self.peer_clock = (clock, (asked + now) / 2)
@@ -311,7 +316,7 @@ class Connection:
         return Received(decode_boxcar(payload, headers), len(payload), headers)
 
     def _ignore(self, kind: int) -> None:
-        """Unknown kinds are a newer version's affair (TRN-45)."""
+        """Ignore a frame of an unknown kind if the peer's version is newer, else fail (TRN-45)."""
         newer = self.peer is not None and self.peer.minor > self._hello.minor
         if self.login_state is not LoginState.ONLINE or not newer:
             raise ProtocolError(f"frame kind {kind} is not known or out of order")
@@ -397,7 +402,7 @@ class Connection:
         return [CameOnline(self.peer)]
 
     def _refuse(self, reason: RejectReason) -> list[Effect]:
-        """Tell the peer why, then close (NBT-20)."""
+        """Send the peer the reason, then close (NBT-20)."""
         farewell = Write(encode(Reject(reason.value, self._phase())))
         key = _KEY_OF_REJECT.get(reason, "handshake_failed")
         return [farewell, *self._close(Outcome.FAILED, key, f"refused here: {reason}")]

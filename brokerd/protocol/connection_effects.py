@@ -1,6 +1,6 @@
-"""What a transport connection can be, and what it asks its shell to do (TRN-5, TRN-6).
+"""States of a transport connection, and the effects that it asks its shell for (TRN-5, TRN-6).
 
-Reads, calls: nothing. Never: does any of it; `protocol.connection` makes these, the shell acts.
+Reads, calls: nothing. Never: acts; `protocol.connection` makes the effects, the shell acts.
 """
 
 from enum import Enum, IntEnum, auto
@@ -33,29 +33,29 @@ class LoginState(IntEnum):
 
 
 class Outcome(Enum):
-    """How a connection ended; decides about suppression (TRN-15 to TRN-18)."""
+    """How a connection ended, which decides about suppression (TRN-15 to TRN-18)."""
 
     ORDERLY = auto()
     """GOODBYE: nothing is suppressed."""
     ARBITRATION = auto()
     """Another connection to this peer stays; not a failure."""
     SELF = auto()
-    """It led back to this instance (TRN-26)."""
+    """The connection led back to this instance (TRN-26)."""
     FAILED = auto()
-    """It never came ONLINE: a failed attempt."""
+    """A failed attempt: the connection never came ONLINE."""
     LOST = auto()
-    """It was ONLINE and broke."""
+    """The connection was ONLINE and broke."""
 
 
 class Limits(Struct, frozen=True):
-    """Seconds (TRN-9, TRN-25, TRN-30, END-5)."""
+    """Time limits of a connection, in seconds (TRN-9, TRN-25, TRN-30, END-5)."""
 
     login: float = 10.0
     ping_after: float = 20.0
     ping_timeout: float = 10.0
     arbitration_ping: float = 5.0
     goodbye: float = 5.0
-    """Wait for the answer to a GOODBYE."""
+    """Longest wait for the answer to a GOODBYE."""
 
 
 class Write(Struct, frozen=True):
@@ -65,35 +65,35 @@ class Write(Struct, frozen=True):
 
 
 class AskArbitration(Struct, frozen=True):
-    """Accepting side: call `arbitrated` with the verdict, now or later."""
+    """On the accepting side: call `arbitrated` with the verdict, now or later."""
 
     peer: Hello
 
 
 class AskSettlement(Struct, frozen=True):
-    """Connecting side, granted by the peer: call `settled` before taking the next effect."""
+    """On the connecting side, after the peer's grant: call `settled` before the next effect."""
 
     peer: Hello
     over_stale: bool
 
 
 class CameOnline(Struct, frozen=True):
-    """Fragments may travel."""
+    """The connection is ONLINE: fragments may be sent."""
 
     peer: Hello
 
 
 class Received(Struct, frozen=True):
-    """A boxcar came; `size` is its payload in bytes."""
+    """A boxcar arrived; `size` is its payload in bytes."""
 
     items: list[Item | BadItem]
     size: int
     headers: list[Header] = []  # msgspec copies it
-    """Those of the items, as they came: a forwarder passes them on (FWD-14)."""
+    """Headers of the items, as they arrived: a forwarder passes them on (FWD-14)."""
 
 
 class Noticed(Struct, frozen=True):
-    """A NOTICE, TRACE or ROLE came (NBT-4, NBT-7)."""
+    """A NOTICE, TRACE, ROLE or BROKERS frame arrived (NBT-4, NBT-7, RTE-55, TRN-46)."""
 
     notice: Advice
 
@@ -103,7 +103,7 @@ class ProbeAnswered(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """The end; after it nothing is sent. Flush what was written, then close the stream."""
+    """The connection is closed and sends nothing more: flush the writes, then close the stream."""
 
     outcome: Outcome
     key: str
@@ -112,7 +112,7 @@ class Closed(Struct, frozen=True):
 
 
 class Breathe(Struct, frozen=True):
-    """Other work of the loop comes first: go on with the effects of this read in another turn."""
+    """Let other work of the loop run before taking the next effect of this read."""
 
 
 Effect = (

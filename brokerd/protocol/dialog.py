@@ -1,10 +1,10 @@
 """One dialog endpoint: order, acks, binding, end and error as a pure step (DLP, DLG). PURE.
 
 Reads: the endpoint, one event, the time.      Calls: the table in `transitions.py`.
-Never: awaits, logs, draws an id or looks at a clock.
+Never: awaits, logs, draws an id or reads a clock.
 
-`step` returns the endpoint as it then stands, or None when it is gone, and what the shell has to
-do. An event that has no row in the table changes nothing and says so (`Anomaly`, DLG-15).
+`step` returns the new endpoint, or None when it is gone, and the effects that the shell carries
+out. An event without a row in the table changes nothing and yields an `Anomaly` (DLG-15).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from brokerd.protocol.transitions import MOVES, State, Trigger
 from brokerd.protocol.wire import MAX_FRAGMENTS
 
 REPLAY_GUARD: Final = timedelta(minutes=30)
-"""How long a closed target endpoint outlives FIRST_ACKED (DLP-55)."""
+"""Time for which a closed target endpoint outlives FIRST_ACKED (DLP-55)."""
 
 WHOLE: Final = MAX_FRAGMENTS - 1
 """Fragment number in an ack that means: all fragments of this message."""
@@ -31,16 +31,16 @@ LIFETIME_EXCEEDED: Final = -8489
 ELSEWHERE: Final = -8495
 """Another broker acknowledged this dialog first (DLP-45)."""
 HISTORY_LOST: Final = -60001
-"""One side no longer has what the other was promised (REL-15)."""
+"""One side has lost messages that it had sent or acknowledged (REL-15)."""
 UNKNOWN_SENT: Final = "messages that were sent are not known to their sender any more"
 UNKNOWN_STORED: Final = "messages that were acknowledged are not known to their receiver any more"
 RESTORED: Final = -9719
 """The broker was restored, and an administrator has ended all its dialogs (MAN-5)."""
 PEER_RESTORED: Final = -9720
-"""What the other side is told of it."""
+"""Code of the error sent to the peers of a restored broker."""
 
 
-# What can happen to an endpoint.
+# Events of an endpoint.
 
 
 class SendRequested(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class SendRequested(msgspec.Struct, frozen=True):
 
 
 class EndRequested(msgspec.Struct, frozen=True):
-    """The application ends its side; with an error when `code` is given (positive).
+    """The application ends its side; with an error if `code` is given (positive).
 
-    `unread`: how many received application messages it never read; they are deleted."""
+    `unread`: number of application messages received but never read; they are deleted."""
 
     unread: int = 0
     code: int | None = None
@@ -58,23 +58,23 @@ class EndRequested(msgspec.Struct, frozen=True):
 
 
 class MoveRequested(msgspec.Struct, frozen=True):
-    """The application puts the conversation into another group of its service (GRP-18)."""
+    """The application moves the conversation into another group of its service (GRP-18)."""
 
     group_id: GroupId
 
 
 class CleanupRequested(msgspec.Struct, frozen=True):
-    """An administrator removes the endpoint; the peer is not told (DLG-T27).
+    """An administrator removes the endpoint without notifying the peer (DLG-T27).
 
-    `unread`: how many received application messages were never read; they are deleted."""
+    `unread`: number of application messages received but never read; they are deleted."""
 
     unread: int = 0
     tombstone: bool = True
-    """Whether a target leaves one (PBT-9); where its service goes as well nothing is repeated."""
+    """Whether a target leaves a tombstone (PBT-9); not needed if its service is dropped as well."""
 
 
 class FragmentsReceived(msgspec.Struct, frozen=True):
-    """Consecutive fragments of this dialog, the first being the next expected one (DSP-3)."""
+    """Consecutive fragments of this dialog, beginning with the next expected one (DSP-3)."""
 
     fragments: list[Fragment]
     guard: timedelta = REPLAY_GUARD
@@ -89,7 +89,7 @@ class ErrorReceived(msgspec.Struct, frozen=True):
 
 
 class AckReceived(msgspec.Struct, frozen=True):
-    """The acknowledgement block of anything that arrived (DLP-15)."""
+    """An acknowledgement block arrived, with an item of any kind (DLP-15)."""
 
     ack: Ack
     guard: timedelta = REPLAY_GUARD
@@ -100,8 +100,8 @@ class LifetimeReached(msgspec.Struct, frozen=True):
 
 
 class FaultStruck(msgspec.Struct, frozen=True):
-    """This side cannot go on, for a reason of its own (DLG-T15); in SI, the reason is message 0
-    and no endpoint is left (DLG-T6)."""
+    """This side cannot continue for a local reason (DLG-T15). Before message 0 is accepted, it is
+    message 0 that is unacceptable, and no endpoint is left (DLG-T6)."""
 
     code: int
     description: str
@@ -120,13 +120,13 @@ Event = (
 )
 
 
-# What the shell has to do.
+# Effects, which the shell carries out.
 
 
 class StoreOutgoing(msgspec.Struct, frozen=True):
     """Put a message with this sequence and these flags into the transmission queue.
 
-    `frozen`: the peer has ended or failed, so it is kept but never sent (DLG-26)."""
+    `frozen`: the peer has ended or failed, so the message is kept but never sent (DLG-26)."""
 
     sequence: int
     flags: int
@@ -134,13 +134,13 @@ class StoreOutgoing(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """A message is complete; `last` is its last fragment. Put it on the queue."""
+    """Put a message, now complete, on the queue; `last` is its last fragment."""
 
     last: Fragment
 
 
 class KeepPart(msgspec.Struct, frozen=True):
-    """Store a fragment of a message that is not complete (DLP-11)."""
+    """Store a fragment of an incomplete message (DLP-11)."""
 
     fragment: Fragment
 
@@ -160,7 +160,7 @@ class WithdrawOutgoing(msgspec.Struct, frozen=True):
     """Delete every row of this dialog in the transmission queue."""
 
     is_settled: bool = False
-    """Whether the peer needs none of them any more, so that none counts as undelivered."""
+    """Whether the peer no longer needs any of them, so that none counts as undelivered."""
 
 
 class DropUnread(msgspec.Struct, frozen=True):
@@ -168,21 +168,21 @@ class DropUnread(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """An Error will be seen by nobody, because the application has ended: say so (PBT-4)."""
+    """Report an Error that the application cannot receive, because it has ended (PBT-4)."""
 
     code: int
     description: str
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Answer with an error made by the broker (DLP-42); nothing was changed."""
+    """Answer the peer with an error made by the broker (DLP-42)."""
 
     code: int
     description: str
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """The event has no place in this state; it is logged and changes nothing (DLG-15)."""
+    """Log an event that is not allowed in this state and changed nothing (DLG-15)."""
 
     what: str
 
@@ -205,28 +205,30 @@ class Step(msgspec.Struct, frozen=True):
     """The outcome of one event."""
 
     endpoint: DialogEndpoint | None
-    """As it now stands; None = it is gone."""
+    """The new endpoint; None = it is gone."""
     effects: tuple[Effect, ...] = ()
 
 
 def step(endpoint: DialogEndpoint, event: Event, *, now: Instant) -> Step:
-    """Apply one event; return the new endpoint and what the shell must do."""
+    """Apply one event; return the new endpoint and the effects for the shell."""
     return _STEPS[type(event)](endpoint, event, now)
 
 
 def plain_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
-    """The endpoint after an application message was sent in state CO (DLG-T8).
+    """Return the endpoint after an application message was sent in state CO (DLG-T8).
 
-    What `step` gives for `SendRequested` then, without the words; None in any other state."""
+    The result is that of `step` for `SendRequested`, without its effects. None in any other
+    state."""
     if endpoint.state is not State.CONVERSING:
         return None
     return _replace(endpoint, send_sequence=endpoint.send_sequence + 1)
 
 
 def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint | None:
-    """The endpoint after a whole application message arrived in state CO (DLG-T9).
+    """Return the endpoint after an application message arrived whole in state CO (DLG-T9).
 
-    What `step` gives for `FragmentsReceived` of that one then; None where more is to be done."""
+    The result is that of `step` for `FragmentsReceived` with that message alone. None in any other
+    state, and in the middle of a fragmented message."""
     if endpoint.state is not State.CONVERSING or endpoint.receive_fragment:
         return None
     return _replace(
@@ -235,23 +237,25 @@ def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndp
 
 
 def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
-    """A new target endpoint after message 0 came whole and EndDialog behind it, inside its broker
-    (DLG-T5, DLG-T12): what `step` gives for `FragmentsReceived` of the two, save `last_message`."""
+    """Return a new target endpoint after a whole message 0 and EndDialog, sent inside its broker
+    (DLG-T5, DLG-T12): the result of `step` for `FragmentsReceived`, except for `last_message`."""
     return _replace(
         endpoint, state=State.DISCONNECTED_INBOUND, receive_sequence=2, far_end_sequence=1
     )
 
 
 def plain_end(endpoint: DialogEndpoint) -> Step | None:
-    """The step of an end without an error where the other side has ended: a target is closed
-    (DLG-T16), an initiator is gone (DLG-T17). None in any other state."""
+    """Return the step of an end without error after the peer has ended: a target is closed
+    (DLG-T16), an initiator is gone (DLG-T17). None in any state but DI."""
     if endpoint.state is not State.DISCONNECTED_INBOUND:
         return None
     return Step(None if endpoint.is_initiator else _closed(endpoint), _OVER)
 
 
 def first_needed(endpoint: DialogEndpoint) -> int | None:
-    """The lowest sequence that may still have to be sent; None = none (DLG-T11, DLG-T18)."""
+    """Return the lowest sequence that may still have to be sent (DLG-T11, DLG-T18).
+
+    None means that nothing has to be sent any more."""
     if endpoint.state is State.CLOSED:
         return None
     is_failed = endpoint.error_code is not None
@@ -260,17 +264,17 @@ def first_needed(endpoint: DialogEndpoint) -> int | None:
 
 
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
-    """Whether the application may do this in the present state (SND-2, DLG-19)."""
+    """Return whether the application may do this in the present state (SND-2, DLG-19)."""
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
 
 
 def may_set_timer(endpoint: DialogEndpoint) -> bool:
-    """Whether the application still owns the dialog, so that a timer has a meaning (DLG-39)."""
+    """Return whether the application still owns the dialog and may set a timer (DLG-39)."""
     return endpoint.state in _OWNED
 
 
 def may_move(endpoint: DialogEndpoint) -> bool:
-    """Whether the application may put it into another group (GRP-20)."""
+    """Return whether the application may move the conversation into another group (GRP-20)."""
     return endpoint.state in _OWNED
 
 
@@ -302,8 +306,8 @@ _GUARD: Final = later(Instant(0), REPLAY_GUARD)
 
 
 def _closed(endpoint: DialogEndpoint) -> DialogEndpoint:
-    """A closed endpoint is a tombstone: it knows when it may go, if only long after its lifetime
-    (DLP-56), and keeps no text (PBT-5)."""
+    """Return the endpoint as a tombstone: it has a purge time, the guard time after its lifetime if
+    FIRST_ACKED never came (DLP-56), and keeps no error text (PBT-5)."""
     purge_at = endpoint.purge_at or Instant(endpoint.expires_at + _GUARD)
     return _replace(endpoint, state=State.CLOSED, purge_at=purge_at, error_text=None, route=None)
 
@@ -334,7 +338,7 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
         return _anomaly(endpoint, "end")
     if event.unread:
         endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
-    if state is not State.DISCONNECTED_OUTBOUND:  # nobody has to be told: T3, T16, T17, T23
+    if state is not State.DISCONNECTED_OUTBOUND:  # no peer to notify: T3, T16, T17, T23
         return _moved(endpoint, state, *_OVER)
     sequence = endpoint.send_sequence
     ended = _replace(
@@ -345,18 +349,19 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
         error_code=event.code,
         error_text=event.description if failed else None,
     )
-    if failed:  # DLG-T11: whatever is unsent or unacked goes, the Error takes its place
+    if failed:  # DLG-T11: the Error replaces all that is unsent or unacked
         return Step(ended, (WithdrawOutgoing(), DropUnread(), StoreOutgoing(sequence, ERROR)))
     return Step(ended, (DropUnread(), StoreOutgoing(sequence, END)))
 
 
 def _move(endpoint: DialogEndpoint, event: MoveRequested, _now: Instant) -> Step:
-    """Allowed when the verb ran; whatever has come meanwhile, it is in that group (DLG-46)."""
+    """Move to the group in any state: the verb was allowed when it ran (DLG-46)."""
     return Step(_replace(endpoint, group_id=event.group_id))
 
 
 def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -> Step:
-    """At a target a tombstone stays: what the peer repeats must not begin it anew (PBT-9)."""
+    """Remove the endpoint. A target leaves a tombstone: what the peer retransmits must not begin
+    the dialog again (PBT-9)."""
     state = _to(endpoint, Trigger.CLEANUP)
     if state is None:
         return _anomaly(endpoint, "cleanup")
@@ -366,13 +371,15 @@ def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -
 
 
 def keeps_parts(endpoint: DialogEndpoint) -> bool:
-    """Whether what has come of a message that is not complete is kept for its application."""
+    """Return whether fragments of an incomplete message are kept for the application."""
     state = endpoint.state
     return state not in _REFUSING and state is not State.DISCONNECTED_OUTBOUND
 
 
 def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant) -> Step:
-    """The run is consecutive, so only what each fragment is decides (DLG-T4 to T12, T19, T21)."""
+    """Apply a run of fragments (DLG-T4 to T12, T19, T21).
+
+    The run is consecutive, so only the kind of each fragment has to be evaluated."""
     effects: list[Effect] = []
     initiator, state = endpoint.is_initiator, endpoint.state
     sequence, part = endpoint.receive_sequence, endpoint.receive_fragment
@@ -385,7 +392,9 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
         if move is None:
             effects.append(Anomaly(f"{trigger} in state {state}"))
             break
-        if state in _REFUSING:  # CD and ER take no new sequence (DLP-48)
+        # CD and ER take no new sequence (DLP-48). The step ends before the sequence advances, so
+        # the refused fragment is not acknowledged and the peer learns that the dialog is over.
+        if state in _REFUSING:
             effects.append(Refuse(PEER_GONE, "the dialog is over at this side"))
             break
         if state is not State.DISCONNECTED_OUTBOUND:
@@ -433,7 +442,7 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, now: Instant) -> Step
     state = _to(endpoint, Trigger.PEER_ERROR)
     if state is None:
         return _anomaly(endpoint, "error")
-    if event.sequence is not None:  # its ack covers every sequence up to its own (DLG-30)
+    if event.sequence is not None:  # acknowledges all before it (DLG-30)
         endpoint = _replace(
             endpoint,
             receive_sequence=event.sequence + 1,
@@ -452,14 +461,16 @@ def _error(endpoint: DialogEndpoint, event: ErrorReceived, now: Instant) -> Step
             return _moved(endpoint, state, WithdrawOutgoing(is_settled=True), DropUnread())
         lost = Lose(event.code, event.description)  # DLG-T20
         return _moved(endpoint, state, lost, WithdrawOutgoing(), DropUnread())
-    # SI: what comes late of message 0 must not begin the dialog once more (DLG-T7). It is kept for
-    # the guard time, as every endpoint that closes (DLP-56), and for no longer.
+    # SI: fragments of message 0 that arrive late must not begin the dialog again (DLG-T7). The
+    # endpoint is kept for the guard time, as every endpoint that closes (DLP-56), and no longer.
     failed = _replace(endpoint, error_code=event.code, purge_at=now)
     return _moved(failed, state, WithdrawOutgoing(), DropUnread())
 
 
 def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
     ack = event.ack
+    # Lost history is checked first: after a restore of this side the bound peer acknowledges more
+    # than was sent, which has to fail the dialog; from any other broker it is only an anomaly.
     forgotten = _forgotten(endpoint, ack)
     if forgotten is not None:
         return _fault(endpoint, FaultStruck(HISTORY_LOST, forgotten), now)
@@ -467,7 +478,7 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
         return Step(endpoint, (Anomaly("acknowledgement of something never sent"),))  # DLP-17
     changed = endpoint
     if ack.sequence >= 0:
-        if endpoint.far_broker not in (None, ack.broker_id):  # bound, or pinned by its beginner
+        if endpoint.far_broker not in (None, ack.broker_id):  # bound, or pinned at the beginning
             return Step(endpoint, (Refuse(ELSEWHERE, "another broker has this dialog"),))
         if not endpoint.bound:
             changed = _replace(changed, far_broker=BrokerId(ack.broker_id), bound=True)
@@ -483,9 +494,10 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
 
 
 def _forgotten(endpoint: DialogEndpoint, ack: Ack) -> str | None:
-    """What one side no longer has of what the other was promised (REL-15); None = nothing.
+    """Return the error text if one side has lost messages it sent or acknowledged (REL-15).
 
-    Only of the bound broker, and while both sides go on: later on messages are withdrawn."""
+    None means that nothing was lost. Only acknowledgements of the bound broker are checked, and
+    only in CO: in later states messages are withdrawn, so gaps prove nothing."""
     if endpoint.state is not State.CONVERSING or not endpoint.bound:
         return None
     if endpoint.far_broker != ack.broker_id:
@@ -496,7 +508,7 @@ def _forgotten(endpoint: DialogEndpoint, ack: Ack) -> str | None:
 
 
 def _covers(ack: Ack, sequence: int) -> bool:
-    """Whether it acknowledges all fragments of that message."""
+    """Return whether the block acknowledges all fragments of that message."""
     return (ack.sequence, ack.fragment) >= (sequence, WHOLE)
 
 
@@ -512,7 +524,8 @@ def _lifetime(endpoint: DialogEndpoint, _event: LifetimeReached, _now: Instant) 
 
 
 def _fault(endpoint: DialogEndpoint, event: FaultStruck, _now: Instant) -> Step:
-    """DLG-T15. The peer is told with an unsequenced error, if it knows the dialog and goes on."""
+    """Fail the endpoint (DLG-T15). The peer gets an unsequenced error if it knows the dialog and
+    has not ended it (CO), or if its message 0 is refused (DLG-T6)."""
     refused = _to(endpoint, Trigger.REFUSED)
     if refused is not None:
         told_why = Refuse(event.code, event.description)

@@ -1,17 +1,17 @@
-"""Cutting and joining messages (DLP-8, DLP-10). PURE.
+"""Cutting of message bodies into fragments (DLP-8, DLP-10). PURE.
 
-The cut points follow from the fragment size stored with the message, so a fragment sent again is
-the same bytes, whatever the setting is by then.
+The cut points follow from the fragment size stored with the message, so a retransmitted fragment
+has the same bytes even if the setting has changed since.
 """
 
 
 def count(size: int, fragment_size: int) -> int:
-    """How many fragments a body of `size` bytes makes; a body of none makes one."""
+    """Return how many fragments a body of `size` bytes makes; an empty body makes one."""
     return -(-size // fragment_size) if size > fragment_size else 1
 
 
 def piece(body: bytes, fragment_size: int, fragment: int) -> bytes:
-    """The bytes of one fragment of the body."""
+    """Return the bytes of one fragment of the body."""
     if fragment == 0 and len(body) <= fragment_size:
         return body
     return body[fragment * fragment_size : (fragment + 1) * fragment_size]

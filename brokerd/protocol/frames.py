@@ -1,8 +1,8 @@
 """Frames of the adjacent broker protocol: kinds, cutting a stream into frames, boxcars (TRN-45).
 
 Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.items` and
-        `protocol.item_decoding`, whose names it offers.
-Never:  looks into a payload; `protocol.neighbour` and `protocol.items` do.
+        `protocol.item_decoding`, whose names it exports again.
+Never:  decodes a payload; `protocol.neighbour` and `protocol.item_decoding` do.
 
 A frame is a u32 big-endian length of the rest, a kind byte, and a payload. The payload of every
 kind but BOXCAR is one msgpack array; that of a BOXCAR is items one after another.
@@ -71,31 +71,32 @@ class Kind(IntEnum):
 
 
 def encode_frame(kind: int, payload: Buffer) -> bytes:
-    """One whole frame."""
+    """Return one whole frame."""
     return _PREFIX.pack(1 + len(payload), kind) + payload
 
 
 def boxcar(items: Sequence[bytes]) -> list[bytes]:
-    """Encoded items as one BOXCAR frame, in pieces for `writelines` (TRN-31).
+    """Return encoded items as one BOXCAR frame, in pieces for `writelines` (TRN-31).
 
-    The caller keeps to the limits of TRN-32 and TRN-33.
+    The caller observes the limits of TRN-32 and TRN-33.
     """
     return [_PREFIX.pack(1 + sum(map(len, items)), Kind.BOXCAR), *items]
 
 
 class FrameReader:
-    """Cuts a byte stream into frames; holds at most one unfinished frame, and only what came."""
+    """Cuts a byte stream into frames; holds at most one unfinished frame, as far as it arrived."""
 
     def __init__(self, limit: int = LOGIN_LIMIT) -> None:
         self.limit = limit
-        """Largest length now allowed; the consumer raises it when the login is over."""
+        """Largest length now allowed; the consumer raises it at the end of the login."""
         self._partial = bytearray()
         self._wanted = _LENGTH_SIZE
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield (kind, payload) of each frame that is now whole; read it to its end.
+        """Yield (kind, payload) of each frame that is now whole.
 
-        Lazy, so that a limit raised while one frame is handled counts for the next.
+        Exhaust the iterator: only then is the rest of `data` kept. It is lazy, so that a limit
+        raised while one frame is handled counts for the next.
 
         Raises:
             ProtocolError: a length of 0, or above the limit; nothing after it can be read.

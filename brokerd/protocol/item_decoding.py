@@ -1,10 +1,10 @@
 """Decoding the items of a boxcar, strictly: every field's type and bounds (BI-F4, BI-F6, DLP-6).
 
 Reads:  nothing; bytes in, values out.          Calls: `protocol.wire`.
-Never:  judges whether an item fits its dialog; that is `protocol.dialog`'s part.
+Never:  checks whether an item fits its dialog; `protocol.dialog` does.
 
-An item whose end is known and whose header is off becomes a `BadItem` and the others stand; where
-the end cannot be told the whole boxcar is a `ProtocolError` (TRN-44).
+An item whose end is known but whose header is invalid becomes a `BadItem`, and the other items
+remain valid; where the end is unknown, the whole boxcar is a `ProtocolError` (TRN-44).
 """
 
 from typing import Any, Final
@@ -55,28 +55,29 @@ _MOST_HOPS: Final = 255
 _LOWEST_CODE: Final = -(2**31)
 _NO_ID: Final = bytes(ID_SIZE)
 
-_idle_unpackers: Final[list[msgpack.Unpacker]] = []  # making one costs as much as an item
+_idle_unpackers: Final[list[msgpack.Unpacker]] = []  # making one costs as much as decoding an item
 Header = tuple[Any, ...]
-"""Decoded and not yet checked; after the checks its ids are passed on as they are."""
+"""A decoded header, not yet checked; its values are used as they are once checked."""
 _TOO_LARGE: Final = BadItem("header_too_large")
 
 
 class _HeaderIsOff(Exception):
-    """What is wrong with a header whose item ends where it says."""
+    """A header is invalid, though the end of its item is known; the text is the reason."""
 
 
 def decode_boxcar(payload: Buffer, headers: list[Header] | None = None) -> list[Item | BadItem]:
-    """The items of a boxcar, in order; the header of each is added to `headers`, as it came.
+    """Return the items of a boxcar, in order; append the header of each, as decoded, to `headers`.
 
     Raises:
-        ProtocolError: the boundaries of the items cannot be told, or there are too many of them;
-            close the connection (TRN-33, TRN-44).
+        ProtocolError: the boundaries of the items are unknown, or there are too many items; the
+            caller closes the connection (TRN-33, TRN-44).
     """
     unpacker = _idle_unpackers.pop() if _idle_unpackers else make_unpacker()
     try:
         items = _decode_items(unpacker, payload, [] if headers is None else headers)
     except DECODING_ERRORS as error:
         raise ProtocolError(f"boxcar cannot be decoded: {error!r}"[:200]) from error
+    # Only after success: an unpacker that failed still has bytes in it and is thrown away.
     _idle_unpackers.append(unpacker)
     return items
 
@@ -84,7 +85,7 @@ def decode_boxcar(payload: Buffer, headers: list[Header] | None = None) -> list[
 def _decode_items(
     unpacker: msgpack.Unpacker, payload: Buffer, headers: list[Header]
 ) -> list[Item | BadItem]:
-    start = unpacker.tell()  # an idle unpacker has eaten all it was fed
+    start = unpacker.tell()  # an idle unpacker has consumed all it was fed
     unpacker.feed(payload)
     items: list[Item | BadItem] = []
     at, end = 0, len(payload)
@@ -108,7 +109,9 @@ def _decode_items(
 
 
 def _fragment(header: Header, body: bytes) -> Fragment:
-    """The fragment of a header, or what is wrong with it (DLP-6, DLP-13)."""
+    """Return the fragment of a header; raise `_HeaderIsOff` if it is invalid (DLP-6, DLP-13)."""
+    # One condition for all types and lengths: this runs for each fragment that arrives. `type() is`
+    # keeps a boolean from passing as an integer.
     if len(header) != _FRAGMENT_FIELDS:
         if len(header) < _FRAGMENT_FIELDS or not extras_are_sound(header[_FRAGMENT_FIELDS:]):
             raise _HeaderIsOff("header")
@@ -173,7 +176,9 @@ def _fragment(header: Header, body: bytes) -> Fragment:
 def _what_flags_break(
     flags: int, sequence: int, message_type: str, *, from_initiator: bool
 ) -> str | None:
-    """Name the violation of DLP-6; a target may end before it ever sent, an initiator not."""
+    """Return the name of the violation of DLP-6; None if the flags are valid.
+
+    A target may end a dialog before it has sent anything, an initiator may not."""
     if flags not in (0, END, ERROR):
         return "flags"  # 11275
     if flags and sequence == 0 and from_initiator:

@@ -1,12 +1,12 @@
 """Items of a boxcar: fragments, acknowledgements, broker errors, and their encoding (DLP-7).
 
 Reads:  nothing; values in, bytes out.          Calls: `protocol.wire`.
-Never:  decodes (`protocol.item_decoding`) or judges whether an item
-        fits its dialog (`protocol.dialog`).
+Never:  decodes (`protocol.item_decoding` does) or checks whether an item fits its dialog
+        (`protocol.dialog` does).
 
 On the wire an item is a msgpack array `[item kind, size of the body, fields...]`, then that many
-raw bytes. So a body is never inside a decoded header (BI-F4), and an item whose header is off can
-be dropped alone, since its end is still known (TRN-44). Fields that a later version appends to
+raw bytes. So a body is never inside a decoded header (BI-F4), and an item whose header is invalid
+can be dropped alone, since its end is still known (TRN-44). Fields that a later version appends to
 the array are ignored.
 """
 
@@ -19,9 +19,9 @@ from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.protocol.wire import packer
 
 END: Final = 1
-"""Flag of a fragment: end of dialog."""
+"""Flag of a fragment that ends the dialog."""
 ERROR: Final = 2
-"""Flag of a fragment: error made by the application."""
+"""Flag of a fragment that carries an error made by the application."""
 
 
 ITEM_FRAGMENT: Final = 0
@@ -33,19 +33,19 @@ class Ack(Struct, frozen=True, gc=False):
     """The acknowledgement block (DLP-15, DLP-16, DLP-22, DLP-55)."""
 
     sequence: int
-    """All up to and including (`sequence`, `fragment`) is stored; -1, -1 = nothing yet."""
+    """Everything up to and including (`sequence`, `fragment`) is stored; -1, -1 = nothing yet."""
     fragment: int
     highest_seen: int
-    """The largest sequence seen; -1 = none."""
+    """Largest sequence seen; -1 = none."""
     base_sequence: int
-    """The oldest sequence the acknowledging side still holds for the other (REL-15)."""
+    """Oldest sequence that the acknowledging side still holds to send; 0 = unknown (REL-15)."""
     broker_id: BrokerId
-    """Who acknowledges (DLP-22)."""
+    """Broker that acknowledges (DLP-22)."""
     first_acked: bool = False
-    """The initiator has seen message 0 acknowledged (DLP-55)."""
+    """Whether the initiator has seen message 0 acknowledged (DLP-55)."""
     ranges: tuple[tuple[int, int, int, int], ...] = ()
-    """Held beyond the prefix, at most 16: (first sequence, first fragment, last sequence, last
-    fragment), both ends included, so whole messages in a row are one range."""
+    """Ranges held beyond that prefix, at most 16: (first sequence, first fragment, last sequence,
+    last fragment), both ends included, so consecutive whole messages are one range."""
 
 
 class Hop(Struct, frozen=True, gc=False):
@@ -56,9 +56,8 @@ class Hop(Struct, frozen=True, gc=False):
     time_to_live: int
     time_consumed: int
     local_target: bytes = b""
-    """The broker of this instance that the routes of the sender lead to (RTE-30). Only an item that
-    stays in this instance has it: it is never encoded, and b"" for all that arrives from outside.
-    """
+    """Broker of this instance that the sender's routes lead to (RTE-30). Set only for an item that
+    stays in this instance: it is never encoded, and b"" for all that arrives from outside."""
 
 
 class Fragment(Struct, frozen=True, gc=False):
@@ -110,18 +109,18 @@ class BrokerErrorItem(Struct, frozen=True, gc=False):
 
 
 class BadItem(Struct, frozen=True, gc=False):
-    """An item dropped because its header is off; the connection stays (TRN-44, BI-F6)."""
+    """An item dropped because its header is invalid; the connection stays (TRN-44, BI-F6)."""
 
     reason: str
     conversation_id: bytes = b""
-    """For the log; b"" if it could not be read."""
+    """Conversation of the item, for the log; b"" if it could not be read."""
 
 
 Item = Fragment | AckOnly | BrokerErrorItem
 
 
 def encode_item(item: Item) -> bytes:
-    """One item as it stands in a boxcar."""
+    """Return the item as encoded in a boxcar."""
     if isinstance(item, Fragment):
         return _encode_fragment(item)
     fields: list[object] = [

@@ -1,9 +1,9 @@
 """Frames between neighbours: HELLO to GOODBYE, NOTICE, TRACE, ROLE and BROKERS (TRN-45).
 
 Reads:  nothing; bytes in, values out, and back.    Calls: `protocol.wire`.
-Never:  knows what a frame does to a connection; that is `protocol.connection`.
+Never:  knows what a frame does to a connection; `protocol.connection` does.
 
-Each is one msgpack array. Fields that a later minor version appends are ignored (BI-F5).
+Each frame is one msgpack array. Fields that a later minor version appends are ignored (BI-F5).
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ MAJOR: Final = 1
 MINOR: Final = 0
 HIGHEST_PORT: Final = 65535
 MOST_HOPS: Final = 10
-"""How often a NOTICE is passed on at most, so that it cannot go round for ever."""
+"""Most times that a NOTICE is passed on, so that it cannot circulate for ever."""
 CLOCK: Final = "clock"
-"""The option of a HELLO that says: this is my UTC now, and my PONGs say it too (TRN-47)."""
+"""HELLO option with the sender's current UTC, which its PONGs then report too (TRN-47)."""
 _HIGHEST_FRAME: Final = 2**31 - 1
 
 
@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
     WON = "won"
     WON_OVER_STALE = "won_over_stale"
-    """It takes the place of an older one that did not answer (TRN-25)."""
+    """The connection replaces an older one that did not answer (TRN-25)."""
     LOST = "lost"
 
 
@@ -72,27 +72,27 @@ class GoodbyeReason(StrEnum):
 
 
 class Hello(Struct, frozen=True):
-    """Who speaks, and what it can take (TRN-7)."""
+    """The sender's identity, limits and options (TRN-7)."""
 
     instance_id: InstanceId
     boot_id: BootId
     port: int = 0
-    """Where the speaker's own endpoint listens; 0 = nowhere."""
+    """Port on which the sender's own broker endpoint listens; 0 = none."""
     largest_frame: int = FRAME_LIMIT
     major: int = MAJOR
     minor: int = MINOR
     options: dict[str, str | int | bool] = {}  # msgspec copies it
-    """Unknown ones are ignored (TRN-10)."""
+    """Options of the sender; unknown ones are ignored (TRN-10)."""
 
     @property
     def clock(self) -> int:
-        """The speaker's UTC in microseconds when it wrote this; 0 = it does not say (TRN-47)."""
+        """The sender's UTC in microseconds as of this frame; 0 = not reported (TRN-47)."""
         told = self.options.get(CLOCK)
         return told if type(told) is int and 0 < told <= MAX_INT else 0
 
 
 class Reject(Struct, frozen=True):
-    """A login refused; the connection is closed after it (NBT-20)."""
+    """A refusal, after which the sender closes the connection (NBT-20)."""
 
     reason: str
     phase: str
@@ -105,50 +105,50 @@ class Arbitrate(Struct, frozen=True):
 
 
 class Ping(Struct, frozen=True):
-    """Are you there (TRN-30)."""
+    """A question that the peer answers with PONG (TRN-30)."""
 
     number: int
 
 
 class Pong(Struct, frozen=True):
-    """The answer, with the number of the PING."""
+    """The answer to a PING, with its number."""
 
     number: int
     clock: int = 0
-    """The speaker's UTC in microseconds; 0 = it does not say (TRN-47)."""
+    """The sender's UTC in microseconds; 0 = not reported (TRN-47)."""
 
 
 class Goodbye(Struct, frozen=True):
-    """The speaker sends nothing after it; the other side answers with its own and closes."""
+    """The sender's last frame; the receiver answers with its own GOODBYE and closes."""
 
     reason: str
 
 
 class Notice(Struct, frozen=True):
-    """Advisory: why something a neighbour sent was not taken (NBT-4 to NBT-6)."""
+    """Advice why a fragment from a neighbour was not accepted (NBT-4 to NBT-6)."""
 
     conversation_id: ConversationId
     from_initiator: bool
-    """The direction of what was not taken."""
+    """Direction of the fragment that was not accepted."""
     sequence: int
     reason: str
     """A key of XMT-19."""
     detail: str = ""
     to_service: str = ""
-    """The service that sent what was not taken: a forwarder passes the NOTICE on to it (NBT-6)."""
+    """Service that sent the fragment; a forwarder passes the NOTICE on to it (NBT-6)."""
     to_broker: bytes = b""
-    """The broker of that service."""
+    """Broker of that service."""
     hops: int = MOST_HOPS
-    """Neighbours that may still pass it on (FWD-6)."""
+    """Number of neighbours that may still pass the NOTICE on (FWD-6)."""
 
 
 Advice = Notice | Trace | RoleQuestion | RoleAnswer | BrokersHere
-"""What changes the state of nothing, and may be lost."""
+"""Frames that do not change the state of a connection, and may be lost."""
 Neighbourly = Hello | Reject | Arbitrate | Ping | Pong | Goodbye | Advice
 
 
 def encode(frame: Neighbourly) -> bytes:
-    """The whole frame."""
+    """Return the whole frame."""
     match frame:
         case Trace():
             kind, fields = Kind.TRACE, fields_of(frame)
@@ -162,7 +162,7 @@ def encode(frame: Neighbourly) -> bytes:
 
 
 def decode(kind: int, payload: Buffer) -> Neighbourly:
-    """The frame of that kind.
+    """Return the frame of that kind.
 
     Raises:
         ProtocolError: malformed, or a kind that is not one of these (TRN-44).

@@ -1,8 +1,8 @@
-"""Passing on: an item that is for somebody else, encoded again with its hop block counted (FWD-5).
+"""Passing on: an item for another instance, encoded again with its hop block updated (FWD-5).
 
 Reads:  nothing; values in, bytes out.          Calls: `protocol.wire`.
-Never:  decodes, looks at a body, or drops what it does not know: fields of a later version and
-        blocks that only the two ends understand go on as they came (FWD-14).
+Never:  decodes, inspects a body, or drops unknown content: fields of a later version, and blocks
+        that only the two ends understand, are passed on unchanged (FWD-14).
 """
 
 from typing import Final
@@ -12,13 +12,13 @@ from brokerd.protocol.items import ITEM_ACK, ITEM_BROKER_ERROR, ITEM_FRAGMENT
 from brokerd.protocol.wire import MAX_INT, packer
 
 _HOP_AT: Final = {ITEM_FRAGMENT: 17, ITEM_ACK: 8, ITEM_BROKER_ERROR: 9}
-"""Where the hop block is in the header of each kind of item."""
+"""Position of the hop block in the header of each kind of item."""
 
 
 def passed_on(header: Header, body: bytes, *, hops: int, milliseconds: int) -> bytes:
-    """The item for the next hop: so many forwardings and so much time are taken off (FWD-5).
+    """Return the item for the next hop, `hops` forwardings and `milliseconds` later (FWD-5).
 
-    `header` is one that `decode_boxcar` gave with an item, and that has `hops` left.
+    `header` comes from `decode_boxcar`, with a valid item that has at least `hops` hops left.
     """
     at = _HOP_AT[header[0]]
     to_broker, left, time_to_live, consumed, *more = header[at]

@@ -1,7 +1,7 @@
-"""ROLE: what an instance is for a broker, asked and told between neighbours (RTE-55).
+"""ROLE frames: neighbours ask and report the role of an instance for a broker (RTE-55).
 
 Reads:  nothing; fields in, values out, and back.    Calls: `protocol.wire`.
-Never:  knows who is principal; `routing.mirror` judges what is told.
+Never:  knows which instance is principal; `routing.mirror` evaluates the answers.
 """
 
 from typing import Any
@@ -13,31 +13,35 @@ from brokerd.protocol.wire import MAX_INT, MAX_NAME
 
 
 class RoleQuestion(Struct, frozen=True):
-    """What are you for this broker."""
+    """A question for the role of the receiver for a broker."""
 
     broker_id: BrokerId
     epoch: int = 0
-    """The highest at which the speaker has known a principal; one that has a lower one is stale."""
+    """Highest epoch at which the asking instance has known a principal; a lower one is stale."""
 
 
 class RoleAnswer(Struct, frozen=True):
-    """What the speaker is for this broker: when it is asked, and when it has become principal."""
+    """The role of the sender for a broker, sent when asked and when it has become principal."""
 
     broker_id: BrokerId
     role: str
-    """principal, mirror or unknown; what else a later version may say means unknown."""
+    """principal, mirror or unknown; any other word of a later version means unknown."""
     epoch: int = 0
-    """That of the broker's store."""
+    """Epoch of the broker's store."""
 
 
 def fields_of(frame: RoleQuestion | RoleAnswer) -> tuple[object, ...]:
-    """What is written of it; a question has no role."""
+    """Return the fields of a ROLE frame; in a question the role is empty."""
     role = frame.role if isinstance(frame, RoleAnswer) else ""
     return frame.broker_id, role, frame.epoch
 
 
 def role_of(fields: tuple[Any, ...]) -> RoleQuestion | RoleAnswer:
-    """What was written so; `ValueError`, `IndexError` where it is malformed."""
+    """Return the question or answer in these fields.
+
+    Raises:
+        ValueError, IndexError: malformed.
+    """
     broker_id, role, epoch = fields[:3]
     if type(broker_id) is not bytes or len(broker_id) != ID_SIZE:
         raise ValueError("an id has sixteen bytes")

@@ -1,11 +1,11 @@
-"""What one dialog endpoint still has to get acknowledged: window and retransmission (DLP-26 to 32).
+"""Send window of one dialog endpoint: unacknowledged messages and retransmission (DLP-26 to 32).
 
-Reads: what it is told.      Calls: fragments, backoff.
-Never: reads a clock, touches a store or a socket; times are monotonic seconds given to it.
+Reads: its arguments.        Calls: fragments, backoff.
+Never: reads a clock, touches a store or a socket; times are monotonic seconds passed to it.
 
-PURE, though an object: it does no I/O (design, The code). It holds the messages that are in
-memory, oldest first; the acknowledged ones are handed back so that their rows can go. All of it
-can be lost: after a restart everything not acknowledged counts as never sent.
+PURE, though an object: it does no I/O (design, The code). It holds the messages in memory, oldest
+first, and returns acknowledged ones so that their rows can be deleted. All of its state may be
+lost: after a restart, everything not acknowledged counts as never sent.
 """
 
 from collections import deque
@@ -20,21 +20,21 @@ from brokerd.protocol.backoff import RETRY_FIRST, RETRY_MAX, retransmit_delay
 
 
 class Sendable(Protocol):
-    """A message in the transmission queue, as far as the window needs it."""
+    """The part of a message in the transmission queue that the window needs."""
 
     @property
     def sequence(self) -> int:
-        """Its sequence number."""
+        """Sequence number of the message."""
         ...
 
     @property
     def fragment_size(self) -> int:
-        """Where its body is cut."""
+        """Bytes of body in each fragment but the last."""
         ...
 
     @property
     def body(self) -> bytes | None:
-        """Its body."""
+        """The body; None if the message has none."""
         ...
 
 
@@ -42,7 +42,7 @@ M = TypeVar("M", bound=Sendable)
 
 
 class WindowLimits(msgspec.Struct, frozen=True):
-    """How much may be outstanding (DLP-31) and how retransmission grows (DLP-26)."""
+    """Limits of what may be outstanding (DLP-31), and the retransmission delays (DLP-26)."""
 
     window_fragments: int = 256
     window_bytes: int = 4 * 1024 * 1024
@@ -84,7 +84,7 @@ class SendWindow(Generic[M]):
         self._out = 0  # fragments outstanding
         self._bytes = 0
         self._again: list[tuple[int, int]] = []  # (sequence, fragment) to send again
-        self._gap = (-1, 0)  # gaps below this place were resent at once already (DLP-30)
+        self._gap = (-1, 0)  # gaps below this place were already filled (DLP-30)
         self._largest = 0
         self.attempts = 0
         """Retransmissions since the prefix last advanced."""
@@ -96,46 +96,46 @@ class SendWindow(Generic[M]):
 
     @property
     def limits(self) -> WindowLimits:
-        """Its figures."""
+        """Limits of this window."""
         return self._limits
 
     def acked(self, sequence: int) -> int:
-        """Fragments of a message that the peer has, counted from its beginning."""
+        """Return how many fragments of a message the peer has stored, from its beginning."""
         slot = self._slot(sequence)
         return slot.acked if slot is not None else 0
 
     @property
     def unsent(self) -> int:
-        """Messages in memory of which something never left."""
+        """Number of messages in memory with fragments that were never sent."""
         return len(self._slots) - self._unsent
 
     @property
     def outstanding(self) -> int:
-        """Fragments sent and not acknowledged."""
+        """Number of fragments sent and not acknowledged."""
         return self._out
 
     @property
     def largest_fragment(self) -> int:
-        """Bytes of body that a fragment of this dialog has had at most so far."""
+        """Largest number of body bytes in a fragment of this dialog so far."""
         return self._largest
 
     @property
     def first_unsent(self) -> M | None:
-        """The oldest message in memory of which something never left."""
+        """The oldest message in memory with fragments that were never sent; None if none."""
         return self._slots[self._unsent].message if self._unsent < len(self._slots) else None
 
     @property
     def settled(self) -> int:
-        """All up to and including this sequence is acknowledged, as far as memory goes."""
+        """The sequence up to which, inclusive, everything in memory is acknowledged."""
         return self._slots[0].message.sequence - 1 if self._slots else _NONE_HELD
 
     @property
     def base_sequence(self) -> int | None:
-        """Oldest sequence in memory."""
+        """Oldest sequence in memory; None if memory holds no message."""
         return self._slots[0].message.sequence if self._slots else None
 
     def held(self) -> tuple[int, int, int, int]:
-        """Fragments and bytes in memory that are not acknowledged, and what of them never left."""
+        """Return unacknowledged fragments and bytes in memory, then those of them never sent."""
         fragments_, size, unsent, unsent_size = 0, 0, 0, 0
         for slot in self._slots:
             fragments_ += slot.count - slot.acked
@@ -146,21 +146,21 @@ class SendWindow(Generic[M]):
         return fragments_, size, unsent, unsent_size
 
     def add(self, message: M) -> None:
-        """Append a message; its sequence follows the last one's."""
+        """Append a message; its sequence must follow that of the last one."""
         slot = _Slot(message)
         self._largest = max(self._largest, min(slot.size, message.fragment_size))
         self._slots.append(slot)
 
     def messages(self) -> list[M]:
-        """What is held, oldest first."""
+        """Return the messages in memory, oldest first."""
         return [slot.message for slot in self._slots]
 
     def attempted(self) -> list[tuple[M, bool]]:
-        """What is held, oldest first, and whether any of it has ever left."""
+        """Return the messages in memory, oldest first, each with whether some of it was sent."""
         return [(slot.message, slot.sent > 0) for slot in self._slots]
 
     def clear(self) -> list[M]:
-        """Forget all (the dialog sends nothing more); return what was held."""
+        """Drop all messages, since the dialog sends nothing more; return them."""
         held = [slot.message for slot in self._slots]
         self._slots.clear()
         self._again.clear()
@@ -169,7 +169,9 @@ class SendWindow(Generic[M]):
         return held
 
     def has_work(self) -> bool:
-        """Whether `take` would return something."""
+        """Return whether `take` may return a fragment.
+
+        Fragments queued again may have been acknowledged since; `take` skips those."""
         if self._again:
             return True
         return (
@@ -179,9 +181,10 @@ class SendWindow(Generic[M]):
         )
 
     def take(self, now: float) -> tuple[M, int, int] | None:
-        """The next fragment to send: message, fragment number, fragment count; None = nothing.
+        """Return the next fragment to send: message, fragment number, fragment count.
 
-        It counts as sent: the timer is armed by the oldest outstanding one (DLP-27)."""
+        None means that nothing may be sent now. The fragment counts as sent; the timer is armed by
+        the oldest outstanding one (DLP-27)."""
         while self._again:
             sequence, fragment = self._again.pop(0)
             slot = self._slot(sequence)
@@ -208,10 +211,13 @@ class SendWindow(Generic[M]):
         held: Iterable[tuple[int, int, int, int]],
         now: float,
     ) -> list[M]:
-        """Take an ack: everything up to (sequence, fragment) is stored; return what may go.
+        """Apply an ack of everything up to (sequence, fragment); return the settled messages.
 
-        `held`: ranges beyond it that the peer has in memory, as (first sequence, first fragment,
-        last sequence, last fragment). What they show to be missing is sent again once (DLP-30)."""
+        `held`: ranges beyond that point that the peer has in memory, as (first sequence, first
+        fragment, last sequence, last fragment). Fragments that they show to be missing are sent
+        again once (DLP-30)."""
+        # Whole messages first, then the acknowledged prefix of the next one. The timer starts anew
+        # only if the prefix advanced (DLP-27): a repeated ack must not put off a retransmission.
         done: list[M] = []
         advanced = False
         slots = self._slots
@@ -238,9 +244,9 @@ class SendWindow(Generic[M]):
         return done
 
     def expire(self, now: float, held: Iterable[tuple[int, int, int, int]] = ()) -> int:
-        """The timer has expired: queue what is outstanding again, oldest first (DLP-27).
+        """Queue the outstanding fragments again after a time-out, oldest first (DLP-27).
 
-        Returns how many fragments; `held` are left out, once."""
+        Return their number; those in the ranges `held` are left out this time."""
         self.attempts += 1
         self.due = None
         self._requeue(list(held))
@@ -249,7 +255,7 @@ class SendWindow(Generic[M]):
         return len(self._again)
 
     def lost(self) -> None:
-        """The connection is gone: what it carried goes first on the next one (DLP-28, DLP-29)."""
+        """Queue what the lost connection carried, to go first on the next one (DLP-28, DLP-29)."""
         self.due = None
         self._requeue([])
 
@@ -282,7 +288,7 @@ class SendWindow(Generic[M]):
             self._out -= gone
             self._bytes -= gone * min(slot.message.fragment_size, slot.size)
         slot.acked = acked
-        slot.sent = max(slot.sent, acked)  # acked before a restart of ours
+        slot.sent = max(slot.sent, acked)  # acknowledged before this side restarted
 
     def _slot(self, sequence: int) -> _Slot[M] | None:
         if not self._slots:
@@ -299,7 +305,7 @@ class SendWindow(Generic[M]):
 
 
 _NONE_HELD = 2**63
-"""Above every sequence: where nothing is held, all that ever was is acknowledged."""
+"""Above every sequence: with nothing in memory, everything sent so far is acknowledged."""
 
 
 def _within(sequence: int, fragment: int, held: list[tuple[int, int, int, int]]) -> bool:

@@ -1,7 +1,7 @@
-"""TRACE frames: a question that walks the routing of a service name, and what it met (NBT-7).
+"""TRACE frames: a question that follows the routing of a service name, and its steps (NBT-7).
 
 Reads:  nothing; values in, fields out, and back.    Calls: `protocol.wire`.
-Never:  knows how anything is routed; `delivery.peers.ping` does.
+Never:  routes; `delivery.peers.ping` does.
 """
 
 from enum import StrEnum
@@ -13,62 +13,62 @@ from brokerd.ids import ID_SIZE
 from brokerd.protocol.wire import MAX_NAME, MAX_TEXT
 
 MOST_HOPS: Final = 10
-"""Neighbours that pass a TRACE on in one direction at most (FWD-6)."""
+"""Most neighbours that pass a TRACE on in one direction (FWD-6)."""
 MOST_STEPS: Final = 4 * MOST_HOPS
 _FIELDS: Final = 9
 
 
 class Leg(StrEnum):
-    """Which way a TRACE is going."""
+    """Direction of a TRACE."""
 
     OUT = "out"
     """To the service, as a first message would."""
     BACK = "back"
-    """From the service's broker to who asks, as a reply would."""
+    """From the service's broker to the requester, as a reply would."""
     TOLD_BACK = "told_back"
-    """It is over: to who asks, against the way of the BACK leg first."""
+    """Report to the requester, back along the path of the BACK leg first."""
     TOLD_OUT = "told_out"
-    """It is over: to who asks, against the way of the OUT leg."""
+    """Report to the requester, back along the path of the OUT leg."""
 
 
 class Step(Struct, frozen=True, gc=False):
-    """What one instance decided about it."""
+    """Decision of one instance about a TRACE."""
 
     leg: str
     instance: str
     """Name of the instance that decided."""
     broker: str
-    """The broker whose routes were asked; empty for those of the instance."""
+    """Broker whose routing table was used; empty for the table of the instance."""
     outcome: str
     """local, remote, delayed, dropped or refused."""
     step: str
-    """The step of finding that had routes, 1 to 7; empty where none had."""
+    """Matching step that found routes, 1 to 7; empty if none did."""
     route: str
     where: str
-    """Address or broker that it goes to; empty where it goes nowhere."""
+    """Address or broker that the TRACE goes to; empty if it goes no further."""
     reason: str
-    """Key of what keeps it (XMT-19); empty if nothing does."""
+    """Key of the obstacle (XMT-19); empty if there is none."""
     detail: str
 
 
 class Trace(Struct, frozen=True):
-    """One question under way."""
+    """One question on its way, with the steps so far."""
 
     number: bytes
-    """Sixteen bytes that who asks has drawn."""
+    """Sixteen bytes that the requester has drawn."""
     leg: Leg
     service: str
     broker_id: bytes
-    """Of the service; empty if none was named, or none is known yet."""
+    """Broker of the service; empty if none was named, or none is known yet."""
     from_service: str
     from_broker: bytes
     hops: int
-    """Neighbours that may still pass it on."""
+    """Number of neighbours that may still pass the TRACE on."""
     steps: tuple[Step, ...] = ()
 
 
 def fields_of(trace: Trace) -> tuple[object, ...]:
-    """What a TRACE frame carries."""
+    """Return the fields of a TRACE frame."""
     steps = tuple(
         (
             one.leg,
@@ -88,7 +88,7 @@ def fields_of(trace: Trace) -> tuple[object, ...]:
 
 
 def trace_of(fields: tuple[Any, ...]) -> Trace:
-    """The TRACE of these fields.
+    """Return the TRACE with these fields.
 
     Raises:
         ValueError, IndexError: malformed.

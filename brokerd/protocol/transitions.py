@@ -1,6 +1,6 @@
 """Endpoint states and allowed moves, as one table (DLG-T1 to DLG-T31).
 
-Reads: nothing.      Calls: nothing.      Never: decides effects; that is `dialog.py`.
+Reads: nothing.      Calls: nothing.      Never: decides effects; `dialog.py` does.
 """
 
 from enum import StrEnum
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
-    """State of a dialog endpoint; `NONE` means that there is none (the sign for it is ∅)."""
+    """State of a dialog endpoint; `NONE` means that no endpoint exists (written ∅ in the rules)."""
 
     NONE = "--"
     STARTED_OUTBOUND = "SO"
@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What can move an endpoint."""
+    """A cause of a state change."""
 
     BEGIN = "begin_dialog"
     SEND = "send"
@@ -119,6 +119,6 @@ def _table() -> dict[tuple[bool, State, Trigger], Move]:
 
 
 MOVES = _table()
-"""(is initiator, state, trigger) to the rule that allows it and the state it leads to.
+"""(is initiator, state, trigger) to the rule that allows the move and the state it leads to.
 
-What is not here is a protocol anomaly: it changes nothing (DLG-15)."""
+A combination without a row is a protocol anomaly and changes nothing (DLG-15)."""

@@ -1,7 +1,7 @@
-"""What is common to all frames: limits, hardened msgpack decoding, one reused packer (BI-F4).
+"""Common to all frames: limits, hardened msgpack decoding, one reused packer (BI-F4).
 
 Reads:  nothing.                                Calls: msgpack.
-Never:  lets an error of msgpack out; hostile bytes end in `ProtocolError`.
+Never:  raises an error of msgpack; hostile bytes end in `ProtocolError`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from brokerd.errors import ProtocolError
 Buffer = bytes | bytearray | memoryview
 
 LOGIN_LIMIT: Final = 4 * 1024
-"""Largest frame before the login is over (BI-F2); the length counts kind and payload."""
+"""Largest frame before the end of the login (BI-F2); the length counts kind and payload."""
 FRAME_LIMIT: Final = 1024 * 1024
 """Largest frame of an ONLINE connection (TRN-33)."""
 HEADER_LIMIT: Final = 16 * 1024
@@ -23,14 +23,14 @@ MAX_ARRAY: Final = 1024
 MAX_MAP: Final = 64
 MAX_NESTING: Final = 8
 MAX_ITEMS: Final = 1024
-"""Items of a boxcar (TRN-33): twice what brokerd sends by default. A mebibyte has room for 14,000
-acknowledgements, which would hold up the loop for longer than anything may (REL-32)."""
+"""Most items of a boxcar (TRN-33): twice what brokerd sends by default. A mebibyte has room for
+14,000 acknowledgements, which would block the loop for longer than any work may (REL-32)."""
 MAX_EXTRAS: Final = 128
-"""Values in the fields that a later version has added to a header."""
+"""Most values in the fields that a later version has added to a header."""
 MAX_VALUES: Final = 4096
-"""Values in a frame that is no boxcar; the longest, a TRACE, has some 400."""
+"""Most values in a frame other than a boxcar; the longest, a TRACE, has some 400."""
 PLAIN_LIMIT: Final = 128 * 1024
-"""Largest payload of a frame that is no boxcar: any peer may insist on frames of that size."""
+"""Largest payload of a frame other than a boxcar: no peer may set a lower `transport.max_frame`."""
 MAX_NAME: Final = 256
 MAX_TEXT: Final = 4096
 MAX_RANGES: Final = 16
@@ -38,10 +38,10 @@ MAX_FRAGMENTS: Final = 2**31 - 1
 MAX_INT: Final = 2**63 - 1
 """Sequence numbers, times and counts have 63 bits (DLP-4)."""
 MAX_SEQUENCE: Final = MAX_INT - 1
-"""Highest number of a message: that of the next one has to have 63 bits too (DLP-13)."""
+"""Highest sequence of a message: the next sequence must have 63 bits too (DLP-13)."""
 LATEST: Final = 253_370_764_800_000_000
-"""Latest expiry instant, in microseconds: the end of the year 9998. What is computed from it, such
-as the end of the guard time, is then an instant that can be stored and shown (DLP-13)."""
+"""Latest expiry instant, in microseconds: the end of the year 9998. Instants computed from it, such
+as the end of the guard time, can then still be stored and shown (DLP-13)."""
 MAX_ERROR: Final = MAX_INT
 """Highest code of an application's Error (DLG-20)."""
 
@@ -52,24 +52,24 @@ DECODING_ERRORS: Final = (
     RecursionError,
     msgpack.UnpackException,  # out of data, buffer full
 )
-"""All that decoding hostile bytes may raise; none of them leaves this package."""
+"""Everything that decoding hostile bytes may raise; none of it leaves this package."""
 
 
 packer: Final = msgpack.Packer(autoreset=True)
-"""Reused: making one costs more than packing an item."""
+"""One packer for all: making one costs more than packing an item."""
 
 
 def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> bool:
-    """Whether fields of a later version are at least well-formed, so that ignoring them is safe.
+    """Return whether fields of a later version are well-formed, so that ignoring them is safe.
 
-    Texts, bytes, integers, finite numbers, arrays and maps with text keys, nested at most 8 deep,
-    and at most `most` of all these together: each costs the time to look at it.
+    Sound are texts, bytes, integers, finite numbers, booleans, None, and arrays and maps with text
+    keys, nested at most 8 deep; at most `most` values in all, since each costs time to check.
     """
     return _left_behind(values, depth, most) >= 0
 
 
 def _left_behind(value: object, depth: int, left: int) -> int:
-    """How many of `left` values may follow this one; below 0 = it is not sound, or too many."""
+    """Return how many of `left` values may follow this one; below 0: unsound, or too many."""
     left -= 1
     if left >= 0 and isinstance(value, tuple | dict):
         return _left_behind_all(value, depth, left)
@@ -82,7 +82,7 @@ def _left_behind(value: object, depth: int, left: int) -> int:
 def _left_behind_all(
     values: tuple[object, ...] | dict[object, object], depth: int, left: int
 ) -> int:
-    """The same of what is in an array or a map."""
+    """Return how many of `left` values may follow the members; below 0: unsound, or too many."""
     if isinstance(values, dict):
         if any(type(key) is not str for key in values):
             return -1
@@ -97,11 +97,11 @@ def _left_behind_all(
 
 
 def unpack_payload(payload: Buffer) -> tuple[object, ...]:
-    """The one array of a frame that is no boxcar.
+    """Return the one array of a frame other than a boxcar.
 
     Raises:
-        ProtocolError: it is not one sound msgpack array, bytes follow it, or it is longer than
-            such a frame may be (BI-F4, TRN-33).
+        ProtocolError: the payload is not one sound msgpack array, bytes follow the array, or the
+            payload is too long (BI-F4, TRN-33).
     """
     if len(payload) > PLAIN_LIMIT:
         raise ProtocolError(f"a frame that is no boxcar has more than {PLAIN_LIMIT} bytes")
@@ -122,12 +122,12 @@ def unpack_payload(payload: Buffer) -> tuple[object, ...]:
 
 
 def pack_payload(fields: Sequence[object]) -> bytes:
-    """The payload of a frame that is no boxcar."""
+    """Return the payload of a frame other than a boxcar."""
     return bytes(packer.pack(fields))
 
 
 def make_unpacker() -> msgpack.Unpacker:
-    """A streaming unpacker with every limit set."""
+    """Return a streaming unpacker with every limit set."""
     return msgpack.Unpacker(
         use_list=False,
         max_buffer_size=2 * FRAME_LIMIT,
