@@ -20,14 +20,14 @@ SECOND = 1_000_000
 
 
 class Clock(Protocol):
-    """Where a part gets its time; tests hand in one that they move (HK-1)."""
+    """The source of time of a component; tests pass one that they advance (HK-1)."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back. For waiting."""
+        """Return the seconds since a fixed moment, for waiting; the value never decreases."""
         ...
 
     def utc(self) -> Instant:
-        """The present UTC instant. For storing; it may jump."""
+        """Return the current UTC instant, for storing; the value may jump."""
         ...
 
     async def sleep_until(self, deadline: float) -> None:
@@ -37,15 +37,15 @@ class Clock(Protocol):
 
 @runtime_checkable
 class MachineClock(Clock, Protocol):
-    """A clock that outlives this process: what it said before a start can be held against it."""
+    """A clock whose readings can be compared with those of a process that ran before."""
 
     @property
     def machine_boot(self) -> str:
-        """Names the boot of the machine since which `elapsed_ns` counts; "" = unknown."""
+        """Identity of the machine boot since which `elapsed_ns` counts; "" = unknown."""
         ...
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds since the machine was booted, with those in which it was suspended."""
+        """Return the nanoseconds since the machine was booted, including time suspended."""
         ...
 
 
@@ -53,39 +53,39 @@ class SystemClock:
     """The machine's clocks."""
 
     monotonic = staticmethod(time.monotonic)
-    """Seconds of the operating system's monotonic clock; asked too often for a call of its own."""
+    """Seconds of the operating system's monotonic clock; read too often to pay for a wrapper."""
 
     def utc(self) -> Instant:
-        """The operating system's UTC."""
+        """Return the operating system's UTC."""
         return Instant(time.time_ns() // 1000)
 
     if hasattr(time, "CLOCK_BOOTTIME"):
         elapsed_ns = staticmethod(partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME))
     else:
         elapsed_ns = staticmethod(time.monotonic_ns)
-    """Nanoseconds since the machine was booted; where the system has no such clock it may leave out
-    those in which the machine was suspended."""
+    """Nanoseconds since the machine was booted; without CLOCK_BOOTTIME, time suspended may be left
+    out."""
 
     @cached_property
     def machine_boot(self) -> str:
-        """As Linux names it; elsewhere unknown."""
+        """The boot id of Linux; "" on other systems."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError:
             return ""
 
     async def sleep_until(self, deadline: float) -> None:
-        """Sleep on the running loop."""
+        """Sleep on the running loop until `monotonic()` has reached `deadline`."""
         await asyncio.sleep(max(0.0, deadline - time.monotonic()))
 
 
 LEAP: Final = timedelta(hours=1)
-"""The most by which UTC may move against the time that passes and be followed at once."""
+"""Largest step of UTC, relative to elapsed time, that is followed immediately."""
 HOLD: Final = timedelta(minutes=10)
-"""How long a UTC that has moved further has to stay so until it is followed."""
+"""Time that a larger step has to last before it is followed."""
 _NANO: Final = 1_000_000_000
 _LOOK_EVERY: Final = _NANO // 20
-"""Between two looks at the machine's UTC."""
+"""Nanoseconds between two comparisons with the machine's UTC."""
 _LEAP: Final = LEAP // timedelta(seconds=1) * _NANO
 _HOLD: Final = HOLD // timedelta(seconds=1) * _NANO
 
@@ -93,31 +93,31 @@ ClockEvent = Literal["jumped", "returned", "confirmed"]
 
 
 class Jump(msgspec.Struct, frozen=True):
-    """UTC has moved by more than `LEAP` against the time that passes, and is not followed yet."""
+    """A step of UTC of more than `LEAP`, relative to elapsed time, that is not followed yet."""
 
     offset: int
-    """UTC as the machine has it, less the time that has passed; nanoseconds."""
+    """The machine's UTC less the time since its boot; nanoseconds."""
     since: int
-    """When it was seen first; nanoseconds since the machine was booted."""
+    """Time of the first sighting; nanoseconds since the machine was booted."""
 
 
 class ClockState(msgspec.Struct, frozen=True):
-    """What is kept of a clock for the next start."""
+    """The part of a clock's state that is kept for the next start."""
 
     machine_boot: str
     offset: int
-    """UTC as it is followed, less the time that has passed since that boot; nanoseconds."""
+    """The UTC that was given out, less the time since that boot; nanoseconds."""
     utc: Instant
-    """The UTC that it gave last."""
+    """The last UTC that was given out."""
     jump: Jump | None = None
 
 
 class SteadyClock:
-    """A clock whose UTC does not follow a jump before it is confirmed (REL-24).
+    """A clock whose UTC follows a jump only once the jump is confirmed (REL-24).
 
-    While a jump is held, UTC goes on from where it was, by the time that passes: so nothing
-    expires, fires or is put off by it. The jump is confirmed when it has stood for `HOLD`, or by
-    an administrator; it is over when UTC comes back before. Steps of up to `LEAP` are followed.
+    While a jump is held, UTC continues from its old value with elapsed time, so the jump expires,
+    fires or delays nothing. A jump is confirmed once it has lasted for `HOLD`, or by an
+    administrator; it is dropped if UTC returns earlier. Steps of up to `LEAP` are followed.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -135,10 +135,10 @@ class SteadyClock:
         self._events: list[tuple[ClockEvent, timedelta]] = []
 
     def utc(self) -> Instant:
-        """UTC, or what it would be without the jump that is held.
+        """Return UTC, or what it would be without the jump that is held.
 
-        It is asked for several times a message, and a `NewType` is called as a function of
-        Python's: that would take as long as all the rest."""
+        This runs several times a message. Calling the `NewType` would double its cost, so the
+        result is annotated instead."""
         elapsed = self._elapsed_ns()
         if elapsed >= self._look_at:
             self.look()
@@ -146,7 +146,9 @@ class SteadyClock:
         return utc
 
     def look(self) -> None:
-        """Hold the machine's UTC against the time that has passed; `utc` does so by itself."""
+        """Compare the machine's UTC with elapsed time; `utc` does this when it is due."""
+        # A larger step is compared with the jump that is held, not only with the UTC followed: a
+        # second jump to another place starts its own hold time.
         elapsed = self._elapsed_ns()
         self._look_at = elapsed + _LOOK_EVERY
         offset = self._utc() * 1000 - elapsed
@@ -174,41 +176,45 @@ class SteadyClock:
 
     @property
     def jump(self) -> timedelta | None:
-        """How far the machine's UTC is ahead of the one that is given; None = it is not held."""
+        """How far the machine's UTC is ahead of the UTC given out; None = no jump is held."""
         self.look()
         return None if self._jump is None else self._ahead(self._jump)
 
     @property
     def held_for(self) -> float:
-        """Seconds for which a jump has been held; 0.0 = none is."""
+        """Seconds for which a jump has been held; 0.0 = no jump is held."""
         return 0.0 if self._jump is None else (self._elapsed_ns() - self._jump.since) / _NANO
 
     def confirm(self) -> timedelta | None:
-        """Follow the machine's UTC from now on; by how much it leaps, None = no jump is held."""
+        """Follow the machine's UTC from now on; return the size of the step.
+
+        None means that no jump was held, and nothing changed."""
         ahead, jump = self.jump, self._jump
         if jump is not None:
             self._confirmed(jump, jump.offset)
         return ahead
 
     def events(self) -> list[tuple[ClockEvent, timedelta]]:
-        """What has happened since this was asked last, with how far UTC was ahead."""
+        """Return the events since the last call, each with how far the machine's UTC was ahead."""
         self.look()
         found, self._events = self._events, []
         return found
 
     def state(self) -> ClockState | None:
-        """What the next start is to know; None = it could not make use of it."""
+        """Return the state to keep for the next start.
+
+        None means that the machine boot is unknown, so the next start could not use the state."""
         if not self._machine_boot:
             return None
         self.look()
         return ClockState(self._machine_boot, self._offset, self.utc(), self._jump)
 
     def resume(self, before: ClockState) -> None:
-        """Go on as a process before this one did, on the same machine.
+        """Continue from the state of an earlier process on the same machine.
 
-        Within one boot of the machine the time since then is known, so that a jump is told from
-        the time in which no daemon ran. Else UTC that is ahead is taken for such time; UTC that is
-        behind what was given before has jumped."""
+        Within one boot of the machine the elapsed time is known, so a jump can be told from time
+        in which no daemon ran. After another boot, UTC that is ahead is taken for such time, and
+        UTC that is behind the last value given out has jumped."""
         self._look_at = 0
         if self._machine_boot and before.machine_boot == self._machine_boot:
             self._offset, self._jump = before.offset, before.jump
@@ -217,15 +223,15 @@ class SteadyClock:
 
 
 def later(at: Instant, wait: timedelta) -> Instant:
-    """The instant `wait` after `at`."""
+    """Return the instant `wait` after `at`."""
     return Instant(at + wait // timedelta(microseconds=1))
 
 
 def as_datetime(at: Instant) -> datetime:
-    """The instant as an aware UTC datetime, for people."""
+    """Return the instant as an aware UTC datetime, for people."""
     return datetime.fromtimestamp(at // SECOND, UTC).replace(microsecond=at % SECOND)
 
 
 def show_instant(at: Instant) -> str:
-    """ISO 8601 text with microseconds and a Z."""
+    """Return the instant as ISO 8601 text with microseconds and a Z."""
     return as_datetime(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

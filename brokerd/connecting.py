@@ -1,7 +1,7 @@
-"""Connecting: from an address to a session, of a daemon or of a file (SDK-14).
+"""Connecting: opens a session for an address, with a daemon or on a file (SDK-14).
 
-Reads:  the address.      Calls: client, app; embedded for a file, imported only then.
-Never:  decides what a session can do: it is the same whatever answers it.
+Reads:  the address.      Calls: client, app; for a file `instance.embedded`, imported only then.
+Never:  decides what a session can do: sessions are the same whichever of the two answers.
 """
 
 import os
@@ -60,7 +60,7 @@ async def _open(
             hint="unix:/path, tcp://host:port or file:path.db",
         )
     if address is not None and address.lower().startswith(FILE):
-        from brokerd.instance.embedded import open_file  # noqa: PLC0415  # the engine, for who wants it
+        from brokerd.instance.embedded import open_file  # noqa: PLC0415  # a client need not load the engine
 
         session = await open_file(address[len(FILE) :], broker, **options)
     else:

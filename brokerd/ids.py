@@ -14,11 +14,11 @@ BrokerId = NewType("BrokerId", bytes)
 InstanceId = NewType("InstanceId", bytes)
 """Permanent identity of one instance, used in arbitration (TRN-22)."""
 BootId = NewType("BootId", bytes)
-"""Drawn at each start of a daemon; in every log line and HELLO (HK-12)."""
+"""Identity of one run of a daemon, drawn at each start; in every log line and HELLO (HK-12)."""
 Incarnation = NewType("Incarnation", bytes)
-"""Drawn when a store is created, restored or cloned; never at a start (REL-15)."""
+"""Identity of a store's history, drawn when it is created, restored or cloned (REL-15)."""
 ConversationId = NewType("ConversationId", bytes)
-"""Shared by both sides of a dialog (DLP-1)."""
+"""Identity of a dialog, shared by both sides (DLP-1)."""
 Handle = NewType("Handle", bytes)
 """Local name of one dialog endpoint (DLG-13)."""
 GroupId = NewType("GroupId", bytes)
@@ -30,25 +30,25 @@ ClientId = NewType("ClientId", bytes)
 EndpointKey = NewType("EndpointKey", int)
 """Row number of a dialog endpoint in its store."""
 BodyKey = NewType("BodyKey", int)
-"""Number of a body that is stored in pieces."""
+"""Number of a body that is stored as pieces."""
 QueueKey = NewType("QueueKey", int)
 ServiceKey = NewType("ServiceKey", int)
 NotificationKey = NewType("NotificationKey", int)
-"""Row number of an event notification; one that is created anew has another."""
+"""Row number of an event notification; creating it again gives another."""
 
 ID_SIZE = 16
 
 
 class IdSource(Protocol):
-    """Draws fresh ids."""
+    """A source of fresh ids."""
 
     def fresh(self) -> bytes:
-        """Return sixteen random bytes never returned before."""
+        """Return sixteen random bytes that were never returned before."""
         ...
 
 
 class RandomIds:
-    """Ids from the operating system, drawn a page at a time: a system call an id is too dear."""
+    """Ids from the operating system, drawn 4 KiB at a time to save system calls."""
 
     def __init__(self) -> None:
         self._pool = b""
@@ -76,13 +76,13 @@ class SeededIds:
 
 
 def show(value: bytes) -> str:
-    """Return the usual text form of an id; `ValueError` if it is none."""
+    """Return the usual text form of an id; raise `ValueError` unless it has sixteen bytes."""
     if len(value) != ID_SIZE:
         raise ValueError(f"an id has {ID_SIZE} bytes, not {len(value)}")
-    text = value.hex()  # less than half the time of `uuid`, and each dialog has lines with ids
+    text = value.hex()  # half the time of `uuid`; each dialog logs ids
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def parse(text: str) -> bytes:
-    """Return the bytes of an id written as text; `ValueError` if it is none."""
+    """Return the bytes of an id written as text; raise `ValueError` if the text is no id."""
     return uuid.UUID(text).bytes

@@ -1,6 +1,6 @@
-"""Where the files lie that brokerd ships beside its code.
+"""Resources: finds the folders that brokerd ships beside its code.
 
-Reads:  nothing; it only finds folders, in a checkout and in an installed wheel alike.
+Reads:  directory entries, in a checkout and in an installed wheel alike.
 Never:  copies, creates or changes a file.
 """
 
@@ -11,17 +11,17 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def migrations_dir() -> Path:
-    """The Alembic folder: `env.py` and `versions/`."""
+    """Return the Alembic folder, with `env.py` and `versions/`."""
     return _shipped("migrations")
 
 
 def config_dir() -> Path:
-    """The commented example configurations."""
+    """Return the folder of the commented example configurations."""
     return _shipped("config")
 
 
 def spark_jobs_dir() -> Path:
-    """The folder of the package `spark_jobs`, which is importable under that name as well."""
+    """Return the folder of the package `spark_jobs`, which can be imported under that name too."""
     spec = find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError("the package spark_jobs is not installed beside brokerd")
@@ -29,7 +29,7 @@ def spark_jobs_dir() -> Path:
 
 
 def _shipped(name: str) -> Path:
-    """`brokerd/_<name>` in a wheel, `<name>` beside the package in a checkout."""
+    """Return `brokerd/_<name>` in a wheel, or `<name>` beside the package in a checkout."""
     candidates = (_PACKAGE / f"_{name}", _PACKAGE.parent / name)
     for folder in candidates:
         if folder.is_dir():

@@ -1,6 +1,7 @@
-"""Durations and sizes as people write them: `15s`, `200ms`, `30min`; `64KiB`, `2GiB`.
+"""Durations and sizes as people write them: `15s`, `200ms`, `30min`; `64KiB`, `2GiB`. PURE.
 
-Pure.  Reads `ValueError` out of what it cannot understand; config.py and objects.py add the place.
+Reads:  text or numbers.        Calls: nothing.
+Fails:  with `ValueError`; `config` and `objects` add the place in the file.
 """
 
 import math
@@ -26,10 +27,10 @@ _MAX_SECONDS = 2**31 - 1
 
 
 def parse_duration(value: object) -> timedelta:
-    """A duration: text with a unit (us, ms, s, min, h, d), or a number of seconds.
+    """Parse a duration: text with a unit (us, ms, s, min, h, d), or a number of seconds.
 
     Raises:
-        ValueError: it is neither, or longer than 2147483647 seconds; the text says why.
+        ValueError: `value` is neither, or longer than 2147483647 seconds; the text says why.
     """
     if isinstance(value, str):
         number, unit = _split(value, _SECONDS, example='"15s", "200ms" or "30min"')
@@ -44,10 +45,10 @@ def parse_duration(value: object) -> timedelta:
 
 
 def parse_size(value: object) -> int:
-    """A size in bytes: text with a unit (B, KiB, MiB, GiB, kB, MB ...), or a number of bytes.
+    """Parse a size in bytes: text with a unit (B, KiB, MiB, GiB, kB, MB ...), or a number of bytes.
 
     Raises:
-        ValueError: it is neither, or not a whole number of bytes.
+        ValueError: `value` is neither, or not a whole number of bytes.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -61,7 +62,7 @@ def parse_size(value: object) -> int:
 
 
 def show_duration(value: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back."""
+    """Return the duration in the largest unit that keeps it whole, for `parse_duration`."""
     micros = value // timedelta(microseconds=1)
     for unit, seconds in reversed(_SECONDS.items()):
         step = round(seconds * 1_000_000)
@@ -71,7 +72,7 @@ def show_duration(value: timedelta) -> str:
 
 
 def show_size(value: int) -> str:
-    """The size in the largest binary unit that keeps it whole."""
+    """Return the size in the largest binary unit that keeps it whole."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if value and value % _BYTES[unit] == 0:
             return f"{value // _BYTES[unit]}{unit}"
@@ -92,5 +93,5 @@ def _split(text: str, units: Mapping[str, float], *, example: str) -> tuple[floa
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number of things: 1 group, 2 groups. `plural`: where it is not the noun with an s."""
+    """Return a number with its noun: 1 group, 2 groups. `plural`: for a noun without -s."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
