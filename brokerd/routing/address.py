@@ -2,7 +2,10 @@
 
 Normalised text is the key of a destination: two spellings of one address share one queue and
 one suppression state (END-14).
-Never:  resolves a name; that happens at each connection attempt (END-16).
+
+Reads:  text.      Calls: nothing.
+Never:  resolves a host name; that happens at each connection attempt (END-16).
+Fails:  with `InvalidArgument`, which names the invalid part.
 """
 
 import ipaddress
@@ -15,12 +18,12 @@ import msgspec
 from brokerd.errors import InvalidArgument
 
 LOCAL: Final = "LOCAL"
-"""A service of this instance."""
+"""Address of a route to a service of this instance."""
 TRANSPORT: Final = "TRANSPORT"
-"""The service name begins with the address (RTE-62)."""
+"""Address of a route for services whose name begins with their address (RTE-62)."""
 DEFAULT_PORT: Final = 4022
 MAX_ADDRESS: Final = 256
-"""Characters (END-13)."""
+"""Most characters of an address (END-13)."""
 
 _SCHEME = "tcp://"
 _MAX_HOST = 253
@@ -33,7 +36,7 @@ class TcpAddress(msgspec.Struct, frozen=True):
     """A network address in normal form."""
 
     host: str
-    """Lower case; an IPv6 literal without its brackets."""
+    """Host in lower case; an IPv6 literal without its brackets."""
     port: int
 
     @property
@@ -44,10 +47,10 @@ class TcpAddress(msgspec.Struct, frozen=True):
 
 
 def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
-    """Read `TCP://host:port` (END-13); `any_port` admits port 0, for listening (END-2).
+    """Parse `TCP://host:port` (END-13); `any_port` admits port 0, for listening (END-2).
 
     Raises:
-        InvalidArgument: it is no such address; the message says which part is off.
+        InvalidArgument: the text is no such address; the message names the invalid part.
     """
     if len(text) > MAX_ADDRESS:
         raise _too_long(text)
@@ -56,19 +59,20 @@ def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
     rest = text[len(_SCHEME) :].removesuffix("/")
     host, port = _split(text, rest)
     address = TcpAddress(host=_host(text, host), port=_port(text, port, any_port=any_port))
-    if len(address.text) > MAX_ADDRESS:  # the normal form is what is stored, and read again
+    if len(address.text) > MAX_ADDRESS:  # the normal form is stored and parsed again
         raise _too_long(address.text)
     return address
 
 
 @lru_cache(maxsize=4096)
 def normalise(text: str) -> str:
-    """Bring the address of a route into normal form (END-14, END-15).
+    """Return the address of a route in normal form (END-14, END-15).
 
-    Every change of objects asks for those of all routes again, and most are a few.
+    Cached, since every change of objects normalises the addresses of all routes again, and these
+    are mostly few.
 
     Raises:
-        InvalidArgument: it is neither LOCAL nor TRANSPORT nor a network address.
+        InvalidArgument: the text is neither LOCAL nor TRANSPORT nor a network address.
     """
     word = text.upper()
     if word in (LOCAL, TRANSPORT):
@@ -77,7 +81,7 @@ def normalise(text: str) -> str:
 
 
 def address_in_name(service_name: str) -> str | None:
-    """The address a service name begins with (RTE-62), normalised; None if it has none.
+    """Return the address that a service name begins with (RTE-62), normalised; None if none.
 
     `TCP://far:4022/Orders/Checkout` gives `tcp://far:4022`.
     """
@@ -91,7 +95,7 @@ def address_in_name(service_name: str) -> str | None:
 
 
 def _split(text: str, rest: str) -> tuple[str, str | None]:
-    """Host and port as written; no port gives None."""
+    """Return host and port as written; the port is None if it is left out."""
     if not rest.startswith("["):
         host, colon, port = rest.partition(":")
         return host, port if colon else None

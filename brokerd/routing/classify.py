@@ -1,9 +1,9 @@
-"""Classification: a dialog or an arrival, tables and facts give where it goes (XMT-5, DSP-4).
+"""Classification: decides where a dialog or an arrival goes (XMT-5, DSP-4).
 
 Reads:  routing tables, facts about this instance.      Calls: table.
 Never:  waits, sends, or changes anything but the turns of the balancer.
 A dialog with an end in this instance is classified by the table of the broker that holds that end
-(RTE-2); what arrives from outside by the instance table (RTE-1).
+(RTE-2); a message that arrives from outside is classified by the instance table (RTE-1).
 """
 
 from collections.abc import Callable, Iterable
@@ -28,29 +28,29 @@ from brokerd.routing.table import (
 )
 
 INITIAL_HOPS = 10
-"""Hops a message starts with (FWD-5)."""
+"""Hops that a message starts with (FWD-5)."""
 _INSTANCE = b""
 _MOST_ROUNDS = 64
-"""Bound on turning round in this instance, whatever hop count a peer claims."""
+"""Bound on routing one arrival again in this instance, whatever hop count a peer claims."""
 
 
 class LocalBroker(msgspec.Struct, frozen=True):
-    """What routing knows of a broker in this instance."""
+    """A broker of this instance, as routing knows it."""
 
     broker_id: BrokerId
     name: str
     services: frozenset[str]
     enabled: bool = True
-    """Delivery is activated and the broker has started (RTE-33, CLK-6)."""
+    """Whether delivery is activated and the broker has started (RTE-33, CLK-6)."""
     former: frozenset[BrokerId] = frozenset()
-    """Identifiers it had before: it answers for them (MAN-6)."""
+    """Identifiers that it had before, and still answers to (MAN-6)."""
 
 
 class InstanceFacts:
     """The brokers of this instance and its own addresses; never changes once built.
 
-    `own_addresses` holds normalised text: addresses at which the endpoint listens, and those where
-    a login returned our own instance id (RTE-42).
+    `own_addresses` holds normalised text: the addresses on which the broker endpoint listens, and
+    those where a login returned the id of this instance (RTE-42).
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class InstanceFacts:
         exempt_local: bool = False,
         why_off: Callable[[BrokerId], str] = lambda _broker_id: "",
     ) -> None:
-        """`why_off`: says of a broker that this instance has and that does not serve which it is
-        and why; empty for any other one."""
+        """`why_off`: names a broker of this instance that does not serve, with the reason; empty
+        for any other broker."""
         ordered = sorted(brokers, key=lambda one: one.name)
         self.forwarding = forwarding
         self.exempt_local = exempt_local
-        """Whether no route is asked for to a service that is here (NBT-17)."""
+        """Whether dynamic routing is not asked for services of this instance (NBT-17)."""
         self.why_off = why_off
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
@@ -80,41 +80,41 @@ class InstanceFacts:
                 self._by_service.setdefault(service, []).append(broker.broker_id)
 
     def enabled(self, broker_id: BrokerId) -> bool:
-        """Whether this broker is here and its delivery is activated."""
+        """Return whether this instance has the broker, with delivery activated."""
         return broker_id in self._enabled
 
     def disabled(self, broker_id: BrokerId) -> bool:
-        """Whether this broker is here only with its delivery deactivated (RTE-34)."""
+        """Return whether this instance has the broker, with delivery deactivated (RTE-34)."""
         return broker_id in self._disabled and broker_id not in self._enabled
 
     def name_of(self, broker_id: BrokerId) -> str:
-        """The name of a broker of this instance; empty if it is not here."""
+        """Return the name of a broker of this instance; empty if it has no such broker."""
         return self._names.get(broker_id, "")
 
     def present(self, broker_id: BrokerId) -> BrokerId:
-        """The identifier under which the broker of this one is known now."""
+        """Return the current identifier of the broker that has, or once had, this one (MAN-6)."""
         return self._former.get(broker_id, broker_id)
 
     def has_service(self, service_name: str) -> bool:
-        """Whether an enabled broker of this instance has a service of this name."""
+        """Return whether any enabled broker of this instance has a service of this name."""
         return service_name in self._by_service
 
     def serves(self, broker_id: BrokerId, service_name: str) -> bool:
-        """Whether an enabled broker of this instance has a service of this name."""
+        """Return whether this broker is here, enabled, and has a service of this name."""
         return broker_id in self._by_service.get(service_name, ())
 
     def having(self, service_name: str) -> list[str]:
-        """Names of the enabled brokers of this instance that have a service of this name."""
+        """Return the names of the enabled brokers here that have a service of this name."""
         return [self._names[one] for one in self._by_service.get(service_name, ())]
 
     def locate(
         self, service_name: str, *broker_ids: BrokerId | None, first: tuple[BrokerId, ...] = ()
     ) -> BrokerId | None:
-        """The broker a LOCAL route leads to (RTE-20, RTE-31 to RTE-33); None if there is none.
+        """Return the broker that a LOCAL route leads to (RTE-20, RTE-31 to RTE-33); None if none.
 
-        A broker id, of the dialog or of the route, admits that broker only. The named broker need
-        not have the service itself, if another one has: it then answers the sender (DLP-41).
-        `first`: brokers to look at before the others, which come by ascending name.
+        A broker id, of the dialog or of the route, admits only that broker. The named broker need
+        not have the service itself if another broker has it: it then answers the sender with an
+        error (DLP-41). `first`: brokers to prefer; the others follow in ascending order of name.
         """
         having = self._by_service.get(service_name, [])
         named = {self.present(one) for one in broker_ids if one is not None}
@@ -125,29 +125,29 @@ class InstanceFacts:
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """The routing tables one classification needs; None for one that cannot be read now."""
+    """The routing tables that one classification needs; None for one that cannot be read now."""
 
     local: RoutingTable | None
-    """The table of the broker that holds the dialog; None while it is replaced (XMT-13)."""
+    """Table of the broker that holds the dialog; None while it is replaced (XMT-13)."""
     instance: RoutingTable | None
-    """The table for arrivals: the routes of msdb."""
+    """Table for arrivals: the routes of msdb."""
 
 
 class Local(msgspec.Struct, frozen=True):
-    """To the dispatcher of this instance, without a socket."""
+    """Deliver to the dispatcher of this instance, without a socket."""
 
     broker_id: BrokerId
     route: str
-    """Name of the route; empty where no table was asked (RTE-7)."""
+    """Name of the route; empty if no table was used (RTE-7)."""
     step: int
     choice: Choice | None = None
-    """What to hand in as `previous` next time; store it with the dialog if `ambiguous`."""
+    """Choice to pass as `previous` next time; to be stored with the dialog if `ambiguous`."""
     ambiguous: bool = False
-    """More than one route was a candidate (RTE-29)."""
+    """Whether more than one route was a candidate (RTE-29)."""
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """To a destination; the meaning of `choice` and `ambiguous` is that of `Local`."""
+    """Send to a destination; `choice` and `ambiguous` are as in `Local`."""
 
     address: str
     """Normalised text."""
@@ -156,18 +156,18 @@ class Remote(msgspec.Struct, frozen=True):
     choice: Choice | None = None
     ambiguous: bool = False
     hops_used: int = 0
-    """Forwarding steps made in this instance; to be taken off the hop block (FWD-5, RTE-43)."""
+    """Forwarding steps made in this instance, to be subtracted in the hop block (FWD-5, RTE-43)."""
 
 
 class Delayed(msgspec.Struct, frozen=True):
-    """Nowhere yet; the dialog keeps its place and is classified again (XMT-6)."""
+    """Delay the dialog: it keeps its place and is classified again later (XMT-6)."""
 
     reason: str
     detail: str = ""
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """An arrival that goes nowhere: one event, one counter, nothing kept (DSP-5, DSP-13)."""
+    """Drop an arrival: one event, one counter, nothing kept (DSP-5, DSP-13)."""
 
     reason: str
     detail: str = ""
@@ -178,30 +178,30 @@ Arriving = Local | Remote | Dropped
 
 
 class DialogKey(msgspec.Struct, frozen=True):
-    """What a dialog with an end in this instance is routed by (RTE-6)."""
+    """Routing key of a dialog with an end in this instance (RTE-6)."""
 
     service_name: str
-    """Of the far service."""
+    """Name of the far service."""
     broker_id: BrokerId | None
-    """Of the far broker: as given at the beginning, after binding the bound one; else None."""
+    """Id of the far broker, as bound or, before that, as given at the beginning; else None."""
     home: BrokerId
-    """The broker that holds this end."""
+    """Broker that holds this end."""
     from_initiator: bool
-    """Whether this end is the initiator's; matters only where a route leads back to ourselves."""
+    """Whether this end is the initiator's; used only if a route leads back to this instance."""
     holder: BrokerId | None = None
-    """A broker of this instance that already holds the far end of the conversation (RTE-32)."""
+    """Broker of this instance that already holds the far end of the conversation (RTE-32)."""
 
 
 class ArrivalKey(msgspec.Struct, frozen=True):
-    """What a message from outside is routed by."""
+    """Routing key of a message from outside."""
 
     service_name: str
     broker_id: BrokerId | None
     from_initiator: bool
     hops: int = INITIAL_HOPS
-    """Hops it has left."""
+    """Hops that the message has left."""
     holder: BrokerId | None = None
-    """A broker of this instance that already holds this end of the conversation (RTE-32)."""
+    """Broker of this instance that already holds this end of the conversation (RTE-32)."""
 
 
 def classify_outgoing(
@@ -216,12 +216,12 @@ def classify_outgoing(
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
 ) -> OutgoingDecision:
-    """Where a dialog of this instance sends: its messages and acknowledgements alike (RTE-2).
+    """Decide where a dialog of this instance sends its messages and acknowledgements (RTE-2).
 
-    `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: addresses that
-    are chosen only where there is no other (NBT-13). `principal`: which of the two addresses of a
-    mirrored route has the broker (RTE-52). `barred`: why nothing for a broker is sent to an
-    address, because another instance has it as well (RTE-72).
+    `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: whether an address
+    is chosen only if no other matches (NBT-13). `principal`: returns the address of a mirrored
+    route that has the broker (RTE-52). `barred`: returns why nothing for a broker is sent to an
+    address, since another instance has the broker as well (RTE-72).
     """
     if not facts.enabled(key.home):
         return Delayed(Reason.SENDER_DISABLED)
@@ -234,7 +234,7 @@ def classify_outgoing(
     )
     if not isinstance(result, Remote) or result.address not in facts.own_addresses:
         return result
-    # The route leads to ourselves: from here on it counts as an arrival (RTE-41).
+    # The route leads to this instance: from here on the message counts as an arrival (RTE-41).
     return _turned_round(
         key, result, tables, facts, now=now, balancer=balancer, principal=principal, barred=barred
     )
@@ -251,10 +251,10 @@ def classify_arriving(
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
 ) -> Arriving:
-    """Where a message goes that came from outside: to a broker here, on, or nowhere (RTE-7).
+    """Decide about a message from outside: deliver it here, forward it, or drop it (RTE-7).
 
     `previous`: the choice of an earlier call for this conversation and direction, since balancing
-    is per conversation (RTE-26). `principal`, `barred`: as of `classify_outgoing`.
+    is per conversation (RTE-26). `principal`, `barred`: as in `classify_outgoing`.
     """
     if (answer := _to_sender(key, facts)) is not None:
         return answer
@@ -270,12 +270,15 @@ def classify_arriving(
             return Dropped(Reason.FORWARDING_DISABLED, result.address)
         if used < key.hops and result.address not in facts.own_addresses:
             return msgspec.structs.replace(result, hops_used=used + 1)
-        # Our own address, or no hop left: round again, one hop poorer (RTE-43).
+        # An address of this instance: route again, with one hop less (RTE-43). Without a hop left
+        # the loop ends here.
     return Dropped(DropReason.HOPS_EXHAUSTED)
 
 
 def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
-    """A reply goes to the broker it names, if that one is here, whatever the table says (RTE-7)."""
+    """Return the decision for a reply that names a broker of this instance (RTE-7).
+
+    Such a reply is delivered without the routing table. None for any other message."""
     if key.from_initiator or key.broker_id is None:
         return None
     named = facts.present(key.broker_id)
@@ -285,7 +288,7 @@ def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
 
 
 class _Matching(msgspec.Struct, frozen=True):
-    """A routing key and where to look first for its service."""
+    """A routing key, with the facts and functions to evaluate routes by."""
 
     service_name: str
     broker_id: BrokerId | None
@@ -295,7 +298,10 @@ class _Matching(msgspec.Struct, frozen=True):
     barred: Barred
 
     def why_barred(self, one: Candidate) -> str:
-        """Why it is not sent where a route leads; of what is for no broker, why rather not."""
+        """Return why nothing is sent where a route leads; empty if sending is allowed.
+
+        If neither the key nor the route names a broker, the reason only makes the route a worse
+        choice: messages for some broker must not be sent there."""
         address = destination(one, self.service_name)
         return "" if address is None else self.barred(self.broker_id or one.broker_id, address)
 
@@ -313,7 +319,7 @@ def _route(
     balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
 ) -> OutgoingDecision:
-    """The three phases: find, choose, locate (RTE-4)."""
+    """Find, choose and locate: the three phases of routing (RTE-4)."""
     found = table.find(
         matching.service_name,
         matching.broker_id,
@@ -362,7 +368,7 @@ def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoin
 
 
 def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
-    """Where a route with a network address leads, or TRANSPORT; or why it is not sent there."""
+    """Return the address that a network or TRANSPORT route leads to, or why it is not used."""
     address = destination(chosen, matching.service_name)
     if address is None:
         return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
@@ -373,7 +379,7 @@ def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
 
 
 def _not_located(matching: _Matching, local: Candidate) -> Delayed:
-    """Step B was passed over and nothing else is left (RTE-28)."""
+    """Return the delay for a LOCAL route without its service, if no other remains (RTE-28)."""
     named = matching.broker_id or local.broker_id
     if named is not None and not matching.facts.enabled(named):
         return Delayed(Reason.BROKER_NOT_HERE, matching.facts.why_off(named))
@@ -391,11 +397,11 @@ def _turned_round(
     principal: Principal,
     barred: Barred,
 ) -> OutgoingDecision:
-    """Route an own dialog by the instance table after its own table led back to this instance.
+    """Route a dialog by the instance table, after its broker's table led back to this instance.
 
-    What would be dropped as an arrival leaves the dialog delayed: its sender is here to be told.
-    The choice reported is that of the own table; the instance table's turn is taken each time the
-    dialog is classified, not each time it sends.
+    Where an arrival would be dropped the dialog is delayed, since its sender is here and sees the
+    reason. The choice returned is that of the broker's table; the balancer takes a turn in the
+    instance table each time the dialog is classified, not each time it sends.
     """
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     result = classify_arriving(

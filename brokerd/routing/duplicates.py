@@ -1,11 +1,11 @@
 """Duplicate brokers: which instances name one broker as theirs, and since when (RTE-70 on). PURE.
 
-Reads:  what instances say of themselves, moments.      Calls: nothing.
-Never:  asks, waits or looks at a clock; `delivery.peers.duplicates` does.
+Reads:  the brokers that instances name, points in time.      Calls: nothing.
+Never:  asks, waits or reads a clock; `delivery.peers.duplicates` does.
 
-A naming outlives the connection over which it was heard: an instance that has left is remembered,
-but it proves nothing until it is ONLINE and says so again. So neither a failover nor a broker that
-has moved is taken for a copy: of the two instances one is never heard again.
+A name outlives the connection over which it was received: an instance that has left is remembered,
+but proves nothing until it is ONLINE and names the broker again. So neither a failover nor a broker
+that has moved is taken for a copy: one of the two instances never returns.
 """
 
 from __future__ import annotations
@@ -18,52 +18,53 @@ import msgspec
 from brokerd.ids import BrokerId, InstanceId
 
 MOST_AWAY: Final = 200
-"""Instances that are remembered while they are not ONLINE; the oldest go. Each may have named as
-many brokers as a frame holds."""
+"""Most instances that are remembered while not ONLINE; the oldest are dropped. Each may have named
+as many brokers as a frame holds."""
 
 Barred = Callable[["BrokerId | None", str], str]
-"""Why what is for a broker may not be sent to an address; empty if it may. None as the broker:
-whether there is any broker for which it may not."""
+"""Returns why messages for a broker may not be sent to an address; empty if they may. With None as
+the broker, the reason for any broker barred at that address."""
 
 
 def nobody_barred(_broker_id: BrokerId | None, _address: str) -> str:
-    """Where nobody looks for duplicates: all may be sent everywhere."""
+    """Return that sending is allowed; for use where duplicates are not detected."""
     return ""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """Two instances that both say that a broker is theirs."""
+    """Two instances that both name one broker as theirs."""
 
     broker_id: BrokerId
     earlier: InstanceId
-    """Who keeps what is sent to the broker."""
+    """Instance that still receives messages for the broker."""
     later: InstanceId
-    """Who is sent nothing for it (RTE-72)."""
+    """Instance that is sent nothing for the broker (RTE-72)."""
 
 
 class Namers:
-    """Who names what, as one instance has heard it."""
+    """The brokers that instances name, as received by one instance."""
 
     def __init__(self, me: InstanceId, *, patience: float, gone_after: float) -> None:
-        """`patience`: seconds for which two have to say so (RTE-71). `gone_after`: seconds after
-        which an instance that is not ONLINE counts no more as one of two (RTE-73)."""
+        """`patience`: seconds for which two instances have to name a broker (RTE-71). `gone_after`:
+        seconds without being ONLINE after which an instance ends its duplicates (RTE-73)."""
         self._me = me
         self._patience = patience
         self._gone_after = gone_after
         self._since: dict[BrokerId, dict[InstanceId, float | None]] = {}
-        """Who names it, the first one first; since when without a break, None while not ONLINE."""
+        """By broker, the instances that name it in order of first naming, and since when without a
+        break; None while not ONLINE."""
         self._contested: dict[BrokerId, None] = {}
-        """Those that more than one instance names."""
+        """Brokers that more than one instance names."""
         self._names: dict[InstanceId, frozenset[BrokerId]] = {}
         self._away: dict[InstanceId, float] = {}
-        """Since when an instance is not ONLINE that named something; the longest first."""
+        """Instances that named something and are not ONLINE, and since when; the longest first."""
         self.found: dict[Duplicate, None] = {}
-        """The duplicates there are now."""
+        """Duplicates that exist now."""
 
-    # What is heard.
+    # Input.
 
     def said(self, instance: InstanceId, names: frozenset[BrokerId], now: float) -> None:
-        """An instance that is ONLINE says which brokers are its own: these, and no others."""
+        """Replace the brokers that an ONLINE instance names as its own."""
         self._away.pop(instance, None)
         for broker_id in self._names.get(instance, frozenset()) - names:
             self._drop(broker_id, instance)
@@ -78,7 +79,7 @@ class Namers:
             del self._names[instance]
 
     def left(self, instance: InstanceId, now: float) -> None:
-        """It is not ONLINE any more."""
+        """Note that an instance is not ONLINE any more."""
         for broker_id in self._names.get(instance, ()):
             self._since[broker_id][instance] = None
             self._away.setdefault(instance, now)
@@ -86,34 +87,35 @@ class Namers:
             self.forget(next(iter(self._away)))
 
     def forget(self, instance: InstanceId) -> None:
-        """It cannot be reached, or does not say such things: what it named counts no more."""
+        """Drop all that an instance named, since it is gone or no longer names brokers."""
         self.said(instance, frozenset(), 0.0)
 
-    # What follows.
+    # Conclusions.
 
     def contested(self) -> Iterator[InstanceId]:
-        """Other instances that name what another one names as well."""
+        """Return the instances, other than this one, that name a contested broker."""
         rivals = {one: None for broker_id in self._contested for one in self._since[broker_id]}
         return (one for one in rivals if one != self._me)
 
     def is_party(self, instance: InstanceId) -> bool:
-        """Whether it is one of two in a duplicate that was found."""
+        """Return whether an instance is one of the two of a duplicate that was found."""
         return any(instance in (one.earlier, one.later) for one in self.found)
 
     def known(self) -> frozenset[InstanceId]:
-        """All that name something, or did when they left."""
+        """Return all instances that name a broker, or named one when they left."""
         return frozenset(self._names)
 
     def is_away(self, instance: InstanceId) -> bool:
-        """Whether it is remembered only."""
+        """Return whether an instance is remembered but not ONLINE."""
         return instance in self._away
 
     def judge(
         self, now: float, heard: Callable[[InstanceId], float]
     ) -> tuple[list[Duplicate], list[Duplicate]]:
-        """The duplicates that are new, and those that are over.
+        """Update the duplicates; return the new ones and those that are over.
 
-        `heard`: when anything was heard of an instance last; one that is silent proves nothing."""
+        `heard`: returns the time of the last arrival from an instance; a silent instance proves
+        nothing."""
         for instance, since in list(self._away.items()):
             if now - since >= self._gone_after and self.is_party(instance):
                 self.forget(instance)
@@ -126,7 +128,9 @@ class Namers:
         return new, over
 
     def _pairs(self) -> Iterator[Duplicate]:
-        """Whoever named a broker first, this instance before all, with each of the others."""
+        """Yield, for each contested broker, the first instance to name it with each later one.
+
+        This instance counts as the first wherever it names the broker (RTE-72)."""
         for broker_id in self._contested:
             first, *others = sorted(self._since[broker_id], key=lambda one: one != self._me)
             yield from (Duplicate(broker_id, first, other) for other in others)
@@ -137,6 +141,8 @@ class Namers:
         if earlier is None or later is None:
             return False
         both = max(earlier, later)
+        # Each must have been heard of since both named the broker: one that crashed without a
+        # goodbye stays ONLINE until keepalive finds out, and is no proof (RTE-71).
         parties = [one for one in (pair.earlier, pair.later) if one != self._me]
         return now - both > self._patience and all(heard(one) > both for one in parties)
 

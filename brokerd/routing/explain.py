@@ -1,9 +1,9 @@
-"""Explanation: the steps that led to a decision of `classify`, by walking the rules one by one.
+"""Explanation: the steps that led to a decision of `classify`, by applying the rules one by one.
 
 Reads:  routes, facts about this instance.      Calls: address.
-Never:  sends, takes a turn of the balancer, or is asked where speed matters: it looks at every
-route at every step, as the rules are written. It decides nothing: the outcome is that of `classify`
-(`concluded`), and a test holds the last step to the same result.
+Never:  sends, takes a turn of the balancer, or runs where speed matters: it evaluates every route
+        at every step, as the rules are written. It decides nothing: the outcome is that of
+        `classify` (`concluded`), and a test compares the last step with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,40 +31,40 @@ from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import HERE, NEAR, Choice, Pick, folded
 
 OWN_TABLE = "own"
-"""The table of the broker that holds the dialog (RTE-1)."""
+"""Name of the table of the broker that holds the dialog (RTE-1)."""
 INSTANCE_TABLE = "instance"
-"""The table for what arrives."""
+"""Name of the table for arrivals."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """One rule that was applied."""
 
     table: str
-    """`OWN_TABLE`, `INSTANCE_TABLE`, or empty for what no table decides."""
+    """`OWN_TABLE`, `INSTANCE_TABLE`, or empty if no table was used."""
     step: str
-    """1 to 7 of finding, A to D of choosing, or a word."""
+    """1 to 7 when matching, A to D when choosing, or a word."""
     finding: str
     routes: tuple[str, ...] = ()
-    """Names of the routes it is about."""
+    """Names of the routes that the step is about."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Where it goes, and every step that led there."""
+    """A decision, and every step that led to it."""
 
     outcome: str
     """local, remote, delayed, dropped or refused."""
     where: str
-    """Name of the broker, or the address; empty where it goes nowhere."""
+    """Name of the broker, or the address; empty if the message goes nowhere."""
     reason: str
-    """Key of what keeps it (XMT-19); empty if nothing does."""
+    """Key of the obstacle (XMT-19); empty if there is none."""
     route: str
-    """The route it follows."""
+    """Name of the route that is followed."""
     hops_used: int
     steps: tuple[Step, ...]
 
 
 class _Routed(msgspec.Struct, frozen=True):
-    """What one table says."""
+    """The result of one table."""
 
     outcome: str
     where: str = ""
@@ -73,12 +73,12 @@ class _Routed(msgspec.Struct, frozen=True):
 
 
 class _Alive(msgspec.Struct, frozen=True):
-    """A route that counts: its address in normal form, or None where it is no address."""
+    """A route that has not expired, with its address in normal form; None if it is no address."""
 
     route: Route
     address: str | None
     mirror: str = ""
-    """The other address, in normal form (RTE-50)."""
+    """Second address, in normal form (RTE-50); empty if there is none."""
 
     @property
     def name(self) -> str:
@@ -98,9 +98,9 @@ def explain_outgoing(
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
 ) -> Explanation:
-    """Where a dialog of this instance sends (RTE-2 to RTE-43).
+    """Explain where a dialog of this instance sends (RTE-2 to RTE-43).
 
-    `avoid`, `principal`, `barred`: as of `classify_outgoing`."""
+    `avoid`, `principal`, `barred`: as in `classify_outgoing`."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
     walk.principal, walk.barred = principal, barred
     walk.avoid = avoid
@@ -116,7 +116,7 @@ def explain_outgoing(
     walk.first, walk.avoid = () if key.holder is None else (key.holder,), None
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     there = walk.arrive(arrival, instance)
-    if there.outcome == "dropped":  # its sender is here to be told
+    if there.outcome == "dropped":  # the sender is here and sees the reason
         there = msgspec.structs.replace(there, outcome="delayed")
     return walk.result(there)
 
@@ -124,8 +124,9 @@ def explain_outgoing(
 def concluded(
     walked: Explanation, decision: OutgoingDecision | Arriving, facts: InstanceFacts, *, opens: str
 ) -> Explanation:
-    """The steps, with the decision as it was made. `opens`: the service at which a dialog begins
-    with this; empty where one goes on."""
+    """Return the steps together with the actual decision.
+
+    `opens`: the service at which the message begins a dialog; empty if the dialog exists."""
     steps = walked.steps
     if isinstance(decision, Local):
         where, refused = facts.name_of(decision.broker_id), ""
@@ -141,7 +142,9 @@ def concluded(
 
 
 def explained_here(broker: str, finding: str, *, reason: str = "") -> Explanation:
-    """What this broker does with its own dialog without asking its routes; `reason`: it refuses."""
+    """Return the explanation for a dialog that its broker serves without its routes.
+
+    `reason`: key of the refusal; empty if the message is delivered."""
     step = Step("", "here", finding)
     return Explanation("refused" if reason else "local", broker, reason, "", 0, (step,))
 
@@ -156,7 +159,7 @@ def explain_arriving(
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
 ) -> Explanation:
-    """Where a message goes that came from outside (RTE-7 on)."""
+    """Explain where a message from outside goes (RTE-7 on)."""
     walk = _Walk(key.service_name, key.broker_id, facts, now, pick)
     walk.principal, walk.barred = principal, barred
     walk.first = () if key.holder is None else (key.holder,)
@@ -165,7 +168,7 @@ def explain_arriving(
 
 
 class _Walk:
-    """One walk through the rules, and what was said on the way."""
+    """One pass through the rules, and the steps noted on the way."""
 
     def __init__(
         self, name: str, broker_id: BrokerId | None, facts: InstanceFacts, now: Instant, pick: Pick
@@ -179,18 +182,18 @@ class _Walk:
         self._hops_used = 0
         self.first: tuple[BrokerId, ...] = ()
         self.opens = False
-        """Whether it may begin a dialog at its target, which needs the service for that."""
+        """Whether the message may begin a dialog at its target, which then needs the service."""
         self.avoid: Callable[[str], bool] | None = None
         self.principal: Principal = nobody_known
         self.barred: Barred = nobody_barred
         self._all: list[_Alive] = []
 
     def say(self, table: str, step: str, finding: str, routes: Sequence[_Alive] = ()) -> None:
-        """Note one step."""
+        """Append one step."""
         self._steps.append(Step(table, step, finding, tuple(one.name for one in routes)))
 
     def result(self, routed: _Routed) -> Explanation:
-        """All of it."""
+        """Return the explanation, with all steps so far."""
         return Explanation(
             routed.outcome,
             routed.where,
@@ -203,7 +206,7 @@ class _Walk:
     # An arrival.
 
     def arrive(self, key: ArrivalKey, instance: Sequence[Route]) -> _Routed:
-        """By the broker it names, if it is a reply, else by the instance table."""
+        """Route an arrival: a reply by the broker it names, else by the instance table."""
         facts = self._facts
         if not key.from_initiator and key.broker_id is not None:
             answer = self._to_sender(key.broker_id)
@@ -243,7 +246,7 @@ class _Walk:
     def route(
         self, routes: Sequence[Route], table: str, broker: bytes, previous: Choice | None
     ) -> _Routed:
-        """What one table says."""
+        """Return the result of one table."""
         step, found = self._find(routes, table)
         if not found:
             asked = step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
@@ -286,7 +289,7 @@ class _Walk:
         return 7, []
 
     def _asks(self, alive: list[_Alive], table: str) -> bool:
-        """Step 4: whether the dynamic routing service is asked (RTE-11, BCN-2, BCN-14)."""
+        """Return whether the dynamic routing service is asked: step 4 (RTE-11, BCN-2, BCN-14)."""
         name = self._name
         ways = [one for one in alive if one.route.service_name == CONFIGURATION_SERVICE]
         if not ways or name == CONFIGURATION_SERVICE or is_system(name):
@@ -303,7 +306,7 @@ class _Walk:
         return bool(found)
 
     def _near(self, alive: Sequence[_Alive], table: str) -> None:
-        """Routes that were perhaps meant (NBT-19)."""
+        """Note the routes that were perhaps meant (NBT-19)."""
         wanted = folded(self._name)
         near = [
             one
@@ -315,7 +318,7 @@ class _Walk:
             self.say(table, "near", NEAR.format(names), near)
 
     def _alive(self, routes: Sequence[Route], table: str) -> list[_Alive]:
-        """The routes that have not expired, of identical ones the first by name."""
+        """Return the routes that have not expired; of identical ones, the first by name."""
         alive: dict[tuple[str | None, BrokerId | None, str, str], _Alive] = {}
         for route in sorted(routes, key=lambda one: one.name):
             if route.expires_at is not None and route.expires_at <= self._now:
@@ -377,7 +380,7 @@ class _Walk:
         return (transport or local)[0]
 
     def _preferred(self, network: list[_Alive], table: str) -> list[_Alive]:
-        """Those to be preferred, unless there are none (RTE-72, NBT-13)."""
+        """Return the routes to prefer, or all if no route is better (RTE-72, NBT-13)."""
         barred = [one for one in network if self._why_barred(one)]
         if barred and len(barred) < len(network):
             self.say(table, "C", "another instance has that broker as well: passed over", barred)

@@ -1,11 +1,12 @@
-"""Mirrored routes: which of two addresses is the principal of a broker (RTE-50 to RTE-59). PURE.
+"""Mirrored routes: which of two addresses has the principal of a broker (RTE-50 to RTE-59). PURE.
 
-Reads:  what the two places say of themselves, or that one does not answer.      Calls: nothing.
-Never:  asks, waits or looks at a clock; `delivery.peers.mirrors` does.
+Reads:  the roles that both addresses report, or the lack of an answer.      Calls: nothing.
+Never:  asks, waits or reads a clock; `delivery.peers.mirrors` does.
 
-A place says of a broker that it is its principal, its mirror, or that it does not know it, with the
-epoch of the store. The epoch rises whenever a store is opened, and only one process has it open: so
-whoever says principal with a lower epoch than was heard before is stale, and is not believed.
+An address reports that it has the principal of a broker, its mirror, or does not know the broker,
+with the epoch of the store. The epoch rises whenever a store is opened, and only one process has
+the store open. So a claim to be principal with a lower epoch than a known one is stale, and is
+ignored.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from brokerd.routing.reasons import Reason
 
 
 class Role(StrEnum):
-    """What an instance is for a broker (RTE-55)."""
+    """Role of an instance for a broker (RTE-55)."""
 
     PRINCIPAL = "principal"
-    """It has the store open."""
+    """The instance has the store open."""
     MIRROR = "mirror"
-    """It would open the store, and another one has it."""
+    """The instance would open the store, but another one has it open."""
     UNKNOWN = "unknown"
-    """It does not know the broker, or cannot say."""
+    """The instance does not know the broker, or cannot tell."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What one place says of itself."""
+    """The role that one address reports."""
 
     role: Role
     epoch: int = 0
-    """That of the store, as far as it is known there."""
+    """Epoch of the store, as far as that instance knows it."""
 
 
 class PairState(StrEnum):
     """State of a mirrored route (RTE-57)."""
 
     OPERATIONAL = "operational"
-    """The principal is known, and the other one answers."""
+    """The principal is known, and the other address answers."""
     PRINCIPAL_ONLY = "principal_only"
     NOT_OPERATIONAL = "not_operational"
 
@@ -57,34 +58,34 @@ class Pair(NamedTuple):
 
 
 class Unresolved(msgspec.Struct, frozen=True):
-    """Nobody to send to now, and why."""
+    """The reason why no address can be sent to now."""
 
     reason: Reason
     detail: str = ""
 
 
 Principal = Callable[[Pair], "str | Unresolved"]
-"""The address to send to."""
+"""Returns the address to send to, or why there is none."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a pair; a change makes another one."""
+    """The knowledge about a pair of addresses; immutable."""
 
     pair: Pair
     standings: tuple[Standing | None, Standing | None] = (None, None)
-    """What each of the two said last; None = it does not answer, or was never asked."""
+    """Last report of each address; None = it does not answer, or was never asked."""
     principal: str = ""
-    """Where everything is sent (RTE-52); empty = nowhere."""
+    """Address that everything is sent to (RTE-52); empty = none."""
     holder: str = ""
-    """The last principal there was, which may be gone."""
+    """Address of the last known principal, which may be gone."""
     epoch: int = 0
-    """That of the holder: nobody with a lower one is believed (RTE-55)."""
+    """Epoch of `holder`; claims with a lower epoch are ignored (RTE-55)."""
     disputed: bool = False
-    """Whether both claim the role at one epoch: then nobody has it (RTE-55)."""
+    """Whether both claim to be principal at one epoch, so that neither is used (RTE-55)."""
 
     @property
     def state(self) -> PairState:
-        """For views and events (RTE-57)."""
+        """State of the pair, for views and events (RTE-57)."""
         if not self.principal:
             return PairState.NOT_OPERATIONAL
         whole = None not in self.standings
@@ -92,7 +93,7 @@ class Known(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str | Unresolved:
-        """Where to send, or why nowhere (RTE-52 to RTE-54)."""
+        """The address to send to, or why there is none (RTE-52 to RTE-54)."""
         if self.principal:
             return self.principal
         first = not self.holder and not self.disputed and None in self.standings
@@ -100,7 +101,7 @@ class Known(msgspec.Struct, frozen=True):
         return Unresolved(reason, self.told())
 
     def told(self) -> str:
-        """What is known, in words."""
+        """Return the knowledge in words."""
         said = [
             f"{address} {_words(standing)}"
             for address, standing in zip(self.pair[:2], self.standings, strict=True)
@@ -113,7 +114,8 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def learn(known: Known, address: str, standing: Standing | None) -> Known:
-    """One of the two has said what it is, or does not answer any more (None) (RTE-53 to RTE-55)."""
+    """Return the knowledge after a report of one address; None = it no longer answers (RTE-53 to
+    RTE-55)."""
     first, second = known.standings
     standings = (standing, second) if address == known.pair.address else (first, standing)
     claims = {
@@ -124,7 +126,9 @@ def learn(known: Known, address: str, standing: Standing | None) -> Known:
     highest = max((known.epoch, *claims.values()))
     best = {place for place, epoch in claims.items() if epoch == highest}
     rivals = set(best)
-    if known.holder and known.epoch == highest:  # it had the role at this very epoch
+    # The holder counts as a rival at its own epoch even if it does not answer: an epoch has one
+    # principal, so a second claim to the same epoch means two stores.
+    if known.holder and known.epoch == highest:
         rivals.add(known.holder)
     disputed = bool(best) and len(rivals) > 1
     change = {"standings": standings, "disputed": disputed}
@@ -137,7 +141,7 @@ def learn(known: Known, address: str, standing: Standing | None) -> Known:
 
 
 def nobody_known(pair: Pair) -> str | Unresolved:
-    """Where nobody asks: no pair is resolved."""
+    """Return that the pair is not resolved; for use where mirrors are not asked."""
     return Known(pair).where
 
 

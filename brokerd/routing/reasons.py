@@ -1,6 +1,7 @@
-"""Reason keys: why a message waits or was dropped, in the words users see (XMT-19).
+"""Reason keys: why a message waits or was dropped, in the words that users see (XMT-19).
 
-Never:  decides anything; the parts that know the reason pick the key, views and logs show it.
+Reads, calls: nothing.
+Never:  decides anything; the parts that know the reason pick the key, and views and logs show it.
 """
 
 from enum import StrEnum
@@ -52,31 +53,31 @@ class Reason(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Why an arrival is dropped by routing, where no key of `Reason` says it."""
+    """Keys of dropped arrivals, beyond those of `Reason`."""
 
     HOPS_EXHAUSTED = "hops_exhausted"
-    """It would have to be forwarded and has no hop left (FWD-6, 11285)."""
+    """The message would have to be forwarded and has no hop left (FWD-6, 11285)."""
     BROKER_DISABLED = "broker_disabled"
-    """Its broker is here and its delivery is deactivated (DSP-12)."""
+    """The message's broker is in this instance, with delivery deactivated (DSP-12)."""
     SERVICE_NOT_IN_BROKER = "service_not_in_broker"
-    """The broker it names has no such service, and answers with an error (DLP-41, 8490)."""
+    """The broker that the message names lacks the service and sends an error (DLP-41, 8490)."""
     ROUTE_CHANGED = "route_changed"
-    """Its sender's routes lead to another broker of this instance than those of what came before,
-    which is not stored yet (XMT-7); it comes again."""
+    """The sender's routes lead to another broker of this instance than for earlier messages that
+    are not stored yet (XMT-7); the message is sent again."""
     FORWARD_STORE_FULL = "forward_store_full"
-    """It would exceed the memory for forwarded messages (FWD-7, 11289)."""
+    """The message would exceed the memory for forwarded messages (FWD-7, 11289)."""
     TIME_TO_LIVE_OVER = "time_to_live_over"
-    """It was under way for longer than its origin allows (FWD-8, 11291)."""
+    """The message was under way for longer than its origin allows (FWD-8, 11291)."""
     FORWARD_AGE = "forward_age"
-    """It was held for too long, since its next hop cannot be reached (FWD-9, 11290)."""
+    """The message was held for too long, since its next hop cannot be reached (FWD-9, 11290)."""
     FORWARD_DUPLICATE = "forward_duplicate"
     """The same fragment is held already (FWD-10, 11288)."""
     FORWARD_SEND_ERROR = "forward_send_error"
-    """It is larger than anything that may be sent to the next hop (FWD-11, 11292)."""
+    """The message is larger than the next hop accepts (FWD-11, 11292)."""
     TRANSPORT_STOPPING = "transport_stopping"
     """The forwarder stops (FWD-11, 11293)."""
     ROUTE_NO_LONGER_VALID = "route_no_longer_valid"
-    """Its route was changed or has expired while it was held (FWD-11, 11294)."""
+    """The route was changed or expired while the message was held (FWD-11, 11294)."""
 
 
 LACKING: Final = frozenset(
@@ -89,7 +90,7 @@ LACKING: Final = frozenset(
         Reason.INVALID_ADDRESS,
     }
 )
-"""Keys that a route would mend."""
+"""Keys of obstacles that a new or corrected route can remove."""
 
 MEANING: Final[dict[str, str]] = {
     Reason.NOT_ATTEMPTED: "stored, not given to a destination yet",
@@ -143,7 +144,7 @@ MEANING: Final[dict[str, str]] = {
     DropReason.TRANSPORT_STOPPING: "the forwarder stops",
     DropReason.ROUTE_NO_LONGER_VALID: "the forwarder's route has changed",
 }
-"""One sentence a key, for `transmission_status` and `explain`."""
+"""One sentence for each key, for `transmission_status` and `explain`."""
 
 SSB_CODES: Final[dict[str, int]] = {
     Reason.NO_ROUTE: 9750,
@@ -188,10 +189,10 @@ SSB_CODES: Final[dict[str, int]] = {
     DropReason.TRANSPORT_STOPPING: 11293,
     DropReason.ROUTE_NO_LONGER_VALID: 11294,
 }
-"""Service Broker's number of a key, the column `ssb_code` (XMT-19)."""
+"""Service Broker's error number of each key, for the column `ssb_code` (XMT-19)."""
 
 
 def status_text(reason: str, detail: str = "") -> str:
-    """The meaning of a key followed by the named detail (XMT-19)."""
+    """Return the meaning of a key, followed by the detail if there is one (XMT-19)."""
     meaning = MEANING.get(reason, reason)
     return f"{meaning}: {detail}" if detail else meaning

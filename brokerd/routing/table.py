@@ -2,7 +2,7 @@
 
 Reads:  routes, once, when it is built; a changed table is a new one.
 Calls:  address.
-Never:  looks at a clock (`now` is an argument) or asks whether an address can be reached (RTE-27).
+Never:  reads a clock (`now` is an argument) or checks whether an address can be reached (RTE-27).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.mirror import Pair
 
 HERE: Final = "(service of this instance)"
-"""Name under which step 6 reports the route that nobody declared (RTE-14)."""
+"""Name under which step 6 reports the implied LOCAL route (RTE-14)."""
 NEAR: Final = "there is a route to {}, which differs by case or blanks only"
 BALANCER_LIMIT: Final = 10_000
-"""Names whose turn is remembered; the oldest go (XMT-10)."""
+"""Most names whose turn is remembered; the oldest are dropped (XMT-10)."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A route as the table sees it: its address in normal form."""
+    """A route in a table, with its address in normal form."""
 
     route: str
-    """Name of the route; of several identical ones the first by name (RTE-18)."""
+    """Name of the route; of identical ones, the first name (RTE-18)."""
     address: str
-    """LOCAL, TRANSPORT, normalised text, or what stands in the route if that is no address."""
+    """LOCAL, TRANSPORT, or normalised text; as declared if it is no valid address."""
     valid: bool = True
     service_name: str | None = None
     broker_id: BrokerId | None = None
     expires_at: Instant | None = None
     mirror: str = ""
-    """The other address of a mirrored route, in normal form (RTE-50)."""
+    """Second address of a mirrored route, in normal form (RTE-50); empty if there is none."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The route a dialog was given; kept with the dialog while it is not bound (RTE-29)."""
+    """The route chosen for a dialog, kept with it while it is not bound (RTE-29)."""
 
     route: str
     address: str
@@ -52,42 +52,42 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the matching steps gave."""
+    """The result of the matching steps."""
 
     step: int
-    """1, 2, 3, 5, 6; 4 when a route is asked for, 7 when nothing matched (RTE-8 to RTE-15)."""
+    """Step that matched: 1, 2, 3, 5, 6; 4 = a route is asked for, 7 = none (RTE-8 to RTE-15)."""
     candidates: tuple[Candidate, ...]
 
 
 Pick = Callable[[tuple[bytes, str, str], int], int]
-"""(broker, service name, what is picked) and of how many, to which one."""
+"""Takes a key (broker, service name, what is picked) and a count of options; returns an index."""
 
 
 class Picks(Protocol):
-    """What picks one of several options."""
+    """A way to pick one of several options."""
 
     def pick(self, key: tuple[bytes, str, str], count: int) -> int:
-        """Index of one of `count` > 0 options in a fixed order."""
+        """Return the index of one of `count` > 0 options in a fixed order."""
         ...
 
 
 class Foreseen:
-    """Picks as a balancer would from now on, and picks the same again for who asks once more.
+    """Picks as a balancer would from now on, and can repeat its picks.
 
-    So one can decide without taking a turn, and then say what led there."""
+    So a caller can decide without taking a turn, and then explain what led to the decision."""
 
     def __init__(self, pick: Pick) -> None:
         self._pick = pick
         self._picked: list[tuple[tuple[bytes, str, str], int]] = []
 
     def pick(self, key: tuple[bytes, str, str], count: int) -> int:
-        """Pick one and remember it."""
+        """Pick one option and remember it."""
         picked = self._pick(key, count)
         self._picked.append((key, picked))
         return picked
 
     def again(self) -> Pick:
-        """A way of picking as was picked, in the same order for each key."""
+        """Return a function that repeats the picks, in the same order for each key."""
         left = list(self._picked)
 
         def pick(key: tuple[bytes, str, str], count: int) -> int:
@@ -98,9 +98,9 @@ class Foreseen:
 
 
 class Balancer:
-    """Whose turn it is: round robin per (broker, service name), a random start (RTE-25).
+    """Picks in turn: round robin per (broker, service name), from a random start (RTE-25).
 
-    `at_random` draws each time instead (`routing.balance=random`).
+    With `at_random` each pick is drawn instead (`routing.balance=random`).
     """
 
     def __init__(self, *, rng: Random, at_random: bool = False) -> None:
@@ -109,10 +109,11 @@ class Balancer:
         self._turns: dict[tuple[bytes, str, str], int] = {}
 
     def pick(self, key: tuple[bytes, str, str], count: int) -> int:
-        """Index of the option whose turn it is, of `count` > 0 options in a fixed order.
+        """Return the index of the next option of `count` > 0 options in a fixed order.
 
-        The key is (broker, service name, what is picked): picking an id and picking a route of it
-        take separate turns, or else one would drive the other. One option takes no turn.
+        The key is (broker, service name, what is picked): picking a broker id and picking one of
+        its routes take separate turns, or else one would drive the other. A single option takes no
+        turn.
         """
         if count == 1:
             return 0
@@ -122,7 +123,7 @@ class Balancer:
         return turn
 
     def preview(self) -> Pick:
-        """A way of picking as `pick` would from now on, without taking a turn."""
+        """Return a function that picks as `pick` would from now on, without taking a turn."""
         turns: dict[tuple[bytes, str, str], int] = {}
 
         def pick(key: tuple[bytes, str, str], count: int) -> int:
@@ -146,17 +147,17 @@ class Balancer:
 
 
 class _Alike(msgspec.Struct, frozen=True):
-    """The routes of one service name, or those without: of identical ones the first (RTE-18)."""
+    """The routes with one service name, or with none; of identical ones, the first (RTE-18)."""
 
     all: tuple[Candidate, ...]
     by_id: dict[BrokerId | None, tuple[Candidate, ...]]
-    """The same by broker id."""
+    """The routes of `all` by broker id."""
     expiring: tuple[Candidate, ...] = ()
-    """All that were declared, if some of them expire; else nothing changes with time."""
+    """All declared routes if some of them expire; else empty, since nothing changes with time."""
 
     @classmethod
     def of(cls, candidates: Iterable[Candidate]) -> Self:
-        """These, in the order in which they are chosen from."""
+        """Make the group of these routes, sorted for choosing."""
         ordered = sorted(candidates, key=_order)
         distinct: dict[tuple[BrokerId | None, str, str], Candidate] = {}
         for one in ordered:
@@ -168,7 +169,7 @@ class _Alike(msgspec.Struct, frozen=True):
         return cls(tuple(distinct.values()), by_id, tuple(ordered) if some else ())
 
     def at(self, now: Instant) -> _Alike:
-        """Those that have not expired (RTE-3)."""
+        """Return the group without the routes that have expired (RTE-3)."""
         if not self.expiring:
             return self
         return _Alike.of(
@@ -200,12 +201,14 @@ class RoutingTable:
         self._alike: dict[str, list[str]] | None = None
 
     def names(self, service_name: str, broker_id: BrokerId) -> bool:
-        """Whether a route, which may have expired, has exactly this name and this broker id."""
+        """Return whether a route, even an expired one, has exactly this name and broker id."""
         named = self._named.get(service_name)
         return named is not None and broker_id in named.by_id
 
     def near(self, service_name: str) -> str:
-        """Names of routes that differ from it by case or blanks only, in words (NBT-19)."""
+        """Return a sentence about routes whose name differs by case or blanks only (NBT-19).
+
+        Empty if there are none."""
         if self._alike is None:
             self._alike = {}
             for name in sorted(self._named):
@@ -214,7 +217,7 @@ class RoutingTable:
         return NEAR.format(", ".join(map(repr, found))) if found else ""
 
     def asks_for(self, service_name: str, *, now: Instant) -> bool:
-        """Whether a missing route to this service is asked for (BCN-2, BCN-14)."""
+        """Return whether a missing route to this service is asked for (BCN-2, BCN-14)."""
         if not self._asks or service_name == CONFIGURATION_SERVICE or is_system(service_name):
             return False
         return bool(self._named[CONFIGURATION_SERVICE].at(now).all)
@@ -228,11 +231,14 @@ class RoutingTable:
         service_here: bool,
         exempt_local: bool = False,
     ) -> Found:
-        """The matching routes: those of the first step that yields any (RTE-8 to RTE-15).
+        """Return the matching routes: those of the first step that yields any (RTE-8 to RTE-15).
 
-        `service_here`: a broker of this instance has a service of that name (step 6).
-        Expired routes do not count (RTE-3); identical ones count once (RTE-18).
+        `service_here`: whether a broker of this instance has a service of that name (steps 4, 6).
+        `exempt_local`: whether no route is asked for such a service (NBT-17). Expired routes do not
+        count (RTE-3); identical ones count once (RTE-18).
         """
+        # The steps are in the order of the rules. Step 4 comes before the routes without a name:
+        # they are a last resort, used only where no route can be asked for (RTE-12).
         named = self._named.get(service_name)
         if named is not None:
             named = named.at(now)
@@ -262,16 +268,18 @@ def choose(
     avoid: Callable[[str], bool] | None = None,
     barred: Callable[[Candidate], str] | None = None,
 ) -> Candidate:
-    """Choose one of the matching routes, of which there is at least one: steps A to D (RTE-19 on).
+    """Choose one of the matching routes, of which there must be one: steps A to D (RTE-19 on).
 
-    A LOCAL route whose service is not here comes out only if nothing else is left (RTE-28).
+    A LOCAL route whose service is not here is chosen only if no other remains (RTE-28).
 
-    `broker`: the broker whose table it is, b"" for the instance. `usable`: whether the service is
-    found in this instance, given the broker id of a LOCAL route. `previous`: what an earlier call
-    chose for this dialog; it stays chosen while it is among the matching routes (RTE-29).
-    `avoid`: says of an address that another is to be preferred to it (NBT-13). `barred`: why a
-    network address may not be sent to, so that it comes out only if all are (RTE-72).
+    `broker`: the broker that the table belongs to, b"" for the instance. `usable`: whether the
+    service is found in this instance, given the broker id of a LOCAL route. `previous`: an earlier
+    choice for this dialog, kept while it is among the matching routes (RTE-29). `avoid`: whether
+    other addresses are preferred to this one (NBT-13). `barred`: returns why a route's address may
+    not be sent to; such a route is chosen only if all are barred (RTE-72).
     """
+    # The kept choice comes before everything, the barred and avoided addresses included: the peer
+    # may have the dialog already, and a change would give it two targets (RTE-29, RTE-72).
     if (kept := _kept(found.candidates, previous)) is not None:
         return kept
     candidates = _pick_id(found, service_name, broker, balancer)
@@ -294,12 +302,12 @@ def choose(
 
 
 def folded(service_name: str) -> str:
-    """What is left of a name without case and blanks."""
+    """Return a name without its blanks and differences of case, for comparison."""
     return "".join(service_name.split()).casefold()
 
 
 def problems(route: Route) -> list[str]:
-    """What is wrong with a route as declared (END-13, RTE-61 to RTE-63); empty if nothing."""
+    """Return the problems of a declared route (END-13, RTE-61 to RTE-63); empty if none."""
     found = []
     try:
         address = normalise(route.address)
@@ -316,7 +324,7 @@ def problems(route: Route) -> list[str]:
 
 
 def _mirror_problems(route: Route, address: str) -> list[str]:
-    """What is wrong with the second address of a route (RTE-50)."""
+    """Return the problems of the second address of a route (RTE-50)."""
     try:
         mirror = normalise(route.mirror)
     except InvalidArgument as error:
@@ -332,7 +340,9 @@ def _mirror_problems(route: Route, address: str) -> list[str]:
 
 
 def destination(candidate: Candidate, service_name: str) -> str | None:
-    """Where a chosen network or TRANSPORT route leads, normalised; None: invalid_address."""
+    """Return the normalised address that a network or TRANSPORT route leads to.
+
+    None means that the address is invalid."""
     if candidate.address == TRANSPORT:
         return address_in_name(service_name)
     return candidate.address if candidate.valid else None
@@ -357,13 +367,13 @@ def _normal_or_none(mirror: str) -> str:
 
 
 def choice_of(route: Route) -> Choice:
-    """The choice that a stored name stands for, after a restart (RTE-29)."""
+    """Return the choice of a route, whose name alone is stored with a dialog (RTE-29)."""
     candidate = _candidate(route)
     return chosen_as(candidate)
 
 
 def pair_of(route: Route) -> Pair | None:
-    """The two addresses of a mirrored route (RTE-50); None if it is none."""
+    """Return the two addresses of a mirrored route (RTE-50); None for any other route."""
     candidate = _candidate(route)
     if not candidate.mirror or candidate.broker_id is None:
         return None
@@ -371,14 +381,14 @@ def pair_of(route: Route) -> Pair | None:
 
 
 def places(route: Route) -> frozenset[str]:
-    """The address of a route and its mirror, in normal form; without those that are no address."""
+    """Return the valid addresses of a route, its mirror included, in normal form."""
     candidate = _candidate(route)
     addresses = (candidate.address, candidate.mirror) if candidate.valid else ()
     return frozenset(one for one in addresses if one)
 
 
 def chosen_as(candidate: Candidate) -> Choice:
-    """What a dialog keeps of the route that was chosen for it."""
+    """Return the part of the chosen route that is kept with a dialog."""
     return Choice(candidate.route, candidate.address, candidate.broker_id, candidate.mirror)
 
 
@@ -391,7 +401,9 @@ def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tup
 
 
 def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate | None:
-    """The earlier choice if it still matches, by its name or as an identical route."""
+    """Return the earlier choice if it still matches, by its addresses or else by its name.
+
+    None if it does not match any more, or if no choice was made."""
     if previous is None:
         return None
     same_id = [one for one in candidates if one.broker_id == previous.broker_id]
@@ -404,7 +416,7 @@ def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate
 def _pick_id(
     found: Found, service_name: str, broker: bytes, balancer: Picks
 ) -> tuple[Candidate, ...]:
-    """Step 3: pick one id, then keep only its routes (RTE-10)."""
+    """Pick one broker id and return its routes, if step 3 matched (RTE-10); else all routes."""
     if found.step != 3:  # noqa: PLR2004  # the steps have no better names than their numbers
         return found.candidates
     ids = sorted({one.broker_id for one in found.candidates if one.broker_id is not None})
