@@ -1,1 +1,1 @@
-"""Who may do what; no sockets."""
+"""Security, pure: the permissions of users; no sockets."""

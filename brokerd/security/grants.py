@@ -1,9 +1,9 @@
-"""Grants: which users may receive from which queue, send to which service, and administer what.
+"""Grants: which users may receive from a queue, send to a service, or administer a broker.
 
-PURE.  A principal is a user of the machine, as the kernel names who is at the other end of the
-client socket, so nobody can claim to be another. Without grants whoever may open the socket may do
-everything (CLP-1); with them everybody but the daemon's own user and root may do what is granted,
-and nothing else.
+PURE.  A principal is a user of the machine. The kernel names the user at the other end of the
+client socket, so no client can claim to be another. Without grants, every user who may open the
+socket may do everything (CLP-1). With grants, all users but the daemon's own and root may do only
+what is granted to them.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 PUBLIC: Final = "public"
-"""What is granted to it everybody has."""
+"""Principal that stands for every user."""
 
 _FORM: Final = re.compile(
     r"(?P<what>receive|send|control)\s+on\s+(?P<on>\S+)\s+to\s+(?P<to>\S+)", re.IGNORECASE
@@ -26,18 +26,18 @@ _FORMS: Final = (
 
 
 class Permission(StrEnum):
-    """What can be granted; each on objects of one kind."""
+    """A permission that can be granted, on objects of one kind."""
 
     RECEIVE = "receive"
     """On a queue: receive, browse, and own the dialogs of its services (RCV-26, SND-25)."""
     SEND = "send"
     """On a service: begin dialogs with it (ERR-8494)."""
     CONTROL = "control"
-    """On a broker: everything, administration too (DLG-23)."""
+    """On a broker: everything, administration included (DLG-23)."""
 
 
 class Grant(Struct, frozen=True):
-    """One permission of one principal; `*` and `?` in the name of the object stand for others."""
+    """One permission of one principal; `*` and `?` in the object name are wildcards."""
 
     permission: Permission
     on: str
@@ -45,27 +45,31 @@ class Grant(Struct, frozen=True):
 
 
 class Rights(Struct, frozen=True):
-    """What one client may do."""
+    """The rights of one client: patterns of object names, by permission."""
 
     receive: tuple[str, ...] = ()
     send: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
 
     def may_receive(self, broker: str, queue: str) -> bool:
-        """Whether from this queue, and speak for its services."""
+        """Return whether the client may receive from this queue and act for its services."""
         return _is_any(f"{broker}/{queue}", self.receive) or self.may_control(broker)
 
     def may_send(self, broker: str, service: str) -> bool:
-        """Whether a client of this broker may begin a dialog with the service, wherever it is."""
+        """Return whether a client of this broker may begin dialogs with a service anywhere."""
         return _is_any(service, self.send) or self.may_control(broker)
 
     def may_control(self, broker: str) -> bool:
-        """Whether it may administer the broker."""
+        """Return whether the client may administer the broker."""
         return _is_any(broker, self.control)
 
 
 def parse_grant(text: str) -> Grant:
-    """A grant as it is written; `ValueError` says how it is to be."""
+    """Parse a grant as written in the settings.
+
+    Raises:
+        ValueError: it has another form; the text shows the right one.
+    """
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not of the form {_FORMS}")
@@ -76,7 +80,7 @@ def parse_grant(text: str) -> Grant:
 
 
 def rights_of(grants: Iterable[Grant], names: Iterable[str]) -> Rights:
-    """What somebody of these names may do; `public` is a name of everybody."""
+    """Return the rights of a user with these names; `public` is a name of every user."""
     mine = {PUBLIC, *names}
     held: dict[Permission, list[str]] = {one: [] for one in Permission}
     for grant in grants:
