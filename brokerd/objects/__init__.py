@@ -1,1 +1,1 @@
-"""Declared objects: message types, contracts, services and queues, as files state them."""
+"""Declared objects: message types, contracts, queues, services and others, as files state them."""

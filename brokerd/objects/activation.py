@@ -1,6 +1,7 @@
 """The section `[queue.activation]` of a file of objects (OBJ-39, OBJ-60, ACT-20). PURE.
 
-Reads:  decoded TOML.      Never:  looks anything up in a store, or imports a handler.
+Reads:  decoded TOML.      Calls:  config.toml_file, units.
+Never:  looks anything up in a store, or imports a handler.
 """
 
 import re
@@ -28,7 +29,7 @@ KEYS: Final = (
     "spare",
 )
 MAX_READERS: Final = 32_767
-"""OBJ-39."""
+"""Most readers of a queue (OBJ-39)."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOSTS: Final = [host.value for host in Host]
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -47,7 +48,13 @@ _LEAST_MEMORY: Final = 64 * 1024**2
 def read_activation(
     at: str, table: object, problems: Problems, *, enabled: bool, spare: bool
 ) -> Activation | None:
-    """How readers are started; what is wrong goes to `problems`."""
+    """Return the activation that a section declares; add what is wrong to `problems`.
+
+    `enabled` and `spare`: the values of the keys `status` and `spare`, read by the caller. None if
+    the queue has no such section.
+    """
+    # Every check goes on with a usable value after a problem, so that one reading of a file finds
+    # all of its problems (BI-C3).
     if table is None:
         return None
     if not isinstance(table, dict):
@@ -96,7 +103,7 @@ def read_activation(
 
 
 def describe_activation(activation: Activation) -> dict[str, Any]:
-    """The section that declares it, without what is a default."""
+    """Return the section that declares an activation; most keys of default value are left out."""
     usual = Activation("")
     made: dict[str, Any] = {}
     if activation.command:
@@ -124,7 +131,7 @@ def describe_activation(activation: Activation) -> dict[str, Any]:
 
 
 def activation_words(activation: Activation | None) -> str:
-    """The same for people, in the sentence about a change."""
+    """Return an activation in words, for the sentence about a change."""
     if activation is None:
         return "none"
     said = describe_activation(activation)
@@ -183,7 +190,7 @@ def _period(
     least: timedelta,
     off: str = "",
 ) -> int | None:
-    """Microseconds; None = it is not said."""
+    """Return the duration of a key in microseconds; None if it is missing or no duration."""
     given = table.get(key)
     if given is None:
         return None

@@ -1,8 +1,8 @@
-"""Declared objects: what `objects.toml` says, checked, as values (design D9).
+"""Declared objects: reads and checks the declarations of `objects.toml` (design D9).
 
 Reads:  tables of TOML values, from a file or from a client's request.
-Calls:  declared_objects, one object at a time.
-Never:  touches a store; `objects.diff` and the catalog go on from here.
+Calls:  objects.forms, for one object at a time.
+Never:  touches a store; `objects.declared.diff` and the catalog continue from here.
 Fails:  with every problem at once (BI-C3): `ConfigError` for a file, `ObjectsRefused` for a
         request. Names are compared byte by byte and never normalised (OBJ-6).
 """
@@ -28,7 +28,7 @@ from brokerd.objects.declared import BROKER_OPTIONS, TABLES, Declared, Kind, Val
 from brokerd.objects.forms import KEYS, ObjectForms, Table
 
 MAX_SCHEMA: Final = 1024 * 1024
-"""Bytes of a schema file."""
+"""Most bytes of a schema file."""
 
 _HINT = "config/ has complete examples; nothing was changed"
 BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -40,10 +40,11 @@ _OWN_KINDS = tuple(kind for kind in KEYS if kind is not Kind.INSTANCE_ROUTE)
 def read(path: Path) -> tuple[TomlFile, Declared]:
     """Read and check a file of declared objects.
 
-    Where a message type has a `schema_file`, beside the declaration, its text takes the place.
+    The text of a `schema_file`, which lies beside the declaration, becomes the `schema` of its
+    message type.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or declares something impossible.
+        ConfigError: the file cannot be read, is no TOML, or declares something impossible.
     """
     source = read_toml(path)
     problems = Problems(source)
@@ -53,10 +54,12 @@ def read(path: Path) -> tuple[TomlFile, Declared]:
 
 
 def parse(data: Table, *, broker: str = Declared().broker) -> Declared:
-    """Check the declaration in a client's request; `broker`: whose it is if it names none.
+    """Check the declaration in a client's request.
+
+    `broker`: the broker that the declaration is for if it names none.
 
     Raises:
-        ObjectsRefused: it declares something impossible; every problem is listed.
+        ObjectsRefused: the request declares something impossible; every problem is listed.
     """
     named = data.get("broker", {})
     if isinstance(named, dict):
@@ -65,23 +68,25 @@ def parse(data: Table, *, broker: str = Declared().broker) -> Declared:
 
 
 def parse_from(broker: str, data: Table) -> Declared:
-    """Check the declaration in a request of a session with that broker: if it names none it is of
-    that one, and with `msdb`, whose routes are declared beside any broker, of `main` (CLP-39).
+    """Check the declaration in a request of a session with this broker (CLP-39).
+
+    If it names no broker, it is for the session's broker; in a session with `msdb`, whose routes
+    are declared beside any broker, it is for `main`.
 
     Raises:
-        ObjectsRefused: it declares something impossible; every problem is listed.
+        ObjectsRefused: the request declares something impossible; every problem is listed.
     """
     return parse(data, broker=Declared().broker if broker == MSDB else broker)
 
 
 def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
-    """The declaration that `present` becomes with this object in it, new or in the place of one.
+    """Return the declaration `present` with this object added, or replacing one of its name.
 
     Raises:
         InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,
-            ActivationConflict: that is wrong with it.
-        ObjectNotFound: it names something that is not there.
-        ObjectInvalid: something else, or more than one thing.
+            ActivationConflict: this is the only problem of the object.
+        ObjectNotFound: the object names one that does not exist.
+        ObjectInvalid: any other problem, or more than one.
     """
     problems = Problems()
     known = {one: present.objects(one) for one in KEYS}
@@ -109,17 +114,19 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
 
 
 def parse_options(table: Table, present: Declared) -> Declared:
-    """The declaration that `present` becomes with these options of the broker itself.
+    """Return the declaration `present` with these options of the broker itself.
+
+    An option of None has its default value again.
 
     Raises:
-        ObjectInvalid: they are no options, or not on or off.
+        ObjectInvalid: an option is unknown, or its value is not on or off.
     """
     problems = Problems()
     unknown_keys(table, _OF_BROKER, under=Kind.BROKER, problems=problems)
     forms = ObjectForms(problems, {})
     said = {key: one for key, one in table.items() if one is not None}
     again = {key: getattr(Declared(), key) for key in BROKER_OPTIONS if key in table}
-    usual = msgspec.structs.replace(present, **again)  # said to be nothing: the default again
+    usual = msgspec.structs.replace(present, **again)  # an option set to None has its default again
     options = {
         option: forms.switch(Kind.BROKER, said, option, default=getattr(usual, option))
         for option in BROKER_OPTIONS
@@ -135,7 +142,7 @@ def _parse(data: Table, problems: Problems, place: str, error: type[Refusal]) ->
 
 
 def _several(data: Table, problems: Problems) -> Declared:
-    """The declaration of one broker, `[broker]`, or of several, each `[[broker]]` with its own."""
+    """Return the declaration of one `[broker]`, or of several `[[broker]]` with own objects."""
     given = data.get("broker", {})
     if not isinstance(given, list):
         known = ("broker", *KEYS)
@@ -165,7 +172,7 @@ def _several(data: Table, problems: Problems) -> Declared:
 
 
 class _Reader:
-    """Reads the declaration of one broker from top to bottom; problems go to `problems`."""
+    """Reads the declaration of one broker, and adds what is wrong to `problems`."""
 
     def __init__(self, data: Table, broker: object, problems: Problems, *, under: str = "") -> None:
         self._data = data
@@ -177,8 +184,10 @@ class _Reader:
         self._dropped: set[Kind] = set()
 
     def declared(self, at: str) -> Declared:
-        """All of it; `at` is where the broker's own options are."""
+        """Return the whole declaration; `at` is the place of the broker's own options."""
         name, options = self._of_broker(at)
+        # In this order a kind refers only to earlier ones, which are then known (queues archive to
+        # other queues, so `check_archives` comes last).
         for kind in KEYS:
             self._all(kind)
         self._forms.check_archives()
@@ -213,7 +222,7 @@ class _Reader:
         }
 
     def _all(self, kind: Kind) -> None:
-        """Every `[[kind]]` of the file by name; one without a usable name is left out."""
+        """Read every `[[kind]]` of the file; leave out those without a usable name."""
         found = self._known[kind]
         placed: list[tuple[str, Value]] = []
         for at, table in self._tables(kind):
@@ -234,7 +243,7 @@ class _Reader:
             _refuse_same_criteria(placed, self._problems)
 
     def _without_local(self, kind: Kind, at: str, table: Table) -> None:
-        """The one route that nobody declared goes only where a file says so (RTE-68)."""
+        """Note that the built-in route AutoCreatedLocal is to be dropped (RTE-68)."""
         if table != {"name": AUTO_CREATED_LOCAL.name, "drop": True}:
             self._problems.add(f"{at}.drop", "true, and nothing besides the name (RTE-68)")
         self._dropped.add(kind)
@@ -253,7 +262,7 @@ class _Reader:
 
 
 def _refuse_same_criteria(placed: Iterable[tuple[str, Value]], problems: Problems) -> None:
-    """No two priorities fit the same endpoints in the same step (OBJ-51)."""
+    """Add a problem for each priority with the criteria of an earlier one (OBJ-51)."""
     first: dict[object, str] = {}
     for at, one in placed:
         assert isinstance(one, Priority), "others have no criteria"
@@ -264,7 +273,7 @@ def _refuse_same_criteria(placed: Iterable[tuple[str, Value]], problems: Problem
 
 
 def _with_schemas(data: dict[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
-    """The same tables with the text of each schema in the place of its file's name."""
+    """Return the tables with the text of each schema in place of its file name."""
     brokers = data.get("broker")
     changed = dict(data)
     if isinstance(brokers, list):

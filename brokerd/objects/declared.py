@@ -1,8 +1,8 @@
-"""The objects of one broker as declared, and what makes the present ones match (design D9).
+"""The declared objects of one broker, and the changes that make the present ones match (design D9).
 
-PURE.  `declarations.py` makes a `Declared` of a file, the catalog makes one of a store; `diff`
-compares the two.  Keys of queues and services belong to a store and are left out of comparison.
-Never:  decides whether a drop is allowed: live dialogs are the store's knowledge (MAN-14).
+PURE.  `declarations.py` makes a `Declared` from a file, the catalog makes one from a store; `diff`
+compares the two.  Keys of queues and services belong to a store and are not compared.
+Never:  decides whether a drop is allowed: only the store knows the live dialogs (MAN-14).
 """
 
 import enum
@@ -34,7 +34,7 @@ from brokerd.objects.poison import poison_words
 from brokerd.units import show_duration
 
 NO_QUEUE_KEY: Final = QueueKey(0)
-"""Key of a queue that no store has yet."""
+"""Key of a queue that is not in a store yet."""
 NO_SERVICE_KEY: Final = ServiceKey(0)
 
 Value = MessageType | Contract | Queue | Service | Priority | Route | EventNotification
@@ -42,7 +42,7 @@ _V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, Event
 
 
 class Kind(enum.StrEnum):
-    """The kinds of objects, named as in the file."""
+    """Kind of an object, named as in the file."""
 
     BROKER = "broker"
     MESSAGE_TYPE = "message_type"
@@ -65,29 +65,29 @@ TABLES: Final = {
     Kind.INSTANCE_ROUTE: "instance_routes",
     Kind.EVENT_NOTIFICATION: "event_notifications",
 }
-"""Where a declaration and a catalog have the objects of each kind."""
+"""Attribute of a declaration and of a catalog that holds the objects of each kind."""
 BROKER_OPTIONS: Final = ("default_encryption", "honor_priority")
 """Options of the broker itself."""
 
 
 class Action(enum.StrEnum):
-    """What happens to an object."""
+    """Action on an object."""
 
     CREATE = "create"
     ALTER = "alter"
     REPLACE = "replace"
-    """Dropped and created again under its name. For a contract refused while a dialog uses it
-    (OBJ-25); a notification then has dialogs of its own anew (EVT-4)."""
+    """Drop the object and create it again under its name. For a contract, refused while a dialog
+    uses it (OBJ-25); a notification gets new dialogs (EVT-4)."""
     DROP = "drop"
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """The objects of one broker, by name, without those that are built in."""
+    """The declared objects of one broker, by name, without the built-in ones."""
 
     broker: str = "main"
     default_encryption: bool = True
     honor_priority: bool = False
-    """Whether what is sent goes by level (OBJ-55)."""
+    """Whether messages are sent by priority level (OBJ-55)."""
     message_types: dict[str, MessageType] = {}
     contracts: dict[str, Contract] = {}
     queues: dict[str, Queue] = {}
@@ -95,47 +95,47 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     priorities: dict[str, Priority] = {}
     routes: dict[str, Route] = {}
     instance_routes: dict[str, Route] | None = None
-    """Routes of msdb; None leaves them as they are."""
+    """Routes of msdb; None = leave them unchanged."""
     event_notifications: dict[str, EventNotification] = {}
     lifetimes: dict[str, int] = {}
     """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
     without_local: frozenset[Kind] = frozenset()
-    """The kinds of routes of which `AutoCreatedLocal` is to go: what does not name it leaves it
-    as it is, since nobody declared it (RTE-68)."""
+    """Kinds of routes whose `AutoCreatedLocal` is to be dropped. A declaration that does not name
+    this route leaves it unchanged, since it was never declared (RTE-68)."""
     begins_anew: frozenset[str] = frozenset()
-    """Lifetimes that count from now on whatever is left, as by an ALTER (RTE-66)."""
+    """Keys of `lifetimes` that begin anew, whatever time is left, as by an ALTER (RTE-66)."""
     warnings: tuple[str, ...] = ()
     others: "tuple[Declared, ...]" = ()
-    """The further brokers of the same file; they have none themselves."""
+    """Declarations of the further brokers in the file, whose own `others` are empty."""
 
     @property
     def brokers(self) -> "tuple[Declared, ...]":
-        """This one and the others, in the order of the file."""
+        """All brokers of the file, in its order."""
         return (self, *self.others)
 
     def objects(self, kind: Kind) -> "dict[str, Any]":
-        """Its objects of one kind by name."""
+        """Return the objects of one kind by name."""
         found: dict[str, Any] | None = getattr(self, TABLES[kind])
         return found or {}
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One step towards what is wanted."""
+    """One step towards the wanted objects."""
 
     action: Action
     kind: Kind
     name: str
     sentence: str
-    """For people: what changes, from what to what."""
+    """Description for people: the old and the new value."""
     value: Value | None = None
-    """The object as it shall be; None for a drop and for the broker's own options."""
+    """The wanted object; None for a drop and for the broker's own options."""
     option: tuple[str, bool] | None = None
-    """In a change of kind `broker`: its option and the new value."""
+    """Option of the broker and its new value; None unless the kind is `broker`."""
     lifetime: int | None = None
-    """Seconds a route lives from the moment the change is applied."""
+    """Seconds that a route lives after the change is applied; None = unchanged."""
 
     def route_at(self, now: Instant) -> Route:
-        """The route to store when the change is applied now, with its expiry."""
+        """Return the route to store, with its expiry, if the change is applied now."""
         route = self.value
         assert isinstance(route, Route), "only routes have a lifetime"
         if self.lifetime is None:
@@ -144,11 +144,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> list[Change]:
-    """What to do, in order, so that the current objects become the wanted ones.
+    """Return the changes, in order, that turn the current objects into the wanted ones.
 
-    Creations come first, from what is referred to towards what refers; drops come last and in the
-    opposite order. Applying the result and comparing again gives nothing. An expired route with a
-    declared lifetime is revived if `now` is given (RTE-65).
+    Creations and alterations come first, each kind before those that refer to it; drops come last,
+    in the opposite order. After the changes are applied, comparing again yields none. An expired
+    route with a declared lifetime is revived if `now` is given (RTE-65).
     """
     changes = list(_broker_changes(current, wanted))
     changes += _named(Kind.MESSAGE_TYPE, current.message_types, wanted.message_types, _type_change)
@@ -172,7 +172,9 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
 
 
 def _with_warning(change: Change, wanted: Declared) -> Change:
-    """A route to the dynamic routing service hides services without a route (BCN-12)."""
+    """Return the change; for a route to the dynamic routing service, with a warning (BCN-12).
+
+    Such a route hides the services of this broker that have no route of their own."""
     route = change.value
     if not isinstance(route, Route) or route.service_name != CONFIGURATION_SERVICE:
         return change
@@ -188,7 +190,7 @@ def _with_warning(change: Change, wanted: Declared) -> Change:
 
 
 def is_built_in(kind: Kind, name: str) -> bool:
-    """Whether every broker has this object, which nobody changes (OBJ-30, OBJ-31)."""
+    """Return whether every broker has the object built in, unchangeable (OBJ-30, OBJ-31)."""
     match kind:
         case Kind.MESSAGE_TYPE | Kind.CONTRACT:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
@@ -200,7 +202,7 @@ def is_built_in(kind: Kind, name: str) -> bool:
             return True
 
 
-# One kind after the other. A comparer returns what differs, in words; nothing means equal.
+# One kind after the other. A comparer returns the difference in words; empty = equal.
 
 _Comparer = Callable[[_V, _V], str]
 

@@ -1,7 +1,7 @@
-"""One declared object: from its table in a file or a request to a value, and back (OBJ).
+"""Forms of declared objects: from a table in a file or a request to a value, and back (OBJ).
 
 Reads:  one table of TOML values.      Calls: validation, to try the schema of a message type.
-Never:  touches a store, or stops at the first problem: what is wrong goes to `Problems`.
+Never:  touches a store, or stops at the first problem: each one is added to `Problems`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +52,7 @@ from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.units import parse_duration, show_duration
 
 MAX_NAME: Final = 128
-"""Characters of a local name (OBJ-8)."""
+"""Most characters of a local name (OBJ-8)."""
 MAX_REMOTE_NAME: Final = 256
 
 _MAX_LIFETIME = 2**31 - 1
@@ -76,7 +76,7 @@ KEYS: Final = {
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
     Kind.EVENT_NOTIFICATION: notifications.KEYS,
 }
-"""What a table of each kind may say."""
+"""Keys that a table of each kind may have; each kind refers only to earlier ones."""
 
 Table = Mapping[str, object]
 
@@ -86,17 +86,17 @@ _BUILT_IN: Final = (DEFAULT, POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
 
 
 class ObjectForms:
-    """Reads the tables of one declaration; what it may name is what `known` has by then."""
+    """Reads the tables of one declaration; a table may name the objects in `known` so far."""
 
     def __init__(self, problems: Problems, known: dict[Kind, dict[str, Value]]) -> None:
         self._problems = problems
         self._known = known
         self.warnings: list[str] = []
         self.lifetimes: dict[str, int] = {}
-        """Seconds, by kind and name of the route (RTE-64)."""
+        """Declared lifetimes in seconds, by kind and name of the route (RTE-64)."""
 
     def name(self, kind: Kind, at: str, table: Table) -> str | None:
-        """The name of an object, if it has a usable one."""
+        """Return the name of an object; None, with a problem added, if it is not usable."""
         name = table.get("name")
         why = _name_problem(kind, name)
         if why:
@@ -105,7 +105,7 @@ class ObjectForms:
         return str(name)
 
     def value(self, kind: Kind, at: str, name: str, table: Table) -> Value:
-        """The object that a table declares; of no use if there are problems."""
+        """Return the object that a table declares; meaningless if problems were added."""
         unknown_keys(table, KEYS[kind], under=at, problems=self._problems)
         made: Value
         match kind:
@@ -148,7 +148,7 @@ class ObjectForms:
         )
 
     def _schema(self, at: str, kind: Validation, text: object) -> str | None:
-        """The schema of a type, tried here: a bad one fails at load, not at a message (OBJ-15)."""
+        """Return the schema of a type, after trying it: a bad one has to fail at load (OBJ-15)."""
         if not kind.has_schema:
             if text is not None:
                 self._problems.add(f"{at}.schema", f"validation {kind} needs no schema (OBJ-15)")
@@ -208,14 +208,14 @@ class ObjectForms:
         )
 
     def check_archives(self) -> None:
-        """See that each queue that archives has another one to archive to (PBT-24)."""
+        """Check that the archive of each queue is another declared queue (PBT-24)."""
         known = self._known[Kind.QUEUE]
         queues = {name: one for name, one in known.items() if isinstance(one, Queue)}
         for name in check_archives(queues):
             self._unknown(f"queue {name}.retention_limit.archive", "other queue", name, queues)
 
     def check_activated(self, at: str, queue: Value) -> None:
-        """See that nobody else is told when a queue with activation needs a reader (ACT-35)."""
+        """Check that a queue with activation has no QUEUE_ACTIVATION notification (ACT-35)."""
         told = [
             one
             for one in self._known[Kind.EVENT_NOTIFICATION].values()
@@ -231,7 +231,7 @@ class ObjectForms:
             )
 
     def _ageing(self, at: str, table: Table) -> int | None:
-        """`off` unless the table says how long it takes to rise by a level (PBT-16)."""
+        """Return the microseconds of waiting that raise a level; None = off (PBT-16)."""
         value = table.get("receive_ageing", "off")
         if value is False or (isinstance(value, str) and value.lower() == "off"):
             return None
@@ -306,7 +306,7 @@ class ObjectForms:
         )
 
     def _criterion(self, at: str, table: Table, key: str) -> str | None:
-        """A name; None for ANY, and where nothing is said (OBJ-48)."""
+        """Return the name in a criterion; None for ANY, and if it is left out (OBJ-48)."""
         value = table.get(key, ANY)
         if not isinstance(value, str) or not 1 <= len(value) <= MAX_REMOTE_NAME:
             self._problems.add(f"{at}.{key}", "a name, or ANY for every one (OBJ-48)")
@@ -366,7 +366,7 @@ class ObjectForms:
     def _mirror(
         self, at: str, value: object, address: str, service: str | None, broker: BrokerId | None
     ) -> str:
-        """The second address of a route; empty where there is none (RTE-50)."""
+        """Return the second address of a route; empty if it has none (RTE-50)."""
         if value is None:
             return ""
         if not service or not broker:
@@ -393,7 +393,7 @@ class ObjectForms:
     # Small things.
 
     def switch(self, at: str, table: Table, key: str, *, default: bool = True) -> bool:
-        """`on` or `off`, or the default; true and false are understood too."""
+        """Return the value of an `on` or `off` key, or the default; accept true and false too."""
         value = table.get(key, default)
         if isinstance(value, str) and value.lower() in ("on", "off"):
             return value.lower() == "on"
@@ -407,7 +407,7 @@ class ObjectForms:
 
 
 def describe(value: Value) -> dict[str, object]:
-    """The table that declares an object, without what is a default."""
+    """Return the table that declares an object, without most keys of default value."""
     made: dict[str, object] = {"name": value.name}
     match value:
         case MessageType():
@@ -440,12 +440,12 @@ def _describe_type(kind: MessageType) -> dict[str, object]:
 
 
 def altered(value: Value, table: Table) -> Table:
-    """The table of an object with some of its keys said anew.
+    """Return the table of an object, altered by the keys of another table.
 
-    Of an activation and of a retention limit only what is said changes, and what is said to be
-    nothing is the default again. Activation that was not there does not switch itself on, and
-    `drop` removes it (OBJ-45). A lifetime of nothing stays in it, since the old one does where none
-    is said (RTE-66)."""
+    In the sections `activation` and `retention_limit`, too, only the given keys change. A key of
+    None has its default again. A new activation is off unless the table says otherwise, and "drop"
+    removes an activation (OBJ-45). A lifetime of None is kept in the table, because a missing
+    lifetime would leave the old one in force (RTE-66)."""
     old = describe(value)
     new = {**old, **table}
     if new.get("activation") == "drop":
@@ -462,7 +462,7 @@ _SECTIONS: Final[dict[str, dict[str, object]]] = {
     "activation": {"status": "off"},
     "retention_limit": {},
 }
-"""What a section is before anything is said of it."""
+"""Base of a section that the object does not have yet."""
 
 
 def _describe_queue(queue: Queue) -> dict[str, object]:
@@ -488,7 +488,7 @@ def _on_off(flag: bool) -> str:
 
 
 def _name_problem(kind: Kind, name: object) -> str:
-    """Why a name cannot be used for this kind of object; nothing if it can (OBJ-8 to OBJ-11)."""
+    """Return why a name cannot be used for this kind; empty if it can (OBJ-8 to OBJ-11)."""
     if not isinstance(name, str) or not name:
         return "every object has a name that is not empty (OBJ-8)"
     if len(name) > MAX_NAME:

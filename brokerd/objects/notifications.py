@@ -1,7 +1,8 @@
 """One declared event notification: from its table in a file or a request to a value (EVT-1). PURE.
 
-Reads:  one table of TOML values, the queues and services declared beside it.
-Never:  looks at a store, or stops at the first problem.
+Reads:  one table of TOML values, and the queues and services declared beside it.
+Calls:  event_names.
+Never:  looks anything up in a store, or stops at the first problem.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,23 +28,23 @@ KEYS: Final = (
     "fan_in",
     "activation_timeout",
 )
-"""What a table of an event notification may say."""
+"""Keys that a table of an event notification may have."""
 CURRENT: Final = "current_database"
 MAX_REMOTE_NAME: Final = 256
 _MICROSECOND: Final = timedelta(microseconds=1)
 ACTIVATION_TIMEOUT: Final = timedelta(seconds=10)
-"""ACT-37."""
+"""Default time until QUEUE_ACTIVATION is sent again (ACT-37)."""
 _LEAST_TIMEOUT: Final = timedelta(seconds=1)
 _MOST_TIMEOUT: Final = timedelta(days=1)
 
 
 class Add(Protocol):
-    """Notes a problem with the value of a key."""
+    """A function that notes a problem with the value of a key."""
 
     def __call__(
         self, key: str, problem: str, error: Callable[..., BrokerError] | None = None
     ) -> None:
-        """`error`: what it is called if it is the only one."""
+        """Note the problem; `error`: the error to raise if it is the only problem."""
         ...
 
 
@@ -56,7 +57,7 @@ def notification(
     fan_in: bool,
     add: Add,
 ) -> EventNotification:
-    """The notification that a table declares; of no use if a problem was added."""
+    """Return the notification that a table declares; meaningless if a problem was added."""
     queue = _queue(table.get("queue"), queues, add)
     scope = _scope(table, queue, add)
     events = _events(table.get("events"), scope, add)
@@ -83,9 +84,10 @@ def notification(
 
 
 def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str, float]:
-    """Queues with a subscription to QUEUE_ACTIVATION, and the shortest time-out of each (ACT-37).
+    """Return the queues with a subscription to QUEUE_ACTIVATION, and their time-outs (ACT-37).
 
-    Seconds. All of its subscriptions are notified each time (ACT-34)."""
+    A time-out is in seconds, the shortest of all subscriptions to the queue: each event notifies
+    all of them (ACT-34)."""
     found: dict[str, float] = {}
     usual = ACTIVATION_TIMEOUT // _MICROSECOND
     for one in notifications:
@@ -99,7 +101,7 @@ def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str,
 def activated_twice(
     queues: Iterable[Queue], notifications: Iterable[EventNotification]
 ) -> list[tuple[str, str]]:
-    """Queues with activation on of which a notification is told as well, and its name (ACT-35)."""
+    """Return the queues with activation that also have a notification, with its name (ACT-35)."""
     active = {queue.name for queue in queues if queue.is_activated}
     return [
         (one.queue, one.name)
@@ -109,7 +111,7 @@ def activated_twice(
 
 
 def describe(value: EventNotification) -> dict[str, object]:
-    """What a table says that declares it, beside its name; None = it says nothing of that."""
+    """Return the table that declares a notification, without its name; None = key left out."""
     return {
         "scope": value.scope.value,
         "queue": value.queue,

@@ -1,6 +1,6 @@
 """The keys `poison_...` of a queue in a file of objects (PSN-14, PSN-15, PBT-3, PBT-10). PURE.
 
-Reads:  decoded TOML.      Never:  looks anything up in a store.
+Reads:  decoded TOML.      Calls:  units.      Never:  looks anything up in a store.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poison:
-    """How a queue deals with poison messages; what is wrong goes to `problems`."""
+    """Return the poison settings of a queue; add what is wrong to `problems`."""
     usual = Poison()
     mode = table.get("poison_mode", usual.mode.value)
     if mode not in _MODES:
@@ -45,7 +45,7 @@ def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poi
 
 
 def describe_poison(queue: Queue) -> dict[str, Any]:
-    """The keys that declare it, without what is a default."""
+    """Return the keys that declare the poison settings of a queue, without default values."""
     poison, usual = queue.poison, Poison()
     made: dict[str, Any] = {}
     if poison.mode is not usual.mode:
@@ -64,7 +64,7 @@ def describe_poison(queue: Queue) -> dict[str, Any]:
 
 
 def poison_words(queue: Queue) -> str:
-    """The same for people, in the sentence about a change."""
+    """Return the poison settings of a queue in words, for the sentence about a change."""
     poison = queue.poison
     if not queue.poison_handling:
         return "off"

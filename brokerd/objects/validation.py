@@ -1,12 +1,13 @@
-"""Validation of bodies: what each kind of message type asks of one (OBJ-14 to OBJ-19). PURE.
+"""Validation of bodies by the kind and schema of their message type (OBJ-14 to OBJ-19). PURE.
 
 Reads:  a body, and the schema of its type.
-Calls:  expat and json; lxml and jsonschema_rs, the extra `schemas`, where a type has a schema.
-Never:  fetches anything a body or a schema names, or expands entities. Well-formedness costs a
-        fixed number of passes: what is nested too deeply is refused before it is built. A schema
-        may make a check cost anything, so those run in a process with limits (`checking`).
-Fails:  a body with `Unfit`, which says why and where, or with `GaveUp`, if the check came to no
-        verdict; a schema with `ValueError`, at load.
+Calls:  expat and json; for a schema lxml and jsonschema_rs, the extra `schemas`.
+Never:  fetches anything that a body or a schema names, or expands entities. Well-formedness costs
+        a fixed number of passes: a body that is nested too deeply is refused before it is built.
+        The cost of a check by a schema has no bound, so it runs in a process with limits
+        (`checking`).
+Fails:  for a body with `Unfit`, which says why and where, or with `GaveUp` if the check came to no
+        verdict; for a schema with `ValueError`, at load.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from xml.parsers import expat
 from brokerd.model import MessageType, Validation
 
 MAX_DEPTH: Final = 128
-"""Levels of elements, objects and arrays that a body may nest (OBJ-16)."""
+"""Most levels of nested elements, objects and arrays in a body (OBJ-16)."""
 EXTRA: Final = "schemas"
-"""What to install for schema checkers: `pip install brokerd[schemas]`."""
+"""Name of the extra with the schema checkers: `pip install brokerd[schemas]`."""
 
 Refused = Callable[[], None]
-"""Called once a body is known to be unfit, before the place of the fault is looked for."""
+"""Called once a body is known to be unfit, before the search for the place of the fault."""
 Check = Callable[[bytes, Refused], None]
 """Checks a body; raises `Unfit` or `GaveUp`."""
 
@@ -34,7 +35,7 @@ _MOST_SAID: Final = 300
 _XSD: Final = "{http://www.w3.org/2001/XMLSchema}"
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, also one that never ends; it never looks back, so it is linear."""
+"""Matches a JSON string, even one without an end; without backtracking, so in linear time."""
 _OTHERS: Final = bytes(code for code in range(256) if code not in b"[]{}")
 _ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OBJECT: Final[dict[str, object]] = {}
@@ -42,7 +43,7 @@ _UTF16: Final = frozenset({"utf-16", "utf-16le", "utf-16be"})
 
 
 class Unfit(Exception):
-    """A body is not what its message type asks for; the text says why and where."""
+    """A body does not satisfy its message type; the text says why and where."""
 
 
 class GaveUp(Exception):
@@ -50,13 +51,13 @@ class GaveUp(Exception):
 
 
 def _keep_quiet() -> None:
-    """Where nobody needs the verdict before its reason."""
+    """Do nothing; for callers that do not need the verdict before its reason."""
 
 
 def problem(kind: MessageType, body: bytes | None, refused: Refused = _keep_quiet) -> str:
-    """Why a body is not what the type asks for; nothing if it is (OBJ-14, OBJ-19).
+    """Return why a body does not satisfy its message type; empty if it does (OBJ-14, OBJ-19).
 
-    A body of no bytes is an absent one (SND-11).
+    An empty body counts as absent (SND-11).
 
     Raises:
         GaveUp: the check came to no verdict.
@@ -76,9 +77,9 @@ def problem(kind: MessageType, body: bytes | None, refused: Refused = _keep_quie
 
 
 def is_json(body: bytes | None) -> bool:
-    """Whether it is a JSON object or list, whatever its message type asks for.
+    """Return whether a body is a JSON object or list, regardless of its message type.
 
-    A number or a word may be JSON by chance."""
+    Other JSON values do not count: a number or a word may be JSON by chance."""
     try:
         return isinstance(_parse_json(body or b"", keep=False), dict | list)
     except Unfit:
@@ -87,7 +88,7 @@ def is_json(body: bytes | None) -> bool:
 
 @lru_cache(maxsize=256)
 def check_of(validation: Validation, schema: str | None) -> Check:
-    """The check for bodies of a structured kind, compiled once.
+    """Return the check for bodies of a structured kind, compiled once.
 
     Raises:
         ValueError: the schema cannot be used, or its checker is not installed (OBJ-15).
@@ -123,7 +124,7 @@ class _Xml:
         parser.XmlDeclHandler = self._declaration
 
     def read(self, body: bytes) -> None:
-        """Read a whole document."""
+        """Parse a whole document; raise `Unfit` if it is not acceptable."""
         try:
             self._parser.Parse(body, True)
         except expat.ExpatError as error:
@@ -152,7 +153,7 @@ class _Xml:
 
 
 def _check_encoding(body: bytes, declared: str | None) -> None:
-    """Refuse a declared encoding that the mark at the beginning contradicts; expat sees others."""
+    """Refuse a declared encoding that contradicts the byte order mark; expat checks the rest."""
     if declared is None:
         return
     name = declared.lower()
@@ -189,7 +190,7 @@ def _valid_xml(text: str) -> Check:
             raise Unfit(f"not well-formed XML: {error}") from None
         try:
             valid = schema.validate(document)
-        except etree.LxmlError as error:  # a pattern that the matcher abandons half-way
+        except etree.LxmlError as error:  # a pattern that the matcher gave up on
             raise GaveUp(str(error)) from None
         if not valid:
             last = schema.error_log.last_error
@@ -199,7 +200,7 @@ def _valid_xml(text: str) -> Check:
 
 
 def _refuse_reaching_out(text: str, etree: Any) -> None:  # noqa: ANN401  # lxml has no types
-    """A schema is one text: it is not completed by files or addresses that it names."""
+    """Refuse a schema that names files or addresses to be read: it must be complete in itself."""
     try:
         _Xml().read(text.encode())
     except Unfit as unfit:
@@ -240,8 +241,9 @@ def _valid_json(text: str) -> Check:
         try:
             if validator.is_valid(value):
                 return
-            # The error lists the errors of every branch of an `anyOf`, and of the branches in
-            # those: gigabytes for a recursive schema, where the answer alone took microseconds.
+            # The error text lists the errors of every branch of an `anyOf`, and of all branches in
+            # them: gigabytes for a recursive schema whose verdict took microseconds. So the
+            # verdict is reported first, in case the process runs into its limits.
             refused()
             validator.validate(value)
         except checker.ValidationError as error:
@@ -254,10 +256,11 @@ def _valid_json(text: str) -> Check:
 
 
 def _parse_json(body: bytes, *, keep: bool = True) -> object:
-    """The value of a JSON text (OBJ-17): UTF-8, no mark, no NaN, no key twice, bounded depth.
+    """Return the value of a JSON text (OBJ-17): UTF-8, no byte order mark, no NaN, no repeated key,
+    bounded depth. Raise `Unfit` for anything else.
 
-    Without `keep` objects come back empty and numbers as one: enough to know the outermost type,
-    in a fraction of the memory."""
+    Without `keep`, objects are empty and all numbers are 0: enough to know the outermost type, in a
+    fraction of the memory."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -275,15 +278,15 @@ def _parse_json(body: bytes, *, keep: bool = True) -> object:
         )
     except json.JSONDecodeError as error:
         raise Unfit(f"not JSON: {error}") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise Unfit(f"not JSON that can be read: {error}") from None
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what is nested too deeply; what has no end is left to the parser.
+    """Refuse a text that is nested too deeply; leave missing or wrong brackets to the parser.
 
-    Objects are taken for arrays, so that each pass removes one level, the innermost; those that do
-    not match are left to the parser. The passes run in C, at about a gigabyte a second."""
+    Braces are treated as brackets, so that each pass removes one level, the innermost; brackets
+    that do not match are left to the parser. The passes run in C, at about a gigabyte a second."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     brackets = _STRING.sub("", text).encode("ascii", "ignore").translate(_ALIKE, _OTHERS)
