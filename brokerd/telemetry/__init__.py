@@ -1,1 +1,1 @@
-"""Logs, counters and the metrics log."""
+"""Telemetry: the event log, counters and the metrics log."""

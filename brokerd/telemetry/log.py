@@ -1,6 +1,6 @@
-"""The log as every part sees it.
+"""Log: the interface through which every component writes to the event log.
 
-Never: formats or writes a line; structlog's loggers are one of these.
+Reads, calls: nothing.   Never: formats or writes a line; structlog's loggers implement `Log`.
 """
 
 from typing import Protocol

@@ -1,7 +1,9 @@
-"""Numbers of a running daemon: histograms, and counters seen as differences.
+"""Metrics of a running daemon: histograms, and differences of counters.
 
-Parts count in plain integer attributes (31 ns); a pass takes the differences and hands them as
-`Row`s to the metrics log (design D12).  Never:  writes a file (metrics_log.py does).
+Components count in plain integer attributes (31 ns); a pass takes the differences and gives them as
+`Row`s to the metrics log (design D12).
+
+Reads:  numbers.      Calls: nothing.      Never:  writes a file (`metrics_log` does).
 """
 
 from collections import defaultdict
@@ -12,24 +14,24 @@ from typing import Final
 import msgspec
 
 GROWTH: Final = 1.02
-"""Each bucket is 2 % wider than the one below it."""
+"""Ratio of the bounds of a bucket: each is 2 % wider than the one below it."""
 MAX_MICROSECONDS: Final = 1e15
-"""Values above (31 years) count as this one."""
+"""Largest value (31 years); values above count as this one."""
 
 _PER_LOG: Final = 1 / log(GROWTH)
 MAX_BUCKET: Final = int(log(MAX_MICROSECONDS) * _PER_LOG)
 _SHORT: Final = 32_768
 _BUCKET_OF: Final = [0, *(int(log(us) * _PER_LOG) for us in range(1, _SHORT))]
-"""Buckets of the whole microseconds below 33 ms: looking up is twice as fast as a logarithm."""
+"""Bucket of each whole microsecond below 33 ms: a look-up is twice as fast as a logarithm."""
 _ABOVE: Final = 1 + 1e-9
-"""So much away from the edge of a bucket nothing is rounded across it."""
+"""Distance from the edge of a bucket, as a factor, beyond which rounding cannot cross the edge."""
 
 
 class Histogram:
-    """Counts of values in 2 % logarithmic buckets; two are merged by adding their buckets.
+    """Counts of values in 2 % logarithmic buckets; histograms are merged by adding their buckets.
 
-    Bucket i holds the values v, in microseconds, with i = floor(log v / log 1.02); what is below
-    1, negative or not a number falls into bucket 0.
+    Bucket i holds the values v, in microseconds, with i = floor(log v / log 1.02); a value that is
+    below 1 or not a number falls into bucket 0.
     """
 
     __slots__ = ("_buckets",)
@@ -38,16 +40,19 @@ class Histogram:
         self._buckets: defaultdict[int, int] = defaultdict(int)
 
     def add(self, us: float) -> None:
-        """Count one value in microseconds; whole ones are the quick case."""
+        """Count one value in microseconds; short whole numbers are the fast case."""
         if 0 <= us < _SHORT and type(us) is int:
             self._buckets[_BUCKET_OF[us]] += 1
         else:
             self.add_all((us,))
 
     def add_all(self, values: Iterable[float]) -> None:
-        """Count many, in microseconds; long ones that follow each other are often alike."""
+        """Count many values in microseconds.
+
+        Successive long values are often alike, so the edges of a repeated bucket are kept, and a
+        value between them needs no logarithm."""
         buckets = self._buckets
-        bucket, least, less_than = 0, 1.0, 1.0  # of the long value before; edges of a second one
+        bucket, least, less_than = 0, 1.0, 1.0  # of the last long value; edges if repeated
         for us in values:
             if 0 <= us < _SHORT and type(us) is int:
                 buckets[_BUCKET_OF[us]] += 1
@@ -64,11 +69,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were counted since the last `take`."""
+        """Number of values counted since the last `take`."""
         return sum(self._buckets.values())
 
     def quantile(self, part: float) -> float | None:
-        """The value below which `part` of all lie, within 1 %; None if there are none."""
+        """Return the value below which `part` of all values lie, within 1 %; None if empty."""
         rest = part * self.count
         for bucket in sorted(self._buckets):
             rest -= self._buckets[bucket]
@@ -77,21 +82,21 @@ class Histogram:
         return None
 
     def take(self) -> dict[str, int]:
-        """The buckets counted since the last call, by index as text; counting starts anew."""
+        """Return the counts since the last call, by bucket index as text, and reset them."""
         taken = {str(bucket): self._buckets[bucket] for bucket in sorted(self._buckets)}
         self._buckets.clear()
         return taken
 
 
 def bucket_value(bucket: int) -> float:
-    """The value, in microseconds, that stands for all in a bucket."""
+    """Return the value, in microseconds, that represents all values in a bucket."""
     return float(GROWTH ** (bucket + 0.5))
 
 
 class Deltas:
-    """Turns totals that only rise into what was added since the last call.
+    """Turns rising totals into their increases since the last call.
 
-    A total that fell (its owner was made anew) counts from zero.
+    A total that fell counts from zero: its owner was created again.
     """
 
     __slots__ = ("_last",)
@@ -100,7 +105,7 @@ class Deltas:
         self._last: dict[str, int] = {}
 
     def since(self, totals: Mapping[str, int]) -> dict[str, int]:
-        """What each total has gained since the last call; names without gain are left out."""
+        """Return the increase of each total since the last call; leave out names without one."""
         gained: dict[str, int] = {}
         for name, total in totals.items():
             last = self._last.get(name, 0)
@@ -112,19 +117,19 @@ class Deltas:
 
 
 class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock of a conversation group that a transaction has held for a while."""
+    """A lock on a conversation group that a transaction has held for some time."""
 
     group: str
     conversation_id: str
-    """The one conversation of the group; "" if it has several."""
+    """Conversation of the group, if it has only one; else ""."""
     by: str
-    """Whose transaction it is, and what that did last."""
+    """Owner of the transaction, and its last verb."""
     since_at: int
-    """UTC microseconds; with it a reader of several lines knows that they say the same."""
+    """Start of the lock in UTC microseconds, which identifies the lock across several lines."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One scope's numbers for one interval; `scope` says which of the keys are set."""
+    """Metrics of one scope in one interval; `scope` tells which of the key fields are set."""
 
     scope: str
     """`queue`, `pair`, `destination` or `instance`."""
@@ -138,25 +143,26 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gauges: dict[str, float] = {}
     histograms: dict[str, dict[str, int]] = {}
     groups: dict[str, int] = {}
-    """Of a queue: the groups that had most of what was received, over some minutes."""
+    """In a queue row: the groups with most of the received messages, over some minutes."""
     groups_within: int = 0
-    """So many more a group may have had, one that is not named in all (`broker.hot_groups`)."""
+    """Upper bound of the undercount of each listed group, and of the count of any unlisted one
+    (`broker.hot_groups`)."""
     held: list[HeldLock] = []
-    """Of a queue: locks of groups that are held longest now."""
+    """In a queue row: the group locks held longest now."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened, so that the line may be left out."""
+        """Whether the row has only zeros, so that its line may be left out."""
         said = self.counters or self.histograms or self.groups or self.groups_within or self.held
         return not (said or any(self.gauges.values()))
 
 
 class DialogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """How one dialog endpoint stands or ended, for balancing both sides (design D16)."""
+    """State or outcome of one dialog endpoint, for comparing both sides (design D16)."""
 
     broker: str
     state: str
-    """`open` or `closed`; of several lines of one endpoint the closed one holds."""
+    """`open` or `closed`; of several lines of one endpoint, the closed one is valid."""
     conversation_id: str
     is_initiator: bool
     service: str

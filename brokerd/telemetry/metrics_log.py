@@ -1,14 +1,14 @@
-"""The metrics log: JSON lines in segments that readers only see when they are whole (design D12).
+"""The metrics log: JSON lines in segments that readers see only when complete (design D12).
 
-Reads:  rows made by the metrics pass.       Calls: the clock and the file system.
+Reads:  rows made by the metrics pass.       Calls: segments, the clock and the file system.
 Never:  waits for room on a full disk: lines that cannot be written are dropped and counted
-        (FD-5); a later interval goes on after the last whole line.
-Fails:  only `start` raises, if the directory cannot be made; after it everything is counted in
+        (FD-5); a later interval continues after the last whole line.
+Fails:  only in `start`, if the directory cannot be made; later failures are counted in
         `dropped`.
 
 A segment being written is called `<instance>-<boot>-<first seq>.jsonl.open`. It is sealed
 (`segments.py`) when it is old or large enough, when another UTC day begins, and at an orderly stop.
-What an earlier boot left open is sealed by the next one, after cutting a torn last line.
+The next boot seals a segment that an earlier one left open, after cutting off a torn last line.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from brokerd.telemetry.segments import OPEN, Facts, day_of, seal
 VERSION: Final = 1
 """The field `v` of every line."""
 MAX_EVENTS: Final = 10_000
-"""Events copied in one interval; more are counted as dropped."""
+"""Most events copied in one interval; further ones are counted as dropped."""
 
 _MAX_BUFFER = 256 * 1024
 _TAIL = 64 * 1024
@@ -37,11 +37,11 @@ _NAME = re.compile(r"(?P<instance>.+)-(?P<boot>[0-9a-f]{32})-(?P<seq>\d{10})\.js
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Later = Callable[[Callable[[], None]], object]
-"""Runs slow work (synchronise and rename), perhaps in a thread, perhaps at once."""
+"""Runs slow work (compress, synchronise and rename), in place or in a thread."""
 
 
 def at_once(work: Callable[[], None]) -> None:
-    """Run slow work in place."""
+    """Run the work in place."""
     work()
 
 
@@ -78,12 +78,12 @@ class MetricsLog:
         self._events = 0
         self._interval_from = Instant(0)
         self.dropped = 0
-        """Lines lost because they could not be written."""
+        """Number of lines lost because they could not be written, or beyond `MAX_EVENTS`."""
 
     def start(self) -> int:
-        """Make the directory and seal what earlier boots of this instance left open.
+        """Make the directory and seal the segments that earlier boots of this instance left open.
 
-        Returns how many segments that were.
+        Return the number of segments sealed.
 
         Raises:
             OSError: the directory cannot be made or read.
@@ -100,7 +100,7 @@ class MetricsLog:
         return left
 
     def write_interval(self, rows: Iterable[Row]) -> None:
-        """Write what happened since the last call, then everything buffered; seal when due."""
+        """Write the rows of the time since the last call, and all buffered lines; seal if due."""
         since, now = self._interval_from, self._clock.utc()
         self._interval_from = now
         self._events = 0
@@ -113,8 +113,10 @@ class MetricsLog:
             self._close()
 
     def write_dialogs(self, rows: Iterable[DialogLine]) -> None:
-        """Buffer a line for each dialog endpoint, and seal what has become large: there may be
-        millions, and what a kill leaves open the next boot has to seal before it is ready."""
+        """Buffer a line for each dialog endpoint, and seal the segment if it has become large.
+
+        There may be millions of lines, and the next boot has to seal a segment that a kill leaves
+        open before it is ready."""
         now = self._clock.utc()
         for row in rows:
             self._line("dialog", now, {}, row)
@@ -122,10 +124,10 @@ class MetricsLog:
             self._close()
 
     def write_closed(self, broker: str, lines: Iterable[bytes]) -> None:
-        """Buffer lines of endpoints of one broker that have closed; `to_sync` makes them safe.
+        """Buffer lines of closed endpoints of one broker; `to_sync` makes them durable.
 
-        Their own fields are JSON already: there is one for each dialog, and to read and write it
-        again is most of its cost."""
+        `lines` are JSON objects already. There is one for each dialog, and decoding and encoding it
+        again would be most of its cost."""
         now = self._clock.utc()
         head = self._encoder.encode(self._head("dialog", broker))[:-1] + b',"seq":'
         at = b',"at":%d,' % now
@@ -137,7 +139,7 @@ class MetricsLog:
     def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
         """Buffer a copy of a line of the event log (MON-16); its values become text.
 
-        What the event log sums up (MON-11) is summed up here as well.
+        Lines that the event log sums up (MON-11) are summed up here as well.
         """
         if self._events >= MAX_EVENTS:
             self.dropped += 1
@@ -154,21 +156,21 @@ class MetricsLog:
         self._line("event", self._clock.utc(), about, None)
 
     def write_mark(self, what: str) -> None:
-        """Write a mark (`started`, `stopped`, `recovered`) and everything buffered."""
+        """Write a mark (`started`, `stopped`, `recovered`) and all buffered lines."""
         self._line("mark", self._clock.utc(), {"what": what}, None)
         self.flush()
 
     def flush(self) -> bool:
-        """Hand buffered lines to the system; whether they are there.
+        """Write the buffered lines to the segment; return whether that worked.
 
-        What could not be written was dropped and is not tried again."""
+        Lines that could not be written are dropped, and not tried again."""
         return self._flush_buffer()
 
     def to_sync(self) -> Callable[[], bool]:
-        """Hand them over, and give what brings them to the disk, to be called on any thread.
+        """Write the buffered lines, and return a function that syncs the segment to the disk.
 
-        It tells whether all lines since the last call of this are safe; the segment may be sealed
-        meanwhile."""
+        The function may be called on any thread, even if the segment is sealed meanwhile. It
+        returns whether all lines since the last call of `to_sync` are durable."""
         self._flush_buffer()
         whole, self._whole = self._whole, True
         if self._segment is None:
@@ -177,7 +179,7 @@ class MetricsLog:
         return lambda: sync() and whole
 
     def seal(self) -> None:
-        """Flush, then let readers see the segment; the next line opens another, of its own day."""
+        """Flush and seal the segment; the next line opens another one, on its own day."""
         self._close()
         self._day = ""
 
@@ -188,7 +190,7 @@ class MetricsLog:
             self._later(segment.seal)
 
     def close_day(self, day: str) -> None:
-        """What is written from now to the next `seal` belongs to this day, which is over."""
+        """Assign all lines until the next `seal` to this day, which is over."""
         if self._segment is not None and self._segment.day != day:
             self.seal()
         self._day = day
@@ -209,7 +211,7 @@ class MetricsLog:
         self._added()
 
     def _head(self, kind: str, broker: str) -> dict[str, object]:
-        """What each line begins with; its number and time follow."""
+        """Return the fields that each line begins with; its number and time follow."""
         return {
             "v": VERSION,
             "kind": kind,
@@ -248,7 +250,7 @@ class MetricsLog:
 
 
 class _Tally:
-    """What the buffered lines are, until they are in a segment."""
+    """The facts about the buffered lines, until they are in a segment."""
 
     __slots__ = ("first", "kinds", "last")
 
@@ -265,9 +267,9 @@ class _Tally:
             self.first = self.last
 
     def begin(self, instance: str, boot: str, day: str = "") -> Facts:
-        """The facts of a segment that begins with these lines and does not hold them yet.
+        """Return the facts of a segment that begins with these lines but does not hold them yet.
 
-        `day`: the one it belongs to, that of its first line if none is named."""
+        `day`: the day that the segment belongs to; "" = the day of its first line."""
         assert self.first is not None, "there is something to write"
         seq, at = self.first
         return Facts(
@@ -282,7 +284,7 @@ class _Tally:
         )
 
     def add_to(self, facts: Facts) -> None:
-        """The lines are in the segment."""
+        """Add the lines, which are now in the segment, to its facts."""
         for kind, count in self.kinds.items():
             facts.lines[kind] = facts.lines.get(kind, 0) + count
         facts.last_seq, facts.last_at = self.last
@@ -301,15 +303,15 @@ class _Segment:
 
     @property
     def size(self) -> int:
-        """Bytes of the lines in it."""
+        """Bytes of the lines in the file."""
         return self._end
 
     def is_due(self, now: float, age: float, size: int, day: str) -> bool:
-        """Whether it is old or large enough to be sealed, or of another day."""
+        """Return whether the segment is old or large enough to be sealed, or of another day."""
         return self._end >= size or now - self._opened >= age or day != self.day
 
     def write(self, lines: bytes, tally: _Tally) -> None:
-        """Append whole lines, all or none of them; `OSError` means none."""
+        """Append whole lines, all of them or, with `OSError`, none."""
         at = self._end
         try:
             view = memoryview(lines)
@@ -324,8 +326,10 @@ class _Segment:
         tally.add_to(self._facts)
 
     def to_sync(self) -> Callable[[], bool]:
-        """Make what was written safe; whether that worked. To be called once, on any thread."""
-        fd = os.dup(self._fd)  # sealing closes the other one
+        """Return a function that syncs the file, and returns whether that worked.
+
+        It must be called exactly once, on any thread."""
+        fd = os.dup(self._fd)  # sealing closes the original
 
         def sync() -> bool:
             try:
@@ -339,7 +343,7 @@ class _Segment:
         return sync
 
     def seal(self) -> None:
-        """Let readers see it; an empty one goes. On failure the next boot seals it."""
+        """Seal and close the segment, or remove an empty one; after a failure the next boot does."""
         try:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
@@ -353,7 +357,7 @@ class _Segment:
 
 
 def _recover(path: Path) -> None:
-    """Seal a segment that another boot left open, without the torn end a power cut may leave."""
+    """Seal a segment that another boot left open, without the torn end that a power cut leaves."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(fd, _end_of_whole_lines(fd, os.fstat(fd).st_size))
@@ -368,7 +372,7 @@ def _recover(path: Path) -> None:
 
 
 class _Head(msgspec.Struct):
-    """What every line has."""
+    """The fields that every line has."""
 
     kind: str
     seq: int
@@ -376,9 +380,9 @@ class _Head(msgspec.Struct):
 
 
 def _facts_of(path: Path) -> Facts | None:
-    """What is in a segment that was not written by this boot; None = nothing that can be used.
+    """Return the facts of a segment that another boot wrote; None = it has no usable line.
 
-    A line that a power cut spoilt in the middle is left for the reader to set aside.
+    A line that a power cut spoilt in the middle is left in place; readers skip it.
     """
     name = _NAME.fullmatch(path.name)
     assert name is not None, "it was found by this name"
@@ -395,7 +399,7 @@ def _facts_of(path: Path) -> Facts | None:
 
 
 def _end_of_whole_lines(fd: int, size: int) -> int:
-    """Where the last line that is whole JSON ends; the search goes back from the end."""
+    """Return where the last line of whole JSON ends, searching backwards; 0 = no such line."""
     end = size
     while end:
         start = _line_start(fd, end)
@@ -407,7 +411,7 @@ def _end_of_whole_lines(fd: int, size: int) -> int:
 
 
 def _line_start(fd: int, end: int) -> int:
-    """Where the line begins whose last byte (a line end or not) lies before `end`."""
+    """Return where the line begins whose last byte (a line end or not) lies before `end`."""
     at = end - 1
     while at > 0:
         begin = max(0, at - _TAIL)

@@ -1,9 +1,9 @@
-"""Sealed segments of the metrics log: compressed, in a directory a day, each with a manifest (D12).
+"""Sealed segments of the metrics log: compressed, one directory a day, each with a manifest (D12).
 
 Reads:  a segment that is complete but still has the name of an open one.   Calls: the file system.
-Never:  lets a reader see half a file, or a segment without its manifest: every file is written
-        aside and renamed, the manifest last, and only then does the open one go. Sealing the same
-        segment again gives the same bytes, so a crash between two steps is mended by sealing again.
+Never:  lets a reader see half a file, or trust a segment without its manifest: every file is
+        written aside and renamed, the manifest last, and only then is the open segment removed.
+        Sealing again gives the same bytes, which repairs a seal that a crash interrupted.
 
 `<directory>/<day>/<instance>-<boot>-<first seq>.jsonl.gz`, and beside it the same name with
 `.manifest`. The day is the UTC date of the segment's first line, or of the day that its lines close
@@ -28,7 +28,7 @@ from brokerd.clock import SECOND
 VERSION: Final = 1
 """The field `v` of a manifest."""
 OPEN: Final = ".jsonl.open"
-"""Ends the name of a segment that nobody but its writer may read."""
+"""Suffix of a segment that only its writer may read."""
 SEALED: Final = ".jsonl.gz"
 MANIFEST: Final = ".manifest"
 
@@ -39,7 +39,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class Facts(msgspec.Struct, kw_only=True):
-    """What is in a segment; kept up while it is written."""
+    """The facts about a segment, kept up to date while it is written."""
 
     instance: str
     boot_id: str
@@ -48,13 +48,13 @@ class Facts(msgspec.Struct, kw_only=True):
     first_at: int
     last_at: int
     day: str
-    """The UTC day that it belongs to."""
+    """UTC day that the segment belongs to."""
     lines: dict[str, int]
-    """How many of each kind."""
+    """Number of lines of each kind."""
 
 
 class Manifest(Facts, kw_only=True):
-    """What a sealed segment is held against by whoever carries or reads it."""
+    """The facts that a sealed segment is checked against when it is shipped or read."""
 
     v: int
     segment: str
@@ -66,16 +66,18 @@ class Manifest(Facts, kw_only=True):
 
 
 def day_of(at: int) -> str:
-    """The UTC date of an instant in microseconds, as 2026-11-18."""
+    """Return the UTC date of an instant in microseconds, such as 2026-11-18."""
     return datetime.fromtimestamp(at // SECOND, UTC).date().isoformat()
 
 
 def seal(path: Path, facts: Facts) -> Manifest:
-    """Compress the open segment `path` into its day's directory, write its manifest, remove it.
+    """Compress the open segment `path` into its day's directory, with a manifest, and remove it.
 
     Raises:
-        OSError: it could not be done; what was open still is, and may be sealed again.
+        OSError: sealing failed; the open segment is unchanged, and may be sealed again.
     """
+    # The order makes a crash at any point harmless: readers go by manifests, so the data has its
+    # name before the manifest, and the open segment is removed only when both names are durable.
     name = path.name.removesuffix(OPEN)
     directory = path.parent / facts.day
     directory.mkdir(exist_ok=True)
@@ -102,7 +104,7 @@ def seal(path: Path, facts: Facts) -> Manifest:
 
 
 def manifests(directory: Path) -> Iterator[Path]:
-    """The manifests of the sealed segments below a directory, day by day."""
+    """Yield the manifests of the sealed segments below a directory, day by day."""
     for day in sorted(directory.iterdir()):
         if _DAY.fullmatch(day.name) and day.is_dir():
             yield from sorted(
@@ -111,11 +113,11 @@ def manifests(directory: Path) -> Iterator[Path]:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a manifest says.
+    """Read a manifest.
 
     Raises:
-        ValueError: it is none, or names a file that is not beside it.
-        OSError: it cannot be read.
+        ValueError: the file is no manifest, or its name or day differs from the content.
+        OSError: the file cannot be read.
     """
     manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     beside = path.name.removesuffix(MANIFEST) + SEALED
@@ -125,8 +127,8 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory safe."""
-    with suppress(PermissionError):  # a directory that one may write to but not read
+    """Make the names in a directory durable."""
+    with suppress(PermissionError):  # a directory that may be written but not read
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -135,9 +137,10 @@ def sync_directory(path: Path) -> None:
 
 
 def _compress(read: BinaryIO, written: BinaryIO) -> tuple[int, str]:
-    """Size and hash of what was written. The header has no time, so the bytes are always the same.
+    """Compress a stream; return the size and hash of the output.
 
-    Both let other threads run meanwhile."""
+    The gzip header has no time, so the bytes are always the same. Compressing and hashing release
+    the interpreter lock, so other threads can run meanwhile."""
     packer, digest, size = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP), hashlib.sha256(), 0
     while chunk := read.read(CHUNK):
         packed = packer.compress(chunk)

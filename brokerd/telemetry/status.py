@@ -1,4 +1,4 @@
-"""What one screen about a daemon says: the answer to the verb `status`, as values.
+"""Status of a daemon for one screen: the answer to the verb `status`, as values.
 
 PURE.  The daemon fills an `InstanceStatus` and sends it as plain maps; the command line reads it.
 Every field has a default, so that either side may be the newer one.
@@ -13,11 +13,11 @@ from brokerd.config.exposure import OpenListener
 from brokerd.units import counted
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
-"""A message that waits longer without progress is worth a warning (Numbers: stuck message)."""
+"""Microseconds of waiting without progress that are worth a warning (Numbers: stuck message)."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue (VIEW-4)."""
+    """Status of one queue (VIEW-4)."""
 
     name: str
     broker: str = ""
@@ -28,113 +28,112 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 0
     max_readers: int = 0
     reason: str = ""
-    """Why it does not move, if it does not."""
+    """Trouble with the readers; empty if there is none."""
     parked: int = 0
-    """Groups that are set aside until somebody looks (PBT-3)."""
+    """Number of parked groups (PBT-3)."""
     retrying: int = 0
-    """Groups that wait for their next attempt; that is no concern yet."""
+    """Number of groups that wait for their next attempt, which is no concern yet."""
     last_error: str = ""
-    """Of the latest of these attempts."""
+    """Error of the latest attempt."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for one destination, and why (MON-8, XMT-19)."""
+    """The messages that wait for one destination, and why (MON-8, XMT-19)."""
 
     address: str
-    """A normalised address, or empty for dialogs that no route takes anywhere."""
+    """Normalised address; empty for dialogs without a destination."""
     broker: str = ""
-    """Whose dialogs they are, where there is no address."""
+    """Broker of the dialogs, if there is no address."""
     messages: int = 0
     state: str = "idle"
-    """idle, connecting, online, suppressed; delayed where there is no destination."""
+    """idle, connecting, online, suppressed; delayed if there is no destination."""
     status_key: str = ""
     detail: str = ""
     since: Instant | None = None
     oldest_at: Instant | None = None
     next_attempt_at: Instant | None = None
     failures: int = 0
-    """Attempts to connect that failed in a row; where there is no destination, how often a route
-    was looked for in vain, of the dialog that was matched most often."""
+    """Number of attempts to connect that failed in a row. Without a destination: the highest number
+    of failed searches for a route among the dialogs."""
 
 
 class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the transmission of one dialog stands (SND-23, XMT-16 to XMT-19)."""
+    """Transmission status of one dialog (SND-23, XMT-16 to XMT-19)."""
 
     status_key: str = ""
-    """A key of XMT-19; empty only where nothing waits to be sent or acknowledged."""
+    """Key of XMT-19; empty only if nothing waits to be sent or acknowledged."""
     transmission_status: str = ""
-    """What the key means, with the detail."""
+    """Meaning of the key, with the detail."""
     status_since: Instant | None = None
     attempts: int = 0
-    """How often the oldest fragment was sent since the peer last acknowledged anything; where no
-    route leads anywhere, how often one was looked for (XMT-18)."""
+    """Number of times that the oldest fragment was sent since the last acknowledgement; without a
+    destination, the number of searches for a route (XMT-18)."""
     next_attempt_at: Instant | None = None
     pending: int = 0
-    """Messages that the peer has not acknowledged."""
+    """Number of messages that the peer has not acknowledged."""
     destination: str | None = None
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's file."""
+    """Status of one broker's store."""
 
     broker: str
     state: str = "ok"
-    """ok, full, slow, read_only, refused, missing; disabled: delivery is off."""
+    """ok, full, slow, read_only, refused, missing; disabled = delivery is off."""
     path: str = ""
     size_bytes: int = 0
     wal_bytes: int = 0
     free_bytes: int | None = None
     reason: str = ""
     loss: str = ""
-    """What was lost when an administrator accepted it, until the file that says so is removed
-    (REL-40)."""
+    """The loss that an administrator accepted, shown until `loss_file` is removed (REL-40)."""
     loss_accepted_at: Instant | None = None
     loss_file: str = ""
     """The file that an operator removes once the loss is dealt with."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or directory of the instance that is not its alone (SX-24)."""
+    """A file or directory of the instance that is not exclusively its own (SX-24)."""
 
     path: str
     problem: str
-    """What is wrong with it, to be read after its path."""
+    """Description of the problem, to be read after the path."""
     mend: str
-    """A command, or what to do."""
+    """Command or instruction that solves the problem."""
     is_refused: bool = True
-    """Whether a start is refused because of it; else it is only reported."""
+    """Whether the daemon refuses to start because of it; else the problem is only reported."""
 
 
 class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker that two instances deliver for (RTE-71)."""
+    """A broker that two instances deliver for (RTE-71)."""
 
     broker_id: str
     broker: str = ""
-    """Its name, if it is one of this instance."""
+    """Name of the broker, if it is one of this instance."""
     earlier: str = ""
-    """The instance that what is for it goes to, and where it is."""
+    """Instance that receives the messages for the broker, with its address."""
     later: str = ""
-    """The one that is sent nothing for it."""
+    """Instance that is sent nothing for the broker."""
     since: Instant | None = None
 
 
 class DoorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Connections accepted from peers, or from clients (END-18)."""
+    """Connections accepted from peers or from clients (END-18)."""
 
     kind: str
-    """peers or clients."""
+    """`peers` or `clients`."""
     connections: int = 0
     most: int = 0
     strangers: int = 0
-    """Of the connections, those that have not logged in."""
+    """Number of connections that have not logged in yet."""
     refused: dict[str, int] = {}
-    """Connections refused since the start, by reason."""
+    """Number of connections refused since the start, by reason."""
     refused_at: Instant | None = None
-    """When the last one was."""
+    """Instant of the last refusal."""
 
 
 class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `brokerd status` shows."""
+    """Everything that `brokerd status` shows."""
 
     instance: str = ""
     instance_id: str = ""
@@ -154,33 +153,33 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStatus, ...] = ()
     destinations: tuple[DestinationStatus, ...] = ()
     dialogs: dict[str, int] = {}
-    """Dialog endpoints by state (CO, DI ...)."""
+    """Number of dialog endpoints by state (CO, DI ...)."""
     stores: tuple[StoreStatus, ...] = ()
     duplicates: tuple[DuplicateStatus, ...] = ()
     """Brokers that two instances deliver for (PBT-13)."""
     warnings: tuple[str, ...] = ()
-    """Periodic work that fails."""
+    """Warnings about periodic work that fails."""
     clock: str = ""
-    """How far the clock of the machine has jumped, while that is not followed (REL-24)."""
+    """How far the machine's clock has jumped, while the jump is not followed (REL-24)."""
     unknown_users: tuple[str, ...] = ()
-    """Users that its settings name and the machine does not know (CLP-130)."""
+    """Users named in the settings that the machine does not know (CLP-130)."""
     open_listeners: tuple[OpenListener, ...] = ()
     """Listeners that other machines can reach (SX-21). The settings permit each, so they are shown
-    and are no concern."""
+    but are no concern."""
     file_problems: tuple[FileProblem, ...] = ()
-    """Files that others may read, or that are not safe any more (SX-24)."""
+    """Files and directories that are not exclusively the instance's own (SX-24)."""
     open_files: int = 0
-    """Descriptors in use, sockets among them; 0 = not told."""
+    """Number of descriptors in use, sockets included; 0 = unknown."""
     max_files: int = 0
-    """How many there may be (`ulimit -n`)."""
+    """Limit of descriptors (`ulimit -n`)."""
     min_free: int = 0
-    """Bytes of room below which its stores take nothing new (`store.min_free`)."""
+    """Free bytes below which the stores accept nothing new (`store.min_free`)."""
     lingering_after: float = 3600.0
-    """Seconds after which a dialog that nobody finishes is told of; 0 = never (PBT-5)."""
+    """Seconds after which an unfinished dialog is reported; 0 = never (PBT-5)."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:
-    """What an operator should look at, worst first; nothing if all is well."""
+    """Return the concerns for an operator, worst first; empty if all is well."""
     found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
     found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
@@ -213,7 +212,7 @@ def concerns(status: InstanceStatus) -> list[str]:
 
 
 def accepted_loss(store: StoreStatus) -> str:
-    """The loss of a store that was accepted, in a sentence (REL-40)."""
+    """Return the accepted loss of a store as a sentence (REL-40)."""
     at = "" if store.loss_accepted_at is None else show_instant(store.loss_accepted_at)
     return (
         f"store {store.broker}: a loss was accepted at {at}: {store.loss}; once it is dealt with "
