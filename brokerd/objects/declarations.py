@@ -157,6 +157,7 @@ def _several(data: Table, problems: Problems) -> Declared:
             continue
         unknown_keys(table, (*_OF_BROKER, *_OWN_KINDS), under=at, problems=problems)
         objects = {key: value for key, value in table.items() if key not in _OF_BROKER}
+        # Routes of the instance are declared once for all brokers; the first one carries them.
         if not found and Kind.INSTANCE_ROUTE in data:
             objects[Kind.INSTANCE_ROUTE] = data[Kind.INSTANCE_ROUTE]
         own = {key: value for key, value in table.items() if key in _OF_BROKER}

@@ -182,6 +182,7 @@ class ObjectForms:
                 self._problems.add(place, _none_of(who, [side.value for side in SentBy]))
             else:
                 types[message_type] = SentBy(who)
+        # Only if all types were read: one that is wrong may have been meant for the initiator.
         if len(types) == len(given) and set(types.values()) == {SentBy.TARGET}:
             self._problems.add(
                 f"{at}.types",

@@ -20,9 +20,9 @@ from brokerd.errors import BrokerError
 VERSION: Final = 1
 
 FRAME_LIMIT: Final = 1 << 20
-"""Longest rest of a frame after the login, in bytes (CLP-3)."""
+"""Longest frame after the login, in bytes behind the length prefix (CLP-3)."""
 LOGIN_LIMIT: Final = 4096
-"""Longest rest of a frame before WELCOME, in bytes (CLP-3)."""
+"""Longest frame before WELCOME, in bytes behind the length prefix (CLP-3)."""
 PART_SIZE: Final = 256 * 1024
 """Bytes that this side puts into one PART (CLP-20); a reader accepts any up to the frame limit."""
 SPAN_LIMIT: Final = 65 << 20
@@ -32,8 +32,8 @@ OUTSTANDING: Final = 1024
 BODY_LIMIT: Final = 16 << 20
 """Longest body by default, in bytes: `dialog.max_message` (SND-12)."""
 PING_AFTER: Final = 20.0
-"""Seconds without a frame in either direction after which a client that holds or awaits something
-sends a PING (CLP-60)."""
+"""Seconds without a frame in one of the two directions after which a client that holds or awaits
+something sends a PING (CLP-60)."""
 PONG_WITHIN: Final = 10.0
 """Seconds that a client then waits before it gives up the connection (CLP-60)."""
 SILENCE_LIMIT: Final = 35.0

@@ -322,6 +322,8 @@ class Connection:
             raise ProtocolError(f"frame kind {kind} is not known or out of order")
 
     def _neighbourly(self, frame: Neighbourly, now: float, utc: int) -> Iterator[Effect]:
+        # The first frame to an accepting side must be HELLO. A connecting side may get REJECT or
+        # GOODBYE in place of it, since the peer can refuse the stream itself.
         expects_hello = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
         online = self.login_state is LoginState.ONLINE
         match frame:

@@ -191,7 +191,7 @@ def _what_flags_break(
 def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem:
     kind = header[0]
     wanted = _ACK_FIELDS if kind == ITEM_ACK else _BROKER_ERROR_FIELDS
-    if type(kind) is not int or kind not in (ITEM_ACK, ITEM_BROKER_ERROR):
+    if type(kind) is not int or kind not in (ITEM_ACK, ITEM_BROKER_ERROR):  # True equals 1
         raise _HeaderIsOff("unknown_item")
     if body or len(header) < wanted or not extras_are_sound(header[wanted:]):
         raise _HeaderIsOff("header")
@@ -226,6 +226,8 @@ def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem:
 def _read_ack(block: object) -> Ack:
     if type(block) is not tuple or len(block) < _ACK_BLOCK_FIELDS:
         raise _HeaderIsOff("ack_block")
+    # A longer block comes from a later version: its further fields are ignored if they are sound
+    # (DLP-7, BI-F5), which costs nothing for a block of the known length.
     if len(block) > _ACK_BLOCK_FIELDS and not extras_are_sound(block):
         raise _HeaderIsOff("ack_block")
     sequence, fragment, highest_seen, base, broker_id, first_acked, ranges = block[:7]

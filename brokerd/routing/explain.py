@@ -261,6 +261,7 @@ class _Walk:
     def _find(  # noqa: PLR0911  # one return a step
         self, routes: Sequence[Route], table: str
     ) -> tuple[int, list[_Alive]]:
+        # The steps of `RoutingTable.find`, on all routes, so that each can name those it found.
         name, wanted = self._name, self._id
         alive = self._all = self._alive(routes, table)
         if wanted is not None:
@@ -351,6 +352,8 @@ class _Walk:
         return [one for one in found if one.route.broker_id == picked]
 
     def _choose(self, found: list[_Alive], table: str, broker: bytes) -> _Alive:
+        # The keys of the picks are those of `table.choose`: only then does the preview of the
+        # balancer give the turn that a decision would take.
         mirrored = [one for one in found if one.mirror]
         if mirrored:
             turn = self._pick((broker, self._name, "mirrored"), len(mirrored))

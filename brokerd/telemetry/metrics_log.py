@@ -343,7 +343,7 @@ class _Segment:
         return sync
 
     def seal(self) -> None:
-        """Seal and close the segment, or remove an empty one; after a failure the next boot does."""
+        """Seal and close the segment; remove an empty one. If that fails the next boot seals it."""
         try:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
