@@ -71,7 +71,7 @@ class DropReason(StrEnum):
     FORWARD_AGE = "forward_age"
     """The message was held for too long, since its next hop cannot be reached (FWD-9, 11290)."""
     FORWARD_DUPLICATE = "forward_duplicate"
-    """The same fragment is held already (FWD-10, 11288)."""
+    """The forwarder holds the same fragment already (FWD-10, 11288)."""
     FORWARD_SEND_ERROR = "forward_send_error"
     """The message is larger than the next hop accepts (FWD-11, 11292)."""
     TRANSPORT_STOPPING = "transport_stopping"
