@@ -100,8 +100,8 @@ class LifetimeReached(msgspec.Struct, frozen=True):
 
 
 class FaultStruck(msgspec.Struct, frozen=True):
-    """This side cannot continue for a local reason (DLG-T15). Before message 0 is accepted, it is
-    message 0 that is unacceptable, and no endpoint is left (DLG-T6)."""
+    """A local reason prevents this side from continuing (DLG-T15). At a target without an accepted
+    message 0, that message is unacceptable, and no endpoint is left (DLG-T6)."""
 
     code: int
     description: str

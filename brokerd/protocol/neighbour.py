@@ -55,7 +55,7 @@ class RejectReason(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What the accepting side decided about a connection (TRN-23 to TRN-25)."""
+    """Decision of the accepting side about a connection (TRN-23 to TRN-25)."""
 
     WON = "won"
     WON_OVER_STALE = "won_over_stale"
