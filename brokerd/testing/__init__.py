@@ -1,1 +1,1 @@
-"""Shipped for tests, ours and yours: virtual time, a breakable network, histories and a checker."""
+"""Tools for brokerd's tests and yours: virtual time, breakable network, histories, checker."""

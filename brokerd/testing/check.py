@@ -1,47 +1,50 @@
-"""The checker: is a recorded history what brokerd promises? (reliability 7.1)
+"""The checker: does a recorded history keep brokerd's promises? (reliability 7.1)
 
     python -m brokerd.testing.check HISTORY… [--store FILE …] [--drained]
 
 Exit status 0: clean; 1: a violation, with the few events that show it; 2: unusable history.
 
 What to record. Every event has `op`, `kind`, `i` and `t` (see `history.Event`); all recorders of
-a run share one clock that never goes back. `client` and `tx` name a transaction, once in a
-history; verbs that are a transaction of their own get a number too, and the events of their
-parts. An operation is recorded as `invoke` before it leaves, and as `ok`, `fail` or `info` (nobody
-can tell) when that is known. SDK and daemon may both record a run, under different `node`s.
+a run share one clock that never goes back. `client` and `tx` name a transaction, uniquely in a
+history; verbs that are a transaction of their own get a number too, and are recorded as the
+operations they consist of. An operation is recorded as `invoke` before it is sent, and as `ok`,
+`fail` or `info` (outcome unknown) when that is known. SDK and daemon may both record a run, under
+different `node`s.
 
 - `begin`: client, tx. Optional.
 - `send`: client, tx, uid; also dialog, side (of the sender), hash, seq. One event a message. The
-  `invoke` suffices where the answer is that of the commit; `fail` if the verb was refused.
-- `receive`: client, tx; also queue. One `invoke` a request, then before the commit is asked for
+  `invoke` suffices if the answer comes with that of the commit; `fail` if the verb was refused.
+- `receive`: client, tx; also queue. One `invoke` a request, then, before the commit is requested,
   one `ok` a message with uid, dialog, side (of the receiver), hash, seq, group; an empty answer is
   one `ok` without uid, and so is a message of the system.
 - `end`: client, tx; also dialog, side, reason.
-- `savepoint`, `rollback_to`: client, tx, savepoint. An `ok` of `rollback_to` undoes what was asked
-  for between that savepoint and its own `invoke`.
+- `savepoint`, `rollback_to`: client, tx, savepoint. An `ok` of `rollback_to` undoes everything
+  requested between that savepoint and its own `invoke`.
 - `commit`: client, tx; also token. `invoke`, then the answer; after an `info` a later `ok` or
-  `fail` (learned by `tx_outcome`) settles it.
+  `fail` (learned by `tx_outcome`) decides.
 - `rollback`: client, tx.
 - `account`: uid, reason. A message given up with a reason that its sender can see.
 
-What the further properties need; none is judged without:
+Events for the further properties; a property without its events is not checked:
 
-- CHK-6. `ended` (`ok`): client, tx, dialog, side (of the receiver). An EndDialog or Error was got.
-- CHK-7. `receive` with `broker`, the one it was asked of.
-- CHK-8. `ack` and `fragment` (`info`): node (which let it go), dialog, seq, and in `stored` the
+- CHK-6. `ended` (`ok`): client, tx, dialog, side (of the receiver), reason (the message type). An
+  EndDialog or Error was received.
+- CHK-7. `receive` with `broker`, from which the message was received.
+- CHK-8. `ack` and `fragment` (`info`): node (that sent it), dialog, seq, and in `stored` the
   highest sequence that was durable there at that moment.
-- CHK-9. `left` (`info`): node, reason. What is not over although it should be, or does not balance.
+- CHK-9. `left` (`info`): node, reason. Something is not over, or does not balance, and should.
 - CHK-10. `receive` with `group`.
 - CHK-11. `readers` (`info`): node, queue, seq (how many run), stored (how many may).
-- CHK-12. `due` (`info`): dialog, reason (what), seq (microseconds before which it is early), stored
-  (after which it is late; optional).
+- CHK-12. `due` (`info`): dialog, reason (of the event), seq (microseconds before which it is
+  early), stored (microseconds after which it is late; optional).
 
-A uid names one message of one dialog, `<writer>-<n>` say, and is never sent twice. `side` is
-`initiator` or `target`. A transaction that never asked to commit has failed. Other ops are kept in
-the file and not judged.
+A uid names one message of one dialog, such as `<writer>-<n>`, and is never sent twice. `side` is
+`initiator` or `target`. A transaction that never requested a commit has failed. Other operations
+stay in the file and are not checked.
 
-Without stores, a message missing at the tail may still be stored somewhere and is not called
-lost. With them, or with `--drained` (nothing is stored), every committed send must be somewhere.
+Without stores, a message missing at the tail may still be stored somewhere and does not count as
+lost. With stores, or with `--drained` (nothing is stored), each committed send must be accounted
+for: received, stored, or given up with a reason.
 """
 
 import argparse
@@ -61,14 +64,14 @@ _EXCERPT = 25
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A promise that was not kept, with the events that show it."""
+    """A broken promise, with the events that show it."""
 
     rule: str
     text: str
     excerpt: tuple[Event, ...] = ()
 
     def show(self) -> str:
-        """Several lines for people."""
+        """Return the violation and its events, one a line."""
         lines = [f"{self.rule}: {self.text}"]
         lines += [f"  {show(event)}" for event in self.excerpt[:_EXCERPT]]
         if len(self.excerpt) > _EXCERPT:
@@ -81,10 +84,11 @@ def check(
     stores: Iterable[Stored] | None = None,
     accounted: Iterable[tuple[str, str]] = (),
 ) -> list[Violation]:
-    """Return every violation of CHK-1 to CHK-12, in that order; `HistoryUnusable` if none can tell.
+    """Return every violation of CHK-1 to CHK-12, in that order.
 
-    `stores` None: what is stored is unknown; empty: nothing is. `accounted`: (uid, reason) of
-    messages given up on purpose, besides those that history and stores name.
+    `stores`: None if it is unknown what is stored, empty if nothing is. `accounted`: (uid, reason)
+    of messages given up on purpose, besides those that history and stores name. Raise
+    `HistoryUnusable` if the history allows no conclusion.
     """
     index = Index(tuple(history), stores, accounted)
     violations = [found for prop in PROPERTIES for found in prop(index)]
@@ -94,7 +98,7 @@ def check(
 
 
 def no_phantom(index: Index) -> Iterator[Violation]:
-    """CHK-1: every received uid was sent by a transaction that did not fail; hash equal."""
+    """Check CHK-1: each received uid was sent by a transaction that did not fail; hash equal."""
     for uid, receipts in index.receipts.items():
         send = index.sends.get(uid)
         if send is None:
@@ -109,7 +113,7 @@ def no_phantom(index: Index) -> Iterator[Violation]:
 
 
 def no_loss(index: Index) -> Iterator[Violation]:
-    """CHK-2: uid of a committed send is received, or in a store, or accounted."""
+    """Check CHK-2: the uid of a committed send is received, or in a store, or accounted."""
     for stream in order.streams(index):
         missing = _missing(index, stream)
         if missing:
@@ -120,7 +124,7 @@ def no_loss(index: Index) -> Iterator[Violation]:
 
 
 def no_duplicate(index: Index) -> Iterator[Violation]:
-    """CHK-3: one committed receive per uid."""
+    """Check CHK-3: each uid has at most one committed receive."""
     for uid in index.receipts:
         taken = index.takers(uid, Outcome.COMMITTED)
         times = sum(got.count for got in taken)
@@ -130,7 +134,7 @@ def no_duplicate(index: Index) -> Iterator[Violation]:
 
 
 def atomic(index: Index) -> Iterator[Violation]:
-    """CHK-4: a transaction has all its effects or none, after what it saw, in no cycle."""
+    """Check CHK-4: a transaction has all its effects or none, after its causes, in no cycle."""
     yield from _contradictions(index)
     yield from _effects_of_failed(index)
     yield from _receives_undone(index)
@@ -140,7 +144,7 @@ def atomic(index: Index) -> Iterator[Violation]:
 
 
 def in_order(index: Index) -> Iterator[Violation]:
-    """CHK-5: received uids of a direction = a gapless prefix of its committed sends."""
+    """Check CHK-5: the received uids of a direction = a gapless prefix of its committed sends."""
     for stream in order.streams(index):
         name = _name(stream)
         for send, behind in order.gaps(index, stream):
@@ -191,7 +195,7 @@ def _missing(index: Index, stream: order.Stream) -> list[Send]:
 
 
 def _part(send: Send, stream: order.Stream) -> str:
-    """Where in its direction it is missing."""
+    """Return in words where in its direction a lost message is missing."""
     places = {found.uid: place for place, found in enumerate(stream.sends)}
     arrived = [places[found.send.uid] for found in stream.arrived]
     if not arrived:
@@ -202,7 +206,10 @@ def _part(send: Send, stream: order.Stream) -> str:
 
 
 def _must_see(index: Index) -> None:
-    """Nothing can be called missing while somebody may have taken it unseen."""
+    """Raise `HistoryUnusable` if a transaction may have received messages unrecorded.
+
+    No message can be called missing then.
+    """
     tx = index.blind()
     if tx is not None:
         raise HistoryUnusable(
@@ -255,7 +262,10 @@ def _handed_out_after(index: Index, got: Receipt) -> Receipt | None:
 
 
 def _sends_partly_there(index: Index) -> Iterator[Violation]:
-    """Only stores tell that a message is nowhere; without them CHK-5 sees what is behind."""
+    """Check that the messages of a transaction were all seen, or none of them.
+
+    Only with stores can a message be known to be nowhere; without them CHK-5 finds the gap.
+    """
     if not index.complete:
         return
     for tx in index.transactions.values():
@@ -284,7 +294,7 @@ def _too_early(index: Index) -> Iterator[Violation]:
 
 
 def _cycles(index: Index) -> Iterator[Violation]:
-    """Transactions that each got a message of the one before, round in a circle."""
+    """Check that no transactions form a cycle in which each received from the one before."""
     waits: dict[TxKey, list[TxKey]] = {}
     for uid, receipts in index.receipts.items():
         send = index.sends.get(uid)
@@ -305,7 +315,8 @@ def _cycles(index: Index) -> Iterator[Violation]:
 
 
 def _find_circle(waits: dict[TxKey, list[TxKey]]) -> list[TxKey]:
-    """The first circle found by walking as deep as possible; empty if there is none."""
+    """Return the first cycle found by a depth-first search; empty if there is none."""
+    # Iterative: a chain of transactions may be longer than Python's recursion limit.
     finished: set[TxKey] = set()
     for start in waits:
         path: list[TxKey] = []
@@ -328,7 +339,7 @@ def _find_circle(waits: dict[TxKey, list[TxKey]]) -> list[TxKey]:
     return []
 
 
-# Words.
+# Texts.
 
 
 def _violation(
@@ -350,7 +361,7 @@ def _tx_name(key: TxKey) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check files and print what is wrong; return the exit status."""
+    """Check files and print the violations; return the exit status."""
     parser = argparse.ArgumentParser(prog="brokerd.testing.check", description="Check histories.")
     parser.add_argument("history", nargs="+", type=Path, help="a history, one JSON event a line")
     parser.add_argument("--store", action="append", type=Path, help="what a store holds, as JSON")

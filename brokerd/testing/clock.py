@@ -14,7 +14,7 @@ class SimClock:
     """A `brokerd.clock.Clock` whose UTC can be set wrong and can jump (HK-1, REL-24).
 
     `utc_start` is the true UTC at virtual time 0, so clocks made at different moments agree;
-    `skew` is how far this node is off.
+    `skew` is how far this node's UTC is ahead of it.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class SimClock:
     ) -> None:
         self._loop = loop
         self.machine_boot = "virtual"
-        """The machine on which all nodes of a loop run, which is never booted anew."""
+        """The machine that all nodes of a loop share; it never reboots."""
         self._time = self.monotonic = loop.time
         self._skew = skew
         self._utc_at_zero = later(utc_start, skew)
@@ -37,20 +37,20 @@ class SimClock:
         return self._skew
 
     def utc(self) -> Instant:
-        """UTC as this node believes it to be."""
+        """Return this node's UTC, which is wrong by its skew."""
         return Instant(self._utc_at_zero + round(self._time() * SECOND))
 
     def elapsed_ns(self) -> int:
-        """Virtual time, which is that of a machine that never stops."""
+        """Return virtual time in nanoseconds; the simulated machine is never suspended."""
         return round(self._time() * 1_000_000_000)
 
     def jump(self, delta: timedelta) -> None:
-        """Move this node's UTC; monotonic time does not notice."""
+        """Move this node's UTC by `delta`; monotonic time is not affected."""
         self._skew += delta
         self._utc_at_zero = later(self._utc_at_zero, delta)
 
     async def sleep_until(self, deadline: float) -> None:
-        """Return once `monotonic()` has reached `deadline`; always gives way once."""
+        """Return once `monotonic()` has reached `deadline`; yield to other tasks at least once."""
         done = self._loop.create_future()
         timer = self._loop.call_at(max(deadline, self._loop.time()), _finish, done)
         try:

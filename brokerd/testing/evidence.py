@@ -1,12 +1,12 @@
-"""Evidence: a history put in order by message and by transaction, and what follows from it.
+"""Evidence: a history indexed by message and by transaction, with the outcomes it proves.
 
-A transaction whose commit was answered has that outcome. One that never asked to commit cannot
-have. One that asked and got no answer is decided by what others saw: a message of it anywhere says
-that it committed; a message it received, handed out again, says that it did not. With the stores
-at hand absence counts too. What stays undecided may be either.
+A transaction whose commit was answered has that outcome. One that never requested a commit has
+failed. One whose request got no answer is decided by what others saw: if one of its messages is
+anywhere, it committed; if a message it received was handed out again, it did not. If the stores
+are known, absence is evidence too. A transaction that stays undecided may have either outcome.
 
-Reads:  events of `history`, what is stored at the end.
-Never:  judges; that is `check`.
+Reads:  events of `history`, and what is stored at the end.
+Never:  reports violations; `check` does.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from brokerd.testing.history import Event, HistoryUnusable, Kind
 TxKey = tuple[str, int]
 """Client and transaction number, unique in a history."""
 Direction = tuple[str, str]
-"""Dialog and the side that sends."""
+"""A dialog and the side that sends."""
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = auto()
     FAILED = auto()
@@ -31,24 +31,24 @@ class Outcome(Enum):
 
 
 class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one store holds at the end of a run; the JSON of a `--store` file."""
+    """The messages of one store at the end of a run; the JSON of a `--store` file."""
 
     store: str
     queued: tuple[str, ...] = ()
-    """Uids that a RECEIVE there could still get."""
+    """Uids that a RECEIVE from this store could still return."""
     transmission: tuple[str, ...] = ()
-    """Uids that wait there for the other side's acknowledgement; these may also have arrived."""
+    """Uids that wait for the peer's acknowledgement; these may also have arrived."""
     accounted: tuple[tuple[str, str], ...] = ()
-    """Uids given up on purpose, each with the reason that the sender can see."""
+    """Uids given up on purpose, each with the reason that its sender can see."""
 
 
 class Send(msgspec.Struct, eq=False):
-    """One message as its sender told it."""
+    """One message as its sender recorded it."""
 
     uid: str
     tx: TxKey
     at: int
-    """Place in the history of the first event about it."""
+    """Place in the history of the first event about the message."""
     dialog: str | None
     side: str | None
     hash: str | None
@@ -57,17 +57,17 @@ class Send(msgspec.Struct, eq=False):
 
     @property
     def direction(self) -> Direction:
-        """The stream of messages it belongs to."""
+        """The direction to which the message belongs."""
         return self.dialog or "", self.side or ""
 
 
 class Receipt(msgspec.Struct, eq=False):
-    """One message as one transaction got it."""
+    """One message as one transaction received it."""
 
     uid: str
     tx: TxKey
     asked: int
-    """Place in the history of the request that brought it."""
+    """Place in the history of the request that returned the message."""
     at: int
     """Place of the answer."""
     dialog: str | None
@@ -75,11 +75,11 @@ class Receipt(msgspec.Struct, eq=False):
     hash: str | None
     seq: int | None
     told: dict[str, int] = {}
-    """How often each recorder told it; equal tellings by different nodes are one receipt."""
+    """How often each node recorded it; records by different nodes are one receipt."""
 
     @property
     def count(self) -> int:
-        """How often the transaction got it."""
+        """How often the transaction received the message."""
         return max(self.told.values())
 
 
@@ -99,12 +99,12 @@ class Transaction(msgspec.Struct, eq=False):
     savepoints: dict[int, int] = {}
     """Place of each savepoint, by number."""
     undoing: dict[int, int] = {}
-    """Place of the request that goes back to a savepoint."""
+    """Place of the newest request to roll back to a savepoint, by number."""
     undone: list[tuple[int, int]] = []
-    """Places between which all was undone."""
+    """Pairs of places between which everything was undone."""
 
     def stated(self) -> Outcome:
-        """What the events say by themselves."""
+        """Return the outcome that the transaction's own events prove."""
         if self.committed_at is not None:
             return Outcome.COMMITTED
         asked = self.commit_asked is not None
@@ -122,7 +122,10 @@ class Index:
         stores: Iterable[Stored] | None = None,
         accounted: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """With `stores` None nothing is known about what is stored; empty means nothing is."""
+        """Index the events and decide outcomes.
+
+        `stores`: None if it is unknown what is stored, empty if nothing is.
+        """
         self.transactions: dict[TxKey, Transaction] = {}
         self.sends: dict[str, Send] = {}
         self.receipts: dict[str, list[Receipt]] = {}
@@ -131,7 +134,7 @@ class Index:
         self.accounted: dict[str, str] = {}
         self.complete = stores is not None
         self.torn: list[tuple[Transaction, str]] = []
-        """Transactions whose evidence says both, with the words for it."""
+        """Transactions with evidence for both outcomes, and that evidence in words."""
         self.places: dict[int, int] = {}
         """Place in the history of each event, by identity."""
         self._by_op: dict[str, list[Event]] = {}
@@ -152,42 +155,46 @@ class Index:
     # Questions.
 
     def outcome(self, key: TxKey) -> Outcome:
-        """What became of a transaction, by its answers or by evidence."""
+        """Return the outcome of a transaction, by its answers or by evidence."""
         return self._outcomes[key]
 
     def of(self, op: str) -> list[Event]:
-        """The events of one operation, in their order."""
+        """Return the events of one operation, in their order."""
         return self._by_op.get(op, [])
 
     def is_sent(self, send: Send) -> bool:
-        """Whether it is an effect of a committed transaction."""
+        """Return whether the send is an effect of a committed transaction."""
         return not send.failed and self.outcome(send.tx) is Outcome.COMMITTED
 
     def is_seen(self, uid: str) -> bool:
-        """Whether anybody but its sender has seen the message, at any time."""
+        """Return whether the message was ever received, is in a store, or is accounted for."""
         return uid in self.receipts or self.is_kept(uid)
 
     def is_kept(self, uid: str) -> bool:
-        """Whether the message is in a store or accounted for."""
+        """Return whether the message is in a store or accounted for."""
         return uid in self.queued or uid in self.in_transmission or uid in self.accounted
 
     def takers(self, uid: str, outcome: Outcome) -> list[Receipt]:
-        """The receipts of a message by transactions of that outcome."""
+        """Return the receipts of a message by transactions with this outcome."""
         return [got for got in self.receipts.get(uid, ()) if self.outcome(got.tx) is outcome]
 
     def is_taken(self, uid: str) -> bool:
-        """Whether a transaction that did not fail has received the message."""
+        """Return whether a transaction that did not fail has received the message."""
         return any(self.outcome(got.tx) is not Outcome.FAILED for got in self.receipts.get(uid, ()))
 
     def blind(self) -> Transaction | None:
-        """A transaction that may have taken messages nobody recorded."""
+        """Return a transaction that may have received unrecorded messages.
+
+        None if there is none.
+        """
         for tx in self.transactions.values():
             if tx.receive_open and self.outcome(tx.key) is not Outcome.FAILED:
                 return tx
         return None
 
     def excerpt(self, uids: Iterable[str] = (), keys: Iterable[TxKey] = ()) -> tuple[Event, ...]:
-        """The events about these messages, and the ends of the transactions that touched them."""
+        """Return the events about these messages, and the events without a uid of their
+        transactions and of `keys`."""
         found = {id(event): event for uid in uids for event in self._about.get(uid, ())}
         touched = {(event.client, event.tx) for event in found.values() if event.tx is not None}
         for key in touched | set(keys):
@@ -292,7 +299,11 @@ class Index:
             self._undo(tx, first, tx.undoing.get(event.savepoint, at))
 
     def _undo(self, tx: Transaction, first: int, last: int) -> None:
-        """What was sent there was not; what was received was received by one that failed."""
+        """Undo what a transaction did between two places.
+
+        Sends become failed. Receipts move to a made-up transaction without a commit, which
+        therefore counts as failed.
+        """
         tx.undone.append((first, last))
         for send in tx.sends:
             if first < send.at < last:
@@ -313,9 +324,9 @@ class Index:
     # Deciding.
 
     def _decide(self) -> None:
-        """Decide what can be, until nothing changes: one outcome may be evidence for the next.
+        """Decide outcomes until nothing changes: one outcome may be evidence for the next.
 
-        What was seen counts first; what is nowhere only where nothing was seen.
+        Evidence by sight comes first; absence counts only when no sighting decides any more.
         """
         while self._decide_some(absence=False) or (
             self.complete and self._decide_some(absence=True)
@@ -323,7 +334,10 @@ class Index:
             pass
 
     def _decide_some(self, *, absence: bool) -> bool:
-        """Decide all that sightings decide, or one by absence: it may be a sighting for others."""
+        """Decide everything by sightings, or one transaction by absence; return if any was.
+
+        After one decision by absence the sightings are evaluated again, as it may be one.
+        """
         before = len(self._open)
         for tx in self._open:
             self._outcomes[tx.key] = found = self._weigh(tx, absence=absence)
@@ -371,10 +385,10 @@ class Index:
         return None
 
     def _takes_back(self, got: Receipt, other: Receipt) -> bool:
-        """Whether the other receipt proves that the first was rolled back.
+        """Return whether the other receipt proves that the first was rolled back.
 
-        It does if it was asked for after the first was answered; if both overlap, the order of
-        the answers says nothing, but only one of them can have committed.
+        It does if it was requested after the first was answered. If the two overlap, the order of
+        the answers proves nothing, but only one of them can have committed.
         """
         return other.asked > got.at or self.outcome(other.tx) is Outcome.COMMITTED
 
@@ -383,7 +397,7 @@ class Index:
         return send is not None and self.is_sent(send)
 
     def _is_last(self, tx: Transaction, uid: str) -> bool:
-        """Whether no other transaction can have kept the message."""
+        """Return whether no other transaction can have kept the message."""
         return all(
             got.tx == tx.key or self.outcome(got.tx) is Outcome.FAILED for got in self.receipts[uid]
         )

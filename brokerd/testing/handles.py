@@ -1,7 +1,7 @@
-"""Handles: what a virtual loop runs, and what it runs instead of a selector.
+"""Handles: the tasks, handles and timers of a virtual loop, and its stand-in for a selector.
 
-A simulation makes them by the million, so they are made in one step, and hashed by number: no order
-depends on an address.
+A simulation makes them by the million, so each is made in one step, without a call to the base
+class. Tasks are hashed by number, so that no order depends on an address.
 Calls:  nothing but asyncio.      Never:  runs anything by itself.
 """
 
@@ -39,7 +39,7 @@ class Task(asyncio.Task[T]):
     __eq__ = object.__eq__
 
     def bury(self) -> None:
-        """Close the coroutine of a killed task; what its clean-up raises concerns nobody."""
+        """Close the coroutine of a killed task; ignore what its clean-up raises."""
         self._log_destroy_pending = False
         with contextlib.suppress(BaseException):
             self.context.run(self.get_coro().close)
@@ -47,7 +47,7 @@ class Task(asyncio.Task[T]):
 
 @contextlib.contextmanager
 def unawaited() -> Iterator[None]:
-    """What is thrown away in it is of killed processes: that nobody awaits it is no mistake."""
+    """Suppress warnings of coroutines never awaited: those of killed processes are no mistake."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         yield
@@ -81,7 +81,7 @@ class Handle(asyncio.Handle):
 
 
 class Timer(asyncio.TimerHandle):
-    """The same of a timer."""
+    """A timer made in one step, like `Handle`."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class Timer(asyncio.TimerHandle):
 
 
 class NoSelector(selectors.BaseSelector):
-    """What the base class wants to have; nobody asks it anything."""
+    """A selector without descriptors: the base class needs one, the virtual loop never uses it."""
 
     def select(self, timeout: float | None = None) -> Never:
         raise NotSimulated("descriptors do not exist in simulated time")

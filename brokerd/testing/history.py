@@ -1,10 +1,10 @@
-"""History: what clients asked and what they were told, one event a line (reliability 7.1).
+"""History: the requests of clients and their answers, one event a line (reliability 7.1).
 
-Written by simulations, the SDK and the daemon; read by `brokerd.testing.check`. The vocabulary is
-in the docstring of that module.
+Simulations, the SDK and the daemon write it; `brokerd.testing.check` reads it. The docstring of
+that module has the vocabulary.
 
 Reads:  a function for the time, history files.
-Never:  changes or forgets an event.
+Never:  changes or removes an event.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,29 +16,29 @@ from typing import Final
 import msgspec
 
 VERSION: Final = 1
-"""Of the format of files."""
+"""Version of the file format."""
 
 
 class Kind(StrEnum):
-    """What an event says about the operation it belongs to."""
+    """The statement of an event about its operation."""
 
     INVOKE = "invoke"
-    """It was asked for."""
+    """The operation was requested."""
     OK = "ok"
-    """It is known to have happened."""
+    """The operation is known to have happened."""
     FAIL = "fail"
-    """It is known not to have happened."""
+    """The operation is known not to have happened."""
     INFO = "info"
-    """Nobody can tell: the connection broke, the daemon died, or the wait ran out."""
+    """The outcome is unknown: the connection broke, the daemon died, or the wait ran out."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of a history; which fields an operation needs stands in `brokerd.testing.check`."""
+    """One line of a history; `brokerd.testing.check` says which fields each operation needs."""
 
     i: int
-    """Number of the event in its file, rising by one."""
+    """Number of the event in its file; it rises from event to event."""
     t: int
-    """Microseconds of a clock that never goes back and that all recorders of a run share."""
+    """Microseconds of a clock that never goes back and is shared by all recorders of a run."""
     op: str
     kind: Kind
     node: str = ""
@@ -55,12 +55,12 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     queue: str | None = None
     reason: str | None = None
     broker: str | None = None
-    """Where it happened, which need not be where it was recorded (`node`)."""
+    """Broker at which the event happened, perhaps another place than where it was recorded."""
     savepoint: int | None = None
     stored: int | None = None
-    """What was durable, or allowed, at that moment: see the operation."""
+    """The durable sequence, or the allowed number, at that moment: see the operation."""
     size: int | None = None
-    """Bytes of the body; `brokerd bench replay` needs it, nothing is judged by it."""
+    """Bytes of the body; for `brokerd bench replay`, not used by the checker."""
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,14 +70,18 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HistoryUnusable(Exception):
-    """The history does not say enough, or contradicts itself; nothing can be concluded."""
+    """A history that says too little, or contradicts itself; nothing can be concluded from it."""
 
 
 class History:
-    """An append-only list of events, with numbers and times put in."""
+    """An append-only list of events, which gives each its number and time."""
 
     def __init__(self, time: Callable[[], float], *, node: str = "", boot_id: str = "") -> None:
-        """`time` gives seconds, as `Clock.monotonic` does; node and boot are defaults."""
+        """Make an empty history.
+
+        `time` returns seconds, as `Clock.monotonic` does; `node` and `boot_id` are the defaults
+        of the events.
+        """
         self._time = time
         self._node = node
         self._boot_id = boot_id
@@ -153,7 +157,7 @@ def show(event: Event) -> str:
 
 
 def write_events(path: Path, events: Iterable[Event]) -> None:
-    """Write a history file; its first line says in which version of the format."""
+    """Write a history file; its first line has the version of the format."""
     lines = [msgspec.json.encode(_Head(VERSION)), *map(msgspec.json.encode, events)]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
 
@@ -161,9 +165,9 @@ def write_events(path: Path, events: Iterable[Event]) -> None:
 def read_events(path: Path) -> list[Event]:
     """Read one history file.
 
-    A last line without its newline is the trace of a killed writer and is left out; anything
-    else that does not parse, numbers that do not rise, a file without events and one of a version
-    not known here are `HistoryUnusable`. A file that does not say its version has the first.
+    A last line without a newline was left by a killed writer and is ignored. Raise
+    `HistoryUnusable` for anything else that does not parse, for numbers that do not rise, for a
+    file without events and for an unknown version. A file without a version line has version 1.
     """
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
@@ -198,9 +202,9 @@ def _is_head(path: Path, line: bytes) -> bool:
 
 
 def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:
-    """Put the events of several recorders in the order of their times.
+    """Merge the events of several recorders in the order of their times.
 
-    Each recorder's own order is kept; of equal times the earlier file comes first.
+    Of events with equal times, those of the earlier file come first, each file in its own order.
     """
     keyed = [
         (event.t, file, event.i, event) for file, events in enumerate(histories) for event in events

@@ -1,7 +1,7 @@
-"""What is left: what an instance still has to do, in words, for verdicts and assertions.
+"""Left: the work that an instance still has to do, in words, for verdicts and assertions.
 
 Reads:  the live state of an instance whose stores are written in line.
-Never:  waits, or changes anything.
+Never:  awaits, or changes anything.
 """
 
 from collections.abc import Coroutine
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def waiting(instance: Instance, broker: Broker) -> list[str]:
-    """Messages that wait to be received, and messages that wait to be sent, with the reason."""
+    """List messages that wait to be received, and those that wait to be sent, with the reason."""
     found = [
         f"{state.name} holds {state.ready_count} messages, {state.taken} are taken"
         for state in broker.queues.values()
@@ -45,13 +45,13 @@ def unexplained(instance: Instance, broker: Broker) -> list[str]:
 
 
 def open_dialogs(broker: Broker) -> list[str]:
-    """Dialog endpoints that are not over, by state."""
+    """List the dialog endpoints that are not closed (CD), counted by state."""
     states = run_now(broker.store.count_by_state())
     return [f"{count} endpoints are {name}" for name, count in states.items() if name != "CD"]
 
 
 def held(instance: Instance, broker: Broker) -> list[str]:
-    """What is held in memory although nothing is under way (CHK-9)."""
+    """List the locks and fragments in memory, which must be gone once a run is over (CHK-9)."""
     found = [
         f"{group.holder.describe()} holds a group"
         for group in broker.groups.values()
@@ -63,10 +63,10 @@ def held(instance: Instance, broker: Broker) -> list[str]:
 
 
 def in_file(path: Path, *, may_be_over: bool) -> list[str]:
-    """What is wrong with a store that nobody writes to just now (HK-10).
+    """Return the problems of a store that nothing writes to at present (HK-10).
 
-    `may_be_over`: rows of dialogs that are over may be there, since they are being deleted; else
-    they belong to nobody, and are never deleted before the next start (REL-36)."""
+    `may_be_over`: accept rows left over from ended dialogs, because they are still being deleted;
+    otherwise nothing would delete them before the next start, which is a problem (REL-36)."""
     return [
         f"{path.name}: {one.table or 'file'}: {one.where}: {one.problem}"
         for one in verify(path)
@@ -75,14 +75,14 @@ def in_file(path: Path, *, may_be_over: bool) -> list[str]:
 
 
 def show(live: Live) -> str:
-    """An endpoint in short."""
+    """Return a short description of an endpoint."""
     endpoint = live.endpoint
     side = "initiator" if endpoint.is_initiator else "target"
     return f"{side} of {endpoint.conversation_id.hex()[:8]} ({endpoint.state})"
 
 
 def run_now(work: Coroutine[object, object, T]) -> T:
-    """Run to its end a coroutine that never waits: stores in line do not."""
+    """Run a coroutine that never suspends, such as a read of a store in line; return its result."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,4 +1,4 @@
-"""Links: how one direction between two simulated nodes behaves at the moment (HK-4)."""
+"""Links: the current behaviour of one direction between two simulated nodes (HK-4)."""
 
 from random import Random
 
@@ -8,18 +8,19 @@ from brokerd.testing.mangler import Mangler
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """How one direction of a link behaves. Times in seconds, sizes in bytes.
+    """The behaviour of one direction of a link. Times in seconds, sizes in bytes.
 
-    `refuse`, `silent` and `half_open` are drawn at a connect, from the side that connects.
+    `refuse`, `silent` and `half_open` are drawn at each connect, by the conditions of the direction
+    from the side that connects.
     """
 
     latency: float = 0.0005
     jitter: float = 0.0
-    """Up to so much is added to each piece; order is kept."""
+    """Most that is added at random to the delay of a piece; order is kept."""
     chunk: tuple[int, int] | None = None
-    """Smallest and largest piece; None delivers what is there."""
+    """Smallest and largest piece; None puts no limit on pieces."""
     stall: float = 0.0
-    """Probability that a piece, and all behind it, is held up."""
+    """Probability that a piece, and everything behind it, is held back for `stall_for`."""
     stall_for: tuple[float, float] = (0.1, 5.0)
     reset_every: float = 0.0
     """Mean number of bytes between resets, at any byte; 0 never resets."""
@@ -28,15 +29,15 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     silent: float = 0.0
     """Probability that a connection is accepted and then never read nor answered."""
     half_open: float = 0.0
-    """Probability that a connection stops carrying bytes, both ways, without a word."""
+    """Probability that a connection stops carrying bytes in both directions, without an error."""
     half_open_after: float = 30.0
     """Mean age at which such a connection stops."""
     window: int = 256 * 1024
-    """What the network and the reader's machine hold before the writer's buffer fills."""
+    """Bytes that the network and the reader's machine hold before the writer's buffer fills."""
     give_up: float = 900.0
     """A writer whose bytes do not arrive loses the connection after this long (ETIMEDOUT)."""
     survive_cut: float = 0.5
-    """Probability that a connection goes on after a cut is healed; else it is reset."""
+    """Probability that a connection continues after a cut is healed; else it is reset."""
 
 
 class Link:
@@ -51,6 +52,6 @@ class Link:
         self.stalled_until = 0.0
 
     def delay(self, rng: Random) -> float:
-        """Draw how long one piece travels."""
+        """Draw the travel time of one piece, in seconds."""
         found = self.conditions
         return found.latency + (found.jitter * rng.random() if found.jitter else 0.0)

@@ -1,8 +1,8 @@
 """VirtualLoop: asyncio's own loop on virtual time, for simulations (HK-5).
 
-The loop is the selector loop of asyncio with turns of its own: when nothing is ready, time jumps
-to the next timer; when no timer is left either, the run is stuck and `Deadlock` tells where every
-task stands. What would leave the process (executors, sockets, children, signals) raises.
+The loop is asyncio's selector loop with its own turns: when nothing is ready, time jumps to the
+next timer; when no timer is left either, the run is stuck and `Deadlock` lists where every task
+waits. Whatever would leave the process (executors, sockets, children, signals) raises.
 
 Calls:  nothing but asyncio.
 Never:  sleeps, opens a descriptor, or lets an order depend on addresses or on PYTHONHASHSEED.
@@ -37,26 +37,26 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _MANY = 100
-"""Cancelled timers that are kept until their time has come; tasks of a scope that have ended."""
+"""Cancelled timers kept before a clean-up; also tasks of a scope between two clean-ups."""
 _SPAN = 1.0
-"""Virtual seconds within which callbacks are counted."""
+"""Virtual seconds of one count of callbacks."""
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
 """The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop. `time()` starts at 0; `limit` is the longest virtual time of the run, in seconds.
+    """An event loop whose time starts at 0; `limit` is the last virtual second of the run.
 
-    With `shuffle`, the tasks that wake up in one turn do so in a drawn order; callbacks of
-    transports and timers keep theirs.
+    With `shuffle`, the tasks that wake up in one turn run in a drawn order; callbacks of
+    transports and timers keep their order.
     """
 
     _ready: deque[asyncio.Handle]
     _stopping: bool
 
     get_debug = bool
-    """Never. Asked for each handle and future, so it is no function of Python's."""
+    """Always False. It is called for each handle and future: `bool` is faster than a method."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         max_callbacks: int = 10_000_000,
         shuffle: Random | None = None,
     ) -> None:
-        """`max_callbacks`: within a virtual second; so much is a livelock, even if time creeps."""
+        """Make a loop. More than `max_callbacks` in a virtual second are a livelock (HK-5)."""
         self._now = 0.0
         self._limit = limit
         self._max_idle_turns = max_idle_turns
@@ -76,37 +76,41 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._callbacks = 0
         self._span_ends = 0.0
         self._seen: Counter[str] = Counter()
-        """What ran, by name, once half of what may run within a span has."""
+        """Callbacks by name, counted once half of `max_callbacks` has run within the span."""
         self._serial = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        """A heap; of two due at one time the one asked for first comes first."""
+        """A heap; of two timers due at one time the one set first comes first."""
         self._cancelled_timers = 0
         self._tasks_made = 0
         self._killed: set[str | None] = set()
         self._dead: list[Task[Any]] = []
         self._scoped: dict[str, list[Task[Any]]] = {}
-        """Tasks by scope, those that have ended too until they are many."""
+        """Tasks by scope; those that have ended are removed from time to time."""
         self._thread = threading.get_ident()
         super().__init__(NoSelector())
         self.unhandled: list[Exception] = []
-        """What callbacks and forgotten tasks raised; `run` raises it at the end."""
+        """Errors of callbacks and of tasks that nothing awaited; `run` raises them at the end."""
         self.set_exception_handler(self._keep_error)
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # its hint lacks the loop
 
     # Time.
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self._now
 
     def _run_once(self) -> None:
-        """Turns until somebody stops it: what is ready now, and what is due once time moved on."""
+        """Run turns until the loop is stopped."""
         while True:
             self._turn()
             if self._stopping:
                 return
 
     def _turn(self) -> None:
+        """Run what is ready; if nothing is, move time on to the next timer and run that.
+
+        The handles are run in line, not by `Handle._run`: this is most of a simulation's time.
+        """
         timers, ready = self._timers, self._ready
         if ready or self._stopping:
             if self._shuffle is not None and len(ready) > 1:
@@ -143,7 +147,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def _move_on(self) -> None:
-        """Nothing is ready: jump to the next timer."""
+        """Jump to the next timer, as nothing is ready; raise if there is none or time is up."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
@@ -153,7 +157,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._idle_turns = 0
         when = timers[0][0]
         if when > self._limit:
-            passed, self._limit = self._limit, math.inf  # the clean-up may go on
+            passed, self._limit = self._limit, math.inf  # the clean-up may take longer
             raise OutOfTime(self._report(f"not done after {passed} virtual seconds"))
         self._now = max(when, self._now)
         if when >= self._span_ends:
@@ -162,7 +166,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._seen.clear()
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
-        """Timers that were cancelled are thrown out when they are many."""
+        """Count a cancelled timer; remove all cancelled ones when they are many."""
         if not timer._scheduled:  # type: ignore[attr-defined]  # it has run
             return
         self._cancelled_timers += 1
@@ -176,7 +180,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
 
     def _watch(self) -> None:
-        """Very much has run while time hardly moved: know what, and end the run if that goes on."""
+        """Count callbacks by name after half of `max_callbacks`; raise `Livelock` after all."""
         self._seen.update(named(handle) for handle in self._ready)
         if self._callbacks > self._max_callbacks:
             headline = rush(self._callbacks, _SPAN, self._seen)
@@ -201,8 +205,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """As in asyncio: first come, first served."""
+        """Schedule a callback behind those already ready, as asyncio does."""
         handle = Handle(callback, args, self, context)
+        # What a killed scope still schedules must never run: a dead process does nothing.
         if self._killed and handle._context.get(SCOPE) in self._killed:
             handle.cancel()
         else:
@@ -215,7 +220,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """The same as `call_soon`; `NotSimulated` from any thread but the loop's."""
+        """Call `call_soon`; raise `NotSimulated` in any thread but the loop's."""
         if threading.get_ident() != self._thread:
             raise NotSimulated("another thread called into simulated time")
         return self.call_soon(callback, *args, context=context)
@@ -227,7 +232,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As in asyncio; timers of one moment run in the order in which they were asked for."""
+        """Set a timer, as asyncio does; timers of one moment run in the order they were set."""
         self._serial += 1
         timer = Timer(when, callback, args, self, context)
         if self._killed and timer._context.get(SCOPE) in self._killed:
@@ -244,7 +249,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As in asyncio, in virtual seconds."""
+        """Set a timer, as asyncio does; `delay` is in virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _make_task(
@@ -272,7 +277,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             found[:] = [one for one in found if not one.done()]
 
     def cancel_left_over(self) -> None:
-        """Cancel the tasks still there and run until they have ended; errors in it are logged."""
+        """Cancel the remaining tasks and run until they have ended.
+
+        Their errors go to the exception handler, which keeps them in `unhandled`.
+        """
         tasks = [task for task in asyncio.all_tasks(self) if not self._was_killed(task)]
         if not tasks:
             return
@@ -289,19 +297,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # Scopes: a crashed node stops between two instructions, without running its clean-up.
 
     def scope(self, name: str) -> Context:
-        """Return a context to start the tasks of a scope in (`create_task(…, context=…)`).
+        """Return a context in which to start the tasks of a scope (`create_task(…, context=…)`).
 
-        Everything started from within belongs to the scope. A name is used once: a restarted
-        node gets a new one, `"east/2"` say.
+        Everything that these tasks start belongs to the scope. A name is used once: a restarted
+        node gets a new one, such as `"east/2"`.
         """
         context = copy_context()
         context.run(SCOPE.set, name)
         return context
 
     def kill(self, name: str) -> None:
-        """Stop everything of a scope where it stands: no callback, no `finally`, no cancellation.
+        """Stop everything in a scope where it stands: no callback, no `finally`, no cancellation.
 
-        Its tasks are kept until the run is over, so that collecting them runs no code in it.
+        Its tasks are kept until the loop closes, so that collecting them runs none of their code
+        during the run.
         """
         self._killed.add(name)
         self._dead += [task for task in self._scoped.pop(name, ()) if not task.done()]
@@ -310,9 +319,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 handle.cancel()
 
     def close(self) -> None:
-        """Close the loop; what was killed is cleared away now, after everything else."""
+        """Close the loop; close the coroutines of killed tasks now, after everything else."""
         if not self.is_closed():
-            asyncio._set_running_loop(self)  # clean-up may start something, which is buried too
+            asyncio._set_running_loop(self)  # clean-up may start tasks, which are closed too
             while self._dead:
                 dead, self._dead = sorted(self._dead, key=lambda task: task.number), []
                 bury(dead)
@@ -320,7 +329,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._timers.clear()
         super().close()
 
-    # What tells where a run is stuck.
+    # Reports of a run that is stuck.
 
     def _report(self, headline: str) -> str:
         found = (task for task in asyncio.all_tasks(self) if not self._was_killed(task))
@@ -336,7 +345,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _was_killed(self, task: asyncio.Task[object]) -> bool:
         return isinstance(task, Task) and (task.context.get(SCOPE) or "") in self._killed
 
-    # The base class makes a socket pair to wake itself up; here nobody else could.
+    # The base class makes a socket pair so that others can wake it up; no other thread may here.
 
     def _make_self_pipe(self) -> None:
         pass
@@ -355,9 +364,9 @@ def run(
 ) -> T:
     """Run `main(loop, streams)` on a fresh virtual loop and return its result.
 
-    Whatever it raises carries the seed as a note (HK-8). What callbacks or tasks that nobody
-    awaited raised comes out as an `ExceptionGroup` at the end. Tasks left over are cancelled, as
-    `asyncio.run` does; a run that cannot end raises one of the kinds of `Stuck`.
+    Every error carries the seed as a note (HK-8). Errors of callbacks and of tasks that nothing
+    awaited are raised at the end, as an `ExceptionGroup`. Remaining tasks are cancelled, as
+    `asyncio.run` does; a run that cannot end raises a subclass of `Stuck`.
     """
     streams = Streams(seed)
     loop = VirtualLoop(

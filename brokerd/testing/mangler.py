@@ -1,7 +1,7 @@
 """Manglers: lose, repeat and reorder whole frames, as forwarders between two instances may (HK-4).
 
-A stream of bytes cannot lose a frame; the store-and-forward way between two instances can. A
-mangler sits on a link and decides for each frame what arrives and when. It never sees half a frame.
+A stream of bytes cannot lose a frame; store and forward between two instances can. A mangler sits
+on a link and decides for each frame what arrives and when. It only ever sees whole frames.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 Mangler = Callable[[bytes], list[tuple[float, bytes]]]
-"""A whole frame, length included -> what arrives of it: (seconds later, frame), in order."""
+"""A whole frame, length included -> the copies that arrive: (seconds later, frame), in order."""
 
 BOXCAR = 16
 """The frame kind that carries items of dialogs (TRN-45); others belong to the connection."""
@@ -18,10 +18,10 @@ _LENGTH = 4
 
 
 class BoxcarMangler:
-    """Draws the fate of each BOXCAR; login, keepalive and goodbye pass untouched.
+    """A mangler that draws the fate of each BOXCAR; login, keepalive and goodbye pass untouched.
 
     `drop`, `duplicate` and `reorder` are probabilities; a repeated or reordered frame comes after
-    a delay drawn between the two bounds of `delay`, in seconds. `counts` tells what was done.
+    a delay drawn between the two bounds of `delay`, in seconds. `counts` has the number of each.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BoxcarMangler:
         self._drop = self._duplicate = self._reorder = 0.0
 
     def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
-        """Return what becomes of one frame."""
+        """Return the copies of one frame that arrive, each with its delay in seconds."""
         if len(frame) <= _LENGTH or frame[_LENGTH] != BOXCAR:
             return [(0.0, frame)]
         if self._rng.random() < self._drop:
@@ -70,13 +70,13 @@ class BoxcarMangler:
 
 
 class FrameCutter:
-    """Finds the frames in one direction of a stream: u32 length, then as many bytes."""
+    """A splitter of one direction of a stream into frames: u32 length, then as many bytes."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the frames that are complete now; the rest waits for more bytes."""
+        """Return the frames that are now complete; keep the rest until more bytes come."""
         self._bytes += data
         frames: list[bytes] = []
         while len(self._bytes) >= _LENGTH:
@@ -88,7 +88,7 @@ class FrameCutter:
         return frames
 
     def rest(self) -> bytes:
-        """Return and forget the bytes of a frame that never became whole."""
+        """Remove and return the bytes of an incomplete frame."""
         rest = bytes(self._bytes)
         self._bytes.clear()
         return rest

@@ -1,9 +1,9 @@
-"""SimNetwork: nodes, links between them, and everything that can go wrong on the way (HK-4).
+"""SimNetwork: nodes, links between them, and the faults of a network (HK-4).
 
-A node is a name; it gets its own network by `for_node(name)`, with the two methods of
+A node is a name; `for_node(name)` returns its own network, with the methods of
 `brokerd.transport.network.Network`. `TCP://east:4022` reaches the node `east`; a node may listen
-at its own name, at a wildcard or at loopback, and port 0 draws one. `unix:` paths are one name
-space for all nodes, so that a client that is a node of its own can reach its daemon.
+at its own name, at a wildcard or at loopback, and port 0 picks a free one. `unix:` paths are one
+name space for all nodes, so that a client that is a node of its own can reach its daemon.
 
 Reads:  conditions of links, the seeded stream of random numbers it is given.
 Calls:  `stream.SimTransport` and `stream.Pipe`, and through them the protocols.
@@ -35,7 +35,7 @@ _FIRST_FREE_PORT = 40_000
 
 
 class SimListening:
-    """An address being listened on."""
+    """An address on which a node listens."""
 
     def __init__(self, network: "SimNetwork", node: str, place: Place, factory: Factory) -> None:
         self.node = node
@@ -46,36 +46,36 @@ class SimListening:
 
     @property
     def address(self) -> str:
-        """The address with the real port."""
+        """The address with the port actually used."""
         return self.place.show()
 
     def close(self) -> None:
-        """Accept nobody any more; connections stay."""
+        """Stop accepting connections; existing ones stay."""
         self._network.forget(self)
 
 
 class Connection(msgspec.Struct, frozen=True, eq=False):
-    """An established connection: the way of the side that connected, and the way back."""
+    """An established connection: the pipe of the side that connected, and the pipe back to it."""
 
     there: Pipe
     back: Pipe
 
     def pipes(self) -> tuple[Pipe, Pipe]:
-        """Both directions; the writer of each is the side it belongs to."""
+        """Return both directions, that of the side that connected first."""
         return self.there, self.back
 
     def joins(self, a: str, b: str) -> bool:
-        """Whether it runs between these two nodes."""
+        """Return whether the connection is between these two nodes."""
         ends = (self.there.writer.node, self.back.writer.node)
         return ends in ((a, b), (b, a))
 
     def is_over(self) -> bool:
-        """Whether both sides are gone; where nobody ever answered, whether the one is."""
+        """Return whether both sides are gone; of a silent connection, whether the opener is."""
         return self.there.writer.gone and (self.back.writer.gone or self.there.swallows)
 
 
 class SimEndpoint:
-    """The network as one boot of a node sees it; after a crash it is dead for good."""
+    """The network as one boot of a node sees it; a crash makes it unusable for ever."""
 
     def __init__(self, network: "SimNetwork", node: str) -> None:
         self.node = node
@@ -85,24 +85,24 @@ class SimEndpoint:
     async def listen(
         self, factory: Factory, address: str, door: Door | None = None
     ) -> SimListening:
-        """Accept connections at the address; `OSError` if it is taken or not ours.
+        """Accept connections at the address; `OSError` if it is taken or not this node's.
 
-        A node has no descriptors to run out of, so a door is not asked."""
+        A node cannot run out of descriptors, so the door is ignored."""
         self._check()
         return self._network.listen(self.node, factory, address)
 
     async def connect(
         self, factory: Factory, address: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Connect; `OSError` as the system would raise it."""
+        """Connect; raise the `OSError` that the operating system would raise."""
         self._check()
         place = parse_address(address, self.node)
         await self._network.reach(self.node, place)
-        self._check()
+        self._check()  # the node may have crashed meanwhile
         return self._network.establish(self.node, factory, place)
 
     async def places(self, address: str) -> frozenset[str]:
-        """The address itself: nodes have names only."""
+        """Return the address itself: a node's name is its only address."""
         return frozenset({address})
 
     def _check(self) -> None:
@@ -111,7 +111,7 @@ class SimEndpoint:
 
 
 class SimNetwork:
-    """The whole network of a simulation; see the module."""
+    """The whole network of a simulation; see the module's description."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class SimNetwork:
         self._conditions = conditions or Conditions()
         self._trace = trace
         self.users: dict[str, int] = {}
-        """The user of whom the programs of a node are, where a listener can be told."""
+        """User id by node, under which its programs run; listeners see it as `peer_uid`."""
         self._links: dict[tuple[str, str], Link] = {}
         self._endpoints: dict[str, SimEndpoint] = {}
         self._listening: dict[Place, SimListening] = {}
@@ -136,14 +136,14 @@ class SimNetwork:
     # Nodes and links.
 
     def for_node(self, node: str) -> SimEndpoint:
-        """Return the node's network; a crashed node gets a fresh one."""
+        """Return the node's network; a crashed node gets a new one."""
         found = self._endpoints.get(node.lower())
         if found is None or not found.alive:
             found = self._endpoints[node.lower()] = SimEndpoint(self, node.lower())
         return found
 
     def link(self, from_node: str, to_node: str) -> Link:
-        """Return one direction between two nodes."""
+        """Return the link of one direction between two nodes."""
         key = (from_node.lower(), to_node.lower())
         if key not in self._links:
             self._links[key] = Link(*key, self._conditions)
@@ -154,25 +154,25 @@ class SimNetwork:
         self.link(from_node, to_node).conditions = conditions
 
     def mangle(self, from_node: str, to_node: str, mangler: Mangler | None) -> None:
-        """Let a mangler decide about the frames of one direction.
+        """Pass the frames of one direction through a mangler; None removes it.
 
-        For links that carry whole frames (u32 length) from their first byte; set it before
-        connections are made.
+        Only for links that carry frames (u32 length) from the first byte of each connection; set
+        the mangler before connections are made.
         """
         self.link(from_node, to_node).mangler = mangler
 
     @property
     def connections(self) -> list[Connection]:
-        """What is established, oldest first."""
+        """The established connections, oldest first."""
         return list(self._connections)
 
     # Faults.
 
     def cut(self, from_node: str, to_node: str, *, both: bool = True) -> None:
-        """Let nothing through, silently, until `heal`; with `both=False` one way only.
+        """Let nothing through, silently, until `heal`; with `both=False` in one direction only.
 
-        Connections stay and carry nothing, nor do resets pass. After `give_up` seconds a writer
-        is told that its connection timed out.
+        Connections stay open and carry nothing, not even resets. A writer whose bytes have not
+        arrived for `give_up` seconds loses its connection with a timeout.
         """
         for pair in [(from_node, to_node), (to_node, from_node)][: 2 if both else 1]:
             self._note(pair[0], f"cut to {pair[1]}")
@@ -184,8 +184,8 @@ class SimNetwork:
     def heal(self, from_node: str | None = None, to_node: str | None = None) -> None:
         """End every cut, or those between two nodes.
 
-        A connection that was frozen goes on after a pause, or is reset: `survive_cut` says how
-        often. What a crash or a half-open fault left behind stays dead.
+        A frozen connection continues after a pause with probability `survive_cut`, or else is
+        reset. A connection that a crash or a half-open fault has made dead stays dead.
         """
         wanted = {name.lower() for name in (from_node, to_node) if name is not None}
         healed = [
@@ -200,16 +200,16 @@ class SimNetwork:
             self._heal_connection(connection, healed)
 
     def reset(self, a: str, b: str) -> None:
-        """Break every connection between two nodes; both sides see a reset."""
+        """Reset every connection between two nodes; both sides see the reset."""
         self._note(a, f"reset with {b}")
         for connection in self._between(a, b):
             for pipe in connection.pipes():
                 pipe.reset_reader()
 
     def half_open(self, a: str, b: str) -> None:
-        """Take every connection between two nodes from `a` alone; `b` is not told.
+        """End every connection between two nodes at `a` only; `b` still believes it is open.
 
-        What `b` writes vanishes until it gives up.
+        What `b` writes vanishes, until `b` gives up.
         """
         self._note(a, f"half-open with {b}")
         for connection in self._between(a, b):
@@ -219,18 +219,20 @@ class SimNetwork:
                     pipe.lose_writer()
 
     def stall(self, from_node: str, to_node: str, seconds: float) -> None:
-        """Hold up what is sent from now on in one direction; nothing is lost."""
+        """Hold back what is sent in one direction until `seconds` have passed; nothing is lost."""
         self.link(from_node, to_node).stalled_until = self._loop.time() + seconds
 
     def crash(self, node: str, *, late: bool = False) -> None:
-        """The node is gone between two instructions: nothing reaches its protocols any more.
+        """Kill a node between two instructions: nothing reaches its protocols any more.
 
-        Its peers see a reset after the way's delay. With `late`, as when only the process dies,
-        the bytes it had handed to its machine still arrive before that; else nothing does. The
-        tasks of the node are not the network's: see `VirtualLoop.kill`.
+        Its peers see a reset after the delay of the link. With `late`, as when only the process
+        dies, the bytes it had handed to its machine still arrive before the reset; otherwise they
+        are lost. `VirtualLoop.kill` stops the tasks of the node.
         """
         node = node.lower()
         self._note(node, "crashed")
+        # The endpoint is dead for good, also where a coroutine still holds it: the next boot gets
+        # a new one from `for_node`.
         self._endpoints.pop(node, SimEndpoint(self, node)).alive = False
         for listening in [found for found in self._listening.values() if found.node == node]:
             self.forget(listening)
@@ -243,7 +245,7 @@ class SimNetwork:
     # What endpoints call.
 
     def listen(self, node: str, factory: Factory, address: str) -> SimListening:
-        """See `SimEndpoint.listen`."""
+        """Listen for a node; see `SimEndpoint.listen`."""
         place = parse_address(address, node)
         if not place.path and place.host != node:
             raise OSError(errno.EADDRNOTAVAIL, f"{address} is not an address of {node}")
@@ -261,7 +263,7 @@ class SimNetwork:
             del self._listening[listening.place]
 
     async def reach(self, node: str, place: Place) -> None:
-        """Travel to a listener and back; raises what a connect would, after its time."""
+        """Wait as long as a connect takes; raise the error that it would fail with."""
         host = self._host(place)
         link, back = self.link(node, host), self.link(host, node)
         for wait in _SYN_TIMES:
@@ -278,7 +280,10 @@ class SimNetwork:
     def establish(
         self, node: str, factory: Factory, place: Place
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Make both sides of a connection; call it in the step in which `reach` returned."""
+        """Make both sides of a connection.
+
+        Call it without awaiting anything after `reach`: the listener must still be open.
+        """
         listening = self._listening[place]
         link = self.link(node, listening.node)
         silent = self._rng.random() < link.conditions.silent
@@ -293,6 +298,7 @@ class SimNetwork:
         context = listening.context.copy()
         acceptor = self._side(listening.node, accepting, context, place.peer(), own)
         acceptor.peer_uid = self.users.get(node)
+        # Both sides need their pipes before either protocol may write, so `begin` comes last.
         self._join(link, opener, acceptor, silent=silent)
         self._loop.call_soon(acceptor.begin, context=context)
         opener.begin()

@@ -1,8 +1,8 @@
-"""Order: which of two messages of a direction was sent first, and what arrived against it (CHK-5).
+"""Order: the proven order of the messages of a direction, and arrivals against it (CHK-5).
 
 Two messages of a dialog have a proven order when their sequence numbers are known, when one
-transaction sent both, or when one's transaction was confirmed before the other was asked for.
-Anything else is left open, so a recording made from outside is never accused wrongly.
+transaction sent both, or when the transaction of one was confirmed before the other was requested.
+Otherwise their order is open, so that a recording made from outside never gives a false violation.
 
 Reads:  an `evidence.Index`.
 """
@@ -20,11 +20,14 @@ class Arrived(msgspec.Struct, frozen=True, eq=False):
     send: Send
     got: Receipt
     commit_asked: int
-    """When the receiving transaction asked to commit: before that nothing behind may be seen."""
+    """Place of the receiving transaction's request to commit.
+
+    Before it no other transaction may receive a later message of the direction.
+    """
 
 
 class Stream(msgspec.Struct, frozen=True, eq=False):
-    """The committed sends of one direction, in order as far as it is known."""
+    """The committed sends of one direction, in their order as far as it is known."""
 
     direction: Direction
     sends: list[Send]
@@ -32,7 +35,7 @@ class Stream(msgspec.Struct, frozen=True, eq=False):
 
 
 def streams(index: Index) -> Iterator[Stream]:
-    """All directions that have committed sends, in the order of their first event."""
+    """Yield the directions with committed sends, in the order of their first event."""
     found: dict[Direction, list[Send]] = {}
     for send in index.sends.values():
         if index.is_sent(send):
@@ -46,7 +49,9 @@ def streams(index: Index) -> Iterator[Stream]:
 
 
 def gaps(index: Index, stream: Stream) -> Iterator[tuple[Send, Send]]:
-    """Sends that nobody got although one behind them was got: (missing, one behind it)."""
+    """Yield sends that were not received although a later one was: (missing, later one)."""
+    # To prove a gap, only three later messages need a look: the highest number, the latest send,
+    # and the latest send of the missing message's own transaction.
     sends = [found.send for found in stream.arrived]
     numbered = [send for send in sends if send.seq is not None]
     by_number = max(numbered, key=lambda send: send.seq or 0, default=None)
@@ -65,14 +70,14 @@ def gaps(index: Index, stream: Stream) -> Iterator[tuple[Send, Send]]:
 
 
 def is_before(index: Index, a: Send, b: Send) -> bool:
-    """Whether `a` is proven to come before `b` in their direction."""
+    """Return whether `a` is proven to come before `b` in their direction."""
     if a.seq is not None and b.seq is not None:
         return a.seq < b.seq
     return _is_before_in_time(index, a, b)
 
 
 def swaps(index: Index, stream: Stream) -> Iterator[tuple[Arrived, Arrived]]:
-    """Messages got before one that was sent earlier was consumed: (earlier one, offender)."""
+    """Yield messages received before an earlier one was consumed: (earlier one, offender)."""
     numbered = [found for found in stream.arrived if found.send.seq is not None]
     yield from _sweep(numbered, lambda found: found.send.seq, lambda found: found.send.seq)
     others = [found for found in stream.arrived if found.send.seq is None]
@@ -89,14 +94,14 @@ def swaps(index: Index, stream: Stream) -> Iterator[tuple[Arrived, Arrived]]:
 
 
 def misnumbered(index: Index, stream: Stream) -> Iterator[tuple[Send, Send]]:
-    """Messages whose sequence numbers are equal, or against a proven order of sending."""
+    """Yield pairs whose sequence numbers are equal, or contradict a proven order of sending."""
     numbered = [send for send in stream.sends if send.seq is not None]
     numbered.sort(key=lambda send: send.at)
     newest: dict[int, Send] = {}
     for send in numbered:
         if (same := newest.setdefault(send.seq or 0, send)) is not send:
             yield same, send
-    # The highest number confirmed before each send was asked for must be lower.
+    # The highest number confirmed before each send was requested must be lower than its own.
     confirmed = sorted(
         (at, number, send)
         for number, send in enumerate(numbered)
@@ -132,7 +137,7 @@ def _is_before_in_time(index: Index, a: Send, b: Send) -> bool:
 
 
 def _learn_sequence(index: Index, send: Send) -> None:
-    """Receivers know the sequence number; senders mostly do not."""
+    """Take over the sequence number from a receipt: senders mostly do not know it."""
     if send.seq is None:
         told = [got.seq for got in index.receipts.get(send.uid, ()) if got.seq is not None]
         send.seq = told[0] if told else None
@@ -151,10 +156,11 @@ def _sweep(
     released: Callable[[Arrived], int | None],
     position: Callable[[Arrived], int | None],
 ) -> Iterator[tuple[Arrived, Arrived]]:
-    """Go along the direction; all with `released` below a message's `position` come before it.
+    """Yield pairs of messages received in the wrong order: (earlier one, offender).
 
-    A message offends if it was got before one of those was got in the same transaction, or
-    before the transaction that got that one had asked to commit.
+    All messages with `released` below a message's `position` come before it. A message offends if
+    it was received before one of those was received in the same transaction, or before another
+    transaction that received one of those had requested its commit.
     """
     earlier = sorted(
         (
@@ -187,7 +193,7 @@ def _sweep(
 
 
 def _two_latest(found: list[Arrived]) -> list[Arrived]:
-    """The two latest commits by different transactions: one of them is not the offender's own."""
+    """Return the latest commits by two transactions: one of them is not the offender's own."""
     best: dict[TxKey, Arrived] = {}
     for one in found:
         best.setdefault(one.got.tx, one)

@@ -1,7 +1,7 @@
 """Pipe: one direction of a simulated connection.
 
-Bytes arrive in order, in pieces that have nothing to do with the writes, as with TCP. What a slow
-reader does not take fills a window, then the writer's buffer. The network decides about faults
+Bytes arrive in order, in pieces that are independent of the writes, as with TCP. Bytes that a slow
+reader does not accept fill a window, then the writer's buffer. `SimNetwork` decides about faults
 and calls `freeze`, `thaw`, `black_hole`, `reset_reader` and `end_by_crash`.
 
 Reads:  the conditions of the link, a seeded stream of random numbers.
@@ -37,9 +37,9 @@ class Pipe:
         self.writer = writer
         self.reader = reader
         self.other: Pipe = self
-        """The pipe of the other direction; set when the connection is put together."""
+        """The pipe of the opposite direction; `SimNetwork` sets it when it makes both."""
         self.swallows = False
-        """Taken by the far machine, never by a reader: accepted and silent."""
+        """Whether the far machine accepts the bytes and no reader ever gets them."""
         self._loop = loop
         self._rng = rng
         self._trace = trace
@@ -57,19 +57,20 @@ class Pipe:
 
     @property
     def buffered(self) -> int:
-        """Bytes the writer has written and the network has not taken."""
+        """Bytes written that the network has not accepted yet."""
         return len(self._out)
 
     @property
     def undelivered(self) -> int:
-        """All bytes on the way."""
+        """All bytes written and not delivered yet."""
         return len(self._out) + self._in_flight
 
     # The writer's end.
 
     def write(self, data: bytes) -> None:
-        """Take bytes of the writer."""
+        """Accept bytes from the writer; with a mangler, frame by frame."""
         if self.link.mangler is None:
+            # A mangler that was removed may have left a part of a frame behind.
             self._append(self._frames.rest() + data)
             return
         for frame in self._frames.feed(data):
@@ -82,12 +83,12 @@ class Pipe:
                     )
 
     def finish(self) -> None:
-        """Nothing more will be written; the end arrives behind the last byte."""
+        """Send the end behind the last byte."""
         self._ending = True
         self._pump_soon()
 
     def abort(self) -> None:
-        """Throw away what the network has not taken. The reader sees an end, or a reset."""
+        """Discard what the network has not accepted. The reader sees an end, or a reset."""
         self._out.clear()
         if self._rng.random() < 0.5:  # noqa: PLR2004  # a machine resets if it had unread bytes
             self.reset_reader()
@@ -95,7 +96,7 @@ class Pipe:
             self.finish()
 
     def stop_writer(self) -> None:
-        """The writer is gone: its buffer with it; what is in flight still arrives."""
+        """Drop the buffer of a writer that is gone; what is in flight still arrives."""
         self._out.clear()
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -103,19 +104,19 @@ class Pipe:
     # Faults.
 
     def freeze(self) -> None:
-        """Carry nothing until `thaw`; the writer gives up some time after it has written."""
+        """Carry nothing until `thaw`; a writer with undelivered bytes gives up after `give_up`."""
         self._frozen = True
         self._disarm()
         if self.undelivered:
             self._start_giving_up()
 
     def black_hole(self) -> None:
-        """Carry nothing ever again."""
+        """Carry nothing from now on; `thaw` has no effect."""
         self._for_ever = True
         self.freeze()
 
     def thaw(self) -> None:
-        """Carry again, after the pause of a retransmission."""
+        """Carry bytes again, after a pause such as TCP's retransmission takes."""
         if not self._frozen or self._for_ever:
             return
         self._frozen = False
@@ -129,7 +130,7 @@ class Pipe:
         self._pump_soon()
 
     def reset_reader(self) -> None:
-        """Let the reader learn of a reset; behind a cut it only finds that nobody answers."""
+        """Reset the reader's side; behind a cut the reset is lost and its writes vanish instead."""
         self.break_off()
         if self.link.is_cut:
             self.other.black_hole()
@@ -137,11 +138,11 @@ class Pipe:
             self._lose_reader(self.link.delay(self._rng))
 
     def lose_writer(self) -> None:
-        """Let the writer alone learn of a reset."""
+        """Reset the writer's side only."""
         self.other._lose_reader(0.0)
 
     def break_off(self) -> None:
-        """Throw away what is on the way and what is still written."""
+        """Discard everything undelivered and everything written later."""
         self._disarm()
         self._out.clear()
         self._flight.clear()
@@ -149,13 +150,14 @@ class Pipe:
         self._broken = True
 
     def end_by_crash(self, *, late: bool) -> None:
-        """The writer's process died. With `late` the reader learns it behind what still arrives."""
+        """End the pipe of a writer that died; with `late` the reset follows what is in flight."""
         self._out.clear()
         if self.link.is_cut or not late:
             self.reset_reader()
         else:
             last = self._flight[-1][0] if self._flight else self._loop.time()
             self._lose_reader(last - self._loop.time() + self.link.delay(self._rng))
+        # Nothing reaches the dead side; behind a cut the peer must not learn that by a reset.
         if not self.link.is_cut:
             self.other.break_off()
 
@@ -213,6 +215,7 @@ class Pipe:
 
     def arm(self) -> None:
         """Set the timer for the next piece, if it may be delivered."""
+        # A reader that is gone counts as well: its machine answers with a reset.
         blocked = self._frozen or self.swallows or not self._flight
         if self._timer is None and not blocked and (self.reader.accepts or self.reader.gone):
             self._timer = self._loop.call_at(
@@ -220,7 +223,7 @@ class Pipe:
             )
 
     def arm_other(self) -> None:
-        """The writer reads again: go on with what comes towards it."""
+        """Resume the deliveries to the writer, which reads again or is gone."""
         self.other.arm()
 
     def _disarm(self) -> None:
@@ -259,14 +262,14 @@ class Pipe:
             self.reader.feed_eof()
 
     def _reset_at(self, last: bytes) -> None:
-        """Deliver the last bytes there will be, then break the connection."""
+        """Deliver the bytes before a drawn reset, then reset both sides."""
         if last:
             self.reader.feed(last)
         self.other.reset_reader()
         self.reset_reader()
 
     def _answer_reset(self) -> None:
-        """Bytes came to a side that is closed: its machine answers with a reset."""
+        """Answer bytes that came to a closed side with a reset of the writer."""
         if any(piece for _, piece in self._flight):
             self.other.reset_reader()
         self._flight.clear()

@@ -1,4 +1,4 @@
-"""Places: addresses of the simulated network, read and shown as the real one's."""
+"""Places: addresses of the simulated network, written like those of the real one."""
 
 import errno
 
@@ -18,18 +18,18 @@ class Place(msgspec.Struct, frozen=True):
     path: str = ""
 
     def show(self) -> str:
-        """The address as text."""
+        """Return the address as text."""
         return f"unix:{self.path}" if self.path else f"TCP://{self.host}:{self.port}"
 
     def peer(self) -> Address:
-        """The address as transports tell it."""
+        """Return the address in the form of a transport's `peername`."""
         return self.path or (self.host, self.port)
 
 
 def parse_address(address: str, node: str) -> Place:
-    """Read `TCP://host:port` or `unix:path`; wildcards and loopback mean the node itself.
+    """Parse `TCP://host:port` or `unix:path`; wildcards and loopback mean the node itself.
 
-    `OSError` if the text is neither.
+    Raise `OSError` if the text is neither.
     """
     scheme, _, rest = address.partition(":")
     if scheme.lower() == "unix" and rest:

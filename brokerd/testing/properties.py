@@ -1,7 +1,7 @@
-"""Properties: what else must hold of a history, besides that messages arrive (CHK-6 to CHK-12).
+"""Properties: the promises about a history besides the arrival of messages (CHK-6 to CHK-12).
 
 Reads:  an `evidence.Index` and its events.
-Never:  judges what nobody recorded: each property needs events of its own, see `check`.
+Never:  checks what was not recorded: each property needs events of its own, see `check`.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from brokerd.testing.history import Event, Kind
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A promise that was not kept, and the events that say so."""
+    """A broken promise, and the events that show it."""
 
     rule: str
     text: str
@@ -22,7 +22,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ends_once(index: Index) -> Iterator[Finding]:
-    """CHK-6: a side is told of the end of its dialog once, and of nothing after it."""
+    """Check CHK-6: a side receives the end of its dialog once, and no message after it."""
     told: dict[tuple[str, str], Event] = {}
     for event in index.of("ended"):
         if not _committed(index, event):
@@ -43,14 +43,17 @@ def ends_once(index: Index) -> Iterator[Finding]:
 
 
 def _overtaken(error: Event, end: Event) -> bool:
-    """Whether an EndDialog that waited was received with an Error that came before it (RCV-8): that
-    of a lifetime or a fault which struck when the other side had ended (DLG-T14, DLG-T15)."""
+    """Return whether one receive returned a waiting EndDialog with an Error before it (RCV-8).
+
+    The Error is of a lifetime or a fault that struck after the far side had ended the dialog
+    (DLG-T14, DLG-T15).
+    """
     together = (error.client, error.tx) == (end.client, end.tx)
     return together and (error.reason, end.reason) == (ERROR, END_DIALOG)
 
 
 def one_target(index: Index) -> Iterator[Finding]:
-    """CHK-7: what is received at the target's side of a dialog is received at one broker."""
+    """Check CHK-7: the target's side of a dialog receives at one broker only."""
     found: dict[str, Event] = {}
     for event in index.of("receive"):
         if event.side != "target" or not event.dialog or not event.broker or event.uid is None:
@@ -64,7 +67,7 @@ def one_target(index: Index) -> Iterator[Finding]:
 
 
 def nothing_early(index: Index) -> Iterator[Finding]:
-    """CHK-8: what is acknowledged, and what is sent on, was durable when it left."""
+    """Check CHK-8: acknowledged messages and sent fragments were durable when they left."""
     for op, what in (("ack", "acknowledged"), ("fragment", "sent on")):
         for event in index.of(op):
             if event.seq is not None and event.stored is not None and event.seq > event.stored:
@@ -76,15 +79,15 @@ def nothing_early(index: Index) -> Iterator[Finding]:
 
 
 def settled(index: Index) -> Iterator[Finding]:
-    """CHK-9: nothing is left, and the books balance."""
+    """Check CHK-9: nothing is left, and the books balance."""
     for event in index.of("left"):
         yield Finding("CHK-9", f"{event.node}: {event.reason}", (event,))
 
 
 def one_owner(index: Index) -> Iterator[Finding]:
-    """CHK-10: two transactions that committed did not hold one group at the same time.
+    """Check CHK-10: two committed transactions did not hold one group at the same time.
 
-    Each held it at least from the answer that brought a message until its commit was asked for.
+    Each held it at least from the answer with its first message until it requested the commit.
     """
     held: dict[str, list[tuple[int, int, TxKey, Event]]] = {}
     for tx in index.transactions.values():
@@ -113,7 +116,7 @@ def one_owner(index: Index) -> Iterator[Finding]:
 
 
 def not_too_many_readers(index: Index) -> Iterator[Finding]:
-    """CHK-11: of each queue between no and `max_readers` readers run."""
+    """Check CHK-11: each queue has between 0 and `max_readers` readers."""
     for event in index.of("readers"):
         if event.seq is None or event.stored is None or 0 <= event.seq <= event.stored:
             continue
@@ -122,7 +125,7 @@ def not_too_many_readers(index: Index) -> Iterator[Finding]:
 
 
 def on_time(index: Index) -> Iterator[Finding]:
-    """CHK-12: nothing falls due early, nor later than told."""
+    """Check CHK-12: nothing falls due early, or later than its recorded bound."""
     for event in index.of("due"):
         early = event.seq is not None and event.t < event.seq
         late = event.stored is not None and event.t > event.stored
@@ -143,7 +146,7 @@ FURTHER = (
 
 
 def _committed(index: Index, event: Event) -> bool:
-    """Whether it happened in a transaction that committed and did not undo it."""
+    """Return whether the event belongs to a committed transaction that did not undo it."""
     key = (event.client, event.tx)
     if event.kind is not Kind.OK or event.tx is None or key not in index.transactions:
         return False

@@ -1,9 +1,9 @@
 """Rig: real instances for tests of programs, on virtual time and a breakable network (SDK-16).
 
-The engine is the one that the daemon runs: its stores are SQLite files, its protocol, its timers.
-Only the clock, the sockets and the moment at which a commit is done are the rig's.
-Reads:  nothing of the machine but a directory.      Calls: the simulation's loop and network.
-Never:  sleeps: when all wait, time moves on to the next thing that is due.
+The engine is the one the daemon runs, with its protocol, its timers and its SQLite files. The rig
+replaces only the clock, the network and the executor: stores are written in line.
+Reads:  one directory of the machine, nothing else.      Calls: loop, network, instance.
+Never:  sleeps: when every task waits, virtual time jumps to the next timer.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ BROKER: Final = "main"
 PORT: Final = 4022
 UTC_START: Final = Instant(1_800_000_000_000_000)
 SETTLE_WITHIN: Final = 300.0
-"""Virtual seconds that `assert_settled` gives: REL-21."""
+"""Virtual seconds that `assert_settled` waits at most (REL-21)."""
 
 _T = TypeVar("_T")
 Duration = float | str | timedelta
@@ -54,24 +54,24 @@ Duration = float | str | timedelta
 
 
 class RigClock:
-    """The time of all instances of a rig."""
+    """The clock of all instances of a rig."""
 
     def __init__(self, clock: SimClock) -> None:
         self._clock = clock
 
     @property
     def now(self) -> datetime:
-        """UTC."""
+        """Virtual UTC."""
         return as_datetime(self._clock.utc())
 
     async def advance(self, duration: Duration) -> None:
-        """Let so much time pass, with everything that is due in it; takes no real time."""
+        """Let virtual time pass and run every timer due in it; no real time is spent waiting."""
         seconds = parse_duration(_plain(duration)).total_seconds()
         await self._clock.sleep_until(self._clock.monotonic() + seconds)
 
 
 class RigLink:
-    """The way between two instances, in both directions."""
+    """The network link between two instances, in both directions."""
 
     def __init__(self, network: SimNetwork, ends: tuple[str, str], rng: Random) -> None:
         self._network = network
@@ -81,32 +81,32 @@ class RigLink:
             network.mangle(a, b, mangler)
 
     def cut(self) -> None:
-        """Let nothing through, and tell nobody, until `heal`."""
+        """Let nothing through until `heal`; connections stay open and report no error."""
         self._network.cut(*self._ends)
 
     def heal(self, *, drop: float = 0.0, duplicate: float = 0.0, reorder: float = 0.0) -> None:
-        """Let everything through again, or lose, repeat and reorder with these probabilities."""
+        """End the cut; from now on lose, repeat and reorder frames with these probabilities."""
         self._network.heal(*self._ends)
         self.lossy(drop=drop, duplicate=duplicate, reorder=reorder)
 
     def lossy(self, *, drop: float = 0.0, duplicate: float = 0.0, reorder: float = 0.0) -> None:
-        """Lose, repeat and reorder what is sent from now on, with these probabilities."""
+        """Lose, repeat and reorder frames sent from now on, with these probabilities."""
         for mangler in self._manglers:
             mangler.set(drop=drop, duplicate=duplicate, reorder=reorder)
 
     def reset(self) -> None:
-        """Break the connections that are there; new ones can be made at once."""
+        """Reset the open connections; new ones can be made immediately."""
         self._network.reset(*self._ends)
 
 
 class RigInstance:
-    """One instance with a broker, and a session on it; what it lacks the session has.
+    """One instance with a broker and a session on it; unknown attributes are the session's.
 
-    It is born with a service of its own name, in whose name `dialog` and `post` speak.
+    The instance starts with a service of its own name, which `dialog` and `post` send from.
     """
 
     link: RigLink
-    """The way to the other one of a pair."""
+    """The link to the other instance of a pair; with more instances, the link made last."""
     session: Session
 
     def __init__(self, rig: "Rig", name: str) -> None:
@@ -116,7 +116,7 @@ class RigInstance:
         self._instance: Instance | None = None
         self._apps: list[asyncio.Task[None]] = []
         self.seen = Seen()
-        """Every message that a session of this rig instance has sent or received."""
+        """Counts of the messages that sessions of this instance have sent and received."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever a session has
         if name in ("session", "link") or name.startswith("__"):
@@ -125,19 +125,19 @@ class RigInstance:
 
     @property
     def is_started(self) -> bool:
-        """Whether it has been started, ever."""
+        """Whether the instance has ever been started."""
         return "session" in vars(self)
 
     @property
     def instance(self) -> Instance:
-        """The engine; it is down between `crash` and `start`."""
+        """The running engine; an assertion fails between `crash` and `start`."""
         assert self._instance is not None, f"{self.name} is down"
         return self._instance
 
-    # Life.
+    # Starting and stopping.
 
     async def start(self) -> None:
-        """Boot on the files as they are."""
+        """Boot the instance on its files as they are; the first boot also declares objects."""
         rig = self._rig
         self._boots += 1
         streams = rig.streams.child(f"{self.name}/{self._boots}")
@@ -161,9 +161,9 @@ class RigInstance:
             await rig.route_to(self, [self.name])
 
     def crash(self) -> None:
-        """Kill it between two instructions: what was confirmed stays, nothing else does.
+        """Kill the instance between two instructions: only what was committed survives.
 
-        Sessions notice and try again until `start`.
+        Sessions lose their connection and retry until `start`.
         """
         instance, rig = self.instance, self._rig
         self._instance = None
@@ -174,12 +174,12 @@ class RigInstance:
         instance.sessions.end_all()
 
     async def restart(self) -> None:
-        """Crash and start."""
+        """Crash the instance and start it again."""
         self.crash()
         await self.start()
 
     async def stop(self) -> None:
-        """Stop everything of it in an orderly way."""
+        """Stop the apps, the session and the instance in this order; raise if it had failed."""
         for task in self._apps:
             task.cancel()
         await asyncio.gather(*self._apps, return_exceptions=True)
@@ -206,7 +206,7 @@ class RigInstance:
         )
 
     async def connect(self, **options: Any) -> Session:  # noqa: ANN401  # those of a session
-        """A session of its own, as another program would have it; to be closed by the test."""
+        """Open another session, as another program would; the test must close it."""
         self._sessions += 1
         streams = self._rig.streams.child(f"{self.name}/session {self._sessions}")
         session = await open_session(
@@ -234,7 +234,10 @@ class RigInstance:
     # Programs.
 
     async def declare(self, *needed: Contract | App, **options: Any) -> None:  # noqa: ANN401
-        """As `Session.declare`; and the others of the rig learn the contracts and the way here."""
+        """Call `Session.declare`, then declare contracts and routes at all other instances.
+
+        The routes lead to the services that this call has created.
+        """
         before = set(self.instance.brokers[BROKER].services)
         await self.session.declare(*needed, **options)
         contracts = [one for one in needed if isinstance(one, Contract)]
@@ -244,14 +247,17 @@ class RigInstance:
         await self._rig.route_to(self, set(self.instance.brokers[BROKER].services) - before)
 
     async def run(self, app: App) -> None:
-        """Run an app here until the end of the test, as `brokerd worker run` would."""
+        """Run an app on this session until the test ends, as `brokerd worker run` would."""
         await self.declare(app)
         self._apps.append(asyncio.ensure_future(app.run(self.session)))
 
     # Assertions.
 
     def assert_once(self, kind: bodies.Kind) -> None:
-        """Each value of this type that was sent in the rig was handled here, exactly once."""
+        """Fail unless each message of this type sent in the rig was handled here exactly once.
+
+        It also fails if none was sent.
+        """
         name = kind if isinstance(kind, str) else bodies.type_name(kind)
         sent = sum(one.seen.sent(name) for one in self._rig.instances.values())
         handled = self.seen.received(name)
@@ -265,7 +271,7 @@ class RigInstance:
         raise AssertionError("\n  ".join(told))
 
     async def assert_settled(self, within: Duration = SETTLE_WITHIN) -> None:
-        """Nothing is open here, waits, or is on its way; gives it so much virtual time."""
+        """Wait until no dialog is open and no message waits; fail after `within` (virtual)."""
         clock = self._rig.sim_clock
         deadline = clock.monotonic() + parse_duration(_plain(within)).total_seconds()
         while found := self.left():
@@ -275,7 +281,7 @@ class RigInstance:
             await clock.sleep_until(clock.monotonic() + 0.5)
 
     def left(self) -> list[str]:
-        """What is not settled, in words."""
+        """Return what is not settled, one sentence each; an empty list means settled."""
         if self._instance is None:
             return [f"{self.name} is down"]
         broker = self._instance.brokers[BROKER]
@@ -283,7 +289,7 @@ class RigInstance:
 
 
 class Rig:
-    """Instances that know each other, on a loop of their own."""
+    """Instances with routes to each other, on a virtual loop of their own."""
 
     def __init__(self, directory: Path, *, seed: int = 1) -> None:
         self.seed = seed
@@ -296,7 +302,7 @@ class Rig:
         self._directory = directory
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run something on the loop of the rig; an error carries the seed as a note."""
+        """Run a coroutine on the rig's loop; an error carries the seed as a note."""
         try:
             return self.loop.run_until_complete(work)
         except BaseException as error:
@@ -304,7 +310,7 @@ class Rig:
             raise
 
     async def add(self, *names: str) -> list[RigInstance]:
-        """Start instances of these names, with a link between each two."""
+        """Start instances of these names, with a link and routes between every two."""
         made = [RigInstance(self, name) for name in names]
         for one in made:
             for other in self.instances.values():
@@ -313,16 +319,17 @@ class Rig:
             self.instances[one.name] = one
         for one in made:
             await one.start()
+        # `start` told only those that ran already: now that all run, route to each again.
         for one in made:
             await self.route_to(one, [one.name])
         return made
 
     def others(self, but: RigInstance) -> list[RigInstance]:
-        """All instances but one."""
+        """Return the instances that have been started, except one."""
         return [one for one in self.instances.values() if one is not but and one.is_started]
 
     async def route_to(self, one: RigInstance, services: Iterable[str]) -> None:
-        """Tell the others the way to services of an instance."""
+        """Add routes to these services of an instance at all other instances."""
         routes = [
             {"name": f"to_{name}", "service": name, "address": f"TCP://{one.name}:{PORT}"}
             for name in sorted(services)
@@ -333,7 +340,7 @@ class Rig:
                 await other.session.apply(wanted, ensure=True)
 
     def settings(self, name: str) -> Settings:
-        """The settings of an instance: plain connections, everything else as by default."""
+        """Return the settings of an instance: unencrypted connections, defaults for the rest."""
         return Settings(
             instance=InstanceSettings(name=name, data_dir=self._directory / name),
             clients=Clients(listen=f"unix:{name}.sock"),
@@ -347,7 +354,7 @@ class Rig:
         )
 
     def close(self) -> None:
-        """Stop the instances; raise what went wrong where nobody waited for it."""
+        """Stop the instances; raise the errors of callbacks and of tasks that nothing awaited."""
         try:
             for one in self.instances.values():
                 self.run(one.stop())

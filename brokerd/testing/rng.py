@@ -24,7 +24,7 @@ class Streams:
         return made
 
     def child(self, name: str) -> "Streams":
-        """Return streams of their own for a part, a node say: `child("east").of("ids")`."""
+        """Return separate streams for a part, such as a node: `child("east").of("ids")`."""
         return Streams(self.seed, path=f"{self._path}{name}/")
 
     def _number(self, purpose: str) -> int:
@@ -33,5 +33,5 @@ class Streams:
 
 
 def chance(rng: Random, probability: float) -> bool:
-    """Whether something of that probability happens."""
+    """Draw whether something happens that has this probability."""
     return rng.random() < probability

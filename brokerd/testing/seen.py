@@ -1,7 +1,7 @@
-"""Seen: what the sessions of one instance have sent and received, for assertions.
+"""Seen: the messages that the sessions of one instance have sent and received, for assertions.
 
-Called: as the recorder of its sessions (`brokerd.client.recorder`).
-Never:  counts what did not commit.
+Called: as the recorder of these sessions (`brokerd.client.recorder`).
+Never:  counts messages of a transaction that did not commit.
 """
 
 from collections import Counter
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Seen:
-    """A recorder that keeps each message until its transaction has been decided, then counts."""
+    """A recorder that holds the messages of a transaction until it ends, and counts them if it
+    commits."""
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
@@ -17,15 +18,18 @@ class Seen:
         self._under_way: dict[tuple[bytes, int], list[tuple[str, str, str]]] = {}
 
     def sent(self, message_type: str) -> int:
-        """Messages of this type sent in transactions that committed."""
+        """Return the number of messages of this type sent in committed transactions."""
         return self._sent[message_type]
 
     def received(self, message_type: str) -> dict[str, int]:
-        """How often each message of this type was received for good, by dialog and sequence."""
+        """Return how often each message of this type was received in committed transactions.
+
+        The key is the dialog and sequence number of the message.
+        """
         return {place: n for (name, place), n in self._received.items() if name == message_type}
 
     def event(self, **fields: Any) -> None:  # noqa: ANN401  # the recorder's own form
-        """One event of a session."""
+        """Record one event of a session."""
         key = (fields["client"], fields["tx"])
         match fields["op"], fields["kind"]:
             case "send", "invoke":

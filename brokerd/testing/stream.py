@@ -1,7 +1,7 @@
 """SimTransport: one end of a simulated connection, as the protocol at that end sees it.
 
-It keeps asyncio's promises: what a slow network does not take fills a buffer and then pauses the
-protocol's writing; `close` sends what is buffered first; `connection_lost` comes once.
+It keeps asyncio's promises: bytes that a slow network does not accept fill a buffer and then pause
+the protocol's writing; `close` sends what is buffered first; `connection_lost` is called once.
 
 Calls:  its protocol, in the context in which this side was made; the pipe its bytes go into.
 Never:  delivers to a side that is closed or crashed.
@@ -16,31 +16,31 @@ Address = str | tuple[str, int]
 
 
 class OutgoingPipe(Protocol):
-    """What a transport needs of the pipe its bytes go into; see `pipe.Pipe`."""
+    """The pipe that a transport writes to, as the transport uses it; see `pipe.Pipe`."""
 
     @property
     def buffered(self) -> int:
-        """Bytes written that the network has not taken."""
+        """Bytes written that the network has not accepted yet."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Take bytes."""
+        """Accept bytes for sending."""
         ...
 
     def finish(self) -> None:
-        """Nothing more will be written."""
+        """Send the end after what is buffered."""
         ...
 
     def abort(self) -> None:
-        """Throw away what is buffered, and end."""
+        """Discard what is buffered, and end."""
         ...
 
     def stop_writer(self) -> None:
-        """The transport is gone."""
+        """Note that the transport is gone."""
         ...
 
     def arm_other(self) -> None:
-        """The transport reads again."""
+        """Resume deliveries to the transport."""
         ...
 
 
@@ -60,7 +60,7 @@ class SimTransport(asyncio.Transport):
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername})
         self.peer_uid: int | None = None
-        """The user at the other end, None = nobody knows."""
+        """User id of the program at the other end; None = not known."""
         self.node = node
         self.context = context
         self._pipe: OutgoingPipe | None = None
@@ -77,7 +77,7 @@ class SimTransport(asyncio.Transport):
     # What the protocol calls.
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """As of a Unix socket, the user at the other end is known where one has been set."""
+        """Return what asyncio would; `peer_uid`, if set, as of a Unix socket."""
         if name == "peer_uid" and self.peer_uid is not None:
             return self.peer_uid
         return super().get_extra_info(name, default)
@@ -95,13 +95,13 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
-        """Send what is buffered, then the end; reading goes on."""
+        """Send what is buffered, then the end; reading continues."""
         if not self._closing and not self._eof_sent:
             self._eof_sent = True
             self._outgoing.finish()
 
     def can_write_eof(self) -> bool:
-        """True, as for TCP."""
+        """Return True, as for TCP."""
         return True
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self.lose, None, context=self.context)
 
     def abort(self) -> None:
-        """End the connection at once; what is buffered is thrown away."""
+        """End the connection immediately; discard what is buffered."""
         if self._gone:
             return
         self._closing = True
@@ -122,11 +122,11 @@ class SimTransport(asyncio.Transport):
         self._loop.call_soon(self.lose, None, context=self.context)
 
     def is_closing(self) -> bool:
-        """Whether it is closing or lost."""
+        """Return whether the transport is closing or lost."""
         return self._closing
 
     def pause_reading(self) -> None:
-        """Deliver nothing until `resume_reading`; the writer feels it when the window is full."""
+        """Deliver nothing until `resume_reading`; the writer notices once the window is full."""
         self._reading = False
 
     def resume_reading(self) -> None:
@@ -136,15 +136,15 @@ class SimTransport(asyncio.Transport):
             self._outgoing.arm_other()
 
     def is_reading(self) -> bool:
-        """Whether bytes are delivered."""
+        """Return whether bytes are delivered."""
         return self._reading and not self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Bytes written that the network has not taken."""
+        """Return the number of bytes written that the network has not accepted yet."""
         return self._outgoing.buffered
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The low and the high mark."""
+        """Return the low and the high mark, in bytes."""
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -163,14 +163,14 @@ class SimTransport(asyncio.Transport):
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol of this side."""
+        """Return the protocol of this side."""
         return self._protocol
 
     # What the pipes and the network call.
 
     @property
     def gone(self) -> bool:
-        """Whether `connection_lost` has been called, or never will be: the side has crashed."""
+        """Whether this side has ended: `connection_lost` was called, or the node has crashed."""
         return self._gone
 
     @property
@@ -179,15 +179,15 @@ class SimTransport(asyncio.Transport):
         return self._reading and not self._closing
 
     def attach(self, pipe: "OutgoingPipe") -> None:
-        """Say where this side's bytes go; once, before anything else is called."""
+        """Set the pipe that this side writes to; call it once, before anything else."""
         self._pipe = pipe
 
     def wake_incoming(self) -> None:
-        """This side reads again, or is gone: what comes towards it is dealt with."""
+        """Resume deliveries to this side; if it is gone, they are answered with a reset."""
         self._outgoing.arm_other()
 
     def begin(self) -> None:
-        """Tell the protocol that it is connected."""
+        """Call `connection_made` of the protocol, unless this side is already gone."""
         if not self._gone:
             self._protocol.connection_made(self)
 
@@ -197,26 +197,26 @@ class SimTransport(asyncio.Transport):
         self._protocol.data_received(data)
 
     def feed_eof(self) -> None:
-        """Deliver the end; the side closes unless its protocol wants to go on writing."""
+        """Deliver the end; close this side unless its protocol wants to continue writing."""
         assert isinstance(self._protocol, asyncio.Protocol)
         if not self._protocol.eof_received():
             self.close()
 
     def drained(self) -> None:
-        """The pipe took some bytes."""
+        """Resume the protocol's writing, or finish closing, after the pipe has accepted bytes."""
         self._watch_level()
         if self._closing and not self._gone and not self._outgoing.buffered:
             self._loop.call_soon(self.lose, None, context=self.context)
 
     def lose(self, error: OSError | None) -> None:
-        """End this side now and tell its protocol. Runs in the context of this side."""
+        """End this side and call `connection_lost`. The caller runs it in this side's context."""
         if self._gone:
             return
         self.vanish()
         self._protocol.connection_lost(error)
 
     def vanish(self) -> None:
-        """End this side without telling its protocol anything: its process is dead."""
+        """End this side without calling its protocol: its process is dead."""
         self._closing = self._gone = True
         self._outgoing.stop_writer()
         self._told_lost(self)

@@ -1,7 +1,7 @@
-"""What goes wrong in simulated time, and how to say where every task stands.
+"""Stuck: the errors of simulated time, and reports of where every task waits.
 
 Reads:  tasks, their coroutines and what these wait for.
-Never:  tells addresses, so the same run gives the same report.
+Never:  shows addresses, so that a repeated run gives an equal report.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ class NotSimulated(RuntimeError):
 
 
 class Stuck(RuntimeError):
-    """The run cannot end well; the message lists every task and where it waits."""
+    """A run that cannot end; the message lists every task and where it waits."""
 
 
 class Deadlock(Stuck):
-    """Nothing is ready and nothing is scheduled, yet the main task is not done."""
+    """A run without a ready callback or a timer whose main task is not done."""
 
 
 class OutOfTime(Stuck):
-    """The virtual time limit of the run has passed."""
+    """A run that has passed its limit of virtual time."""
 
 
 class Spinning(Stuck):
-    """The loop turns without time moving on."""
+    """A run whose loop turns without moving time on."""
 
 
 class Livelock(Stuck):
-    """So much runs within a virtual second that time hardly moves on."""
+    """A run in which so many callbacks run within a virtual second that time hardly moves on."""
 
 
 def named(handle: asyncio.Handle) -> str:
-    """What a handle runs: the coroutine of a task it wakes, or the callback."""
+    """Return the name of what a handle runs: the coroutine of a task it wakes, or a callback."""
     callback: object = handle._callback  # type: ignore[attr-defined]  # None once cancelled
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -48,13 +48,13 @@ def named(handle: asyncio.Handle) -> str:
 
 
 def rush(count: int, seconds: float, seen: Counter[str]) -> str:
-    """What ran most where too much ran within so many virtual seconds."""
+    """Return the headline of a livelock: what ran most within so many virtual seconds."""
     most = ", ".join(f"{name} {times} times" for name, times in seen.most_common(5))
     return f"livelock: {count} callbacks within {seconds:g} s; lately {most};"
 
 
 def report(headline: str, now: float, tasks: list[asyncio.Task[object]]) -> str:
-    """The headline, the time, and where each task stands."""
+    """Return the headline, the time, and where each task waits, as text."""
     parts = [f"{headline} at {now:.6f} virtual seconds; {len(tasks)} tasks:"]
     parts += [f"- {task.get_name()}: {where(task)}" for task in tasks]
     return "\n".join(parts)

@@ -1,8 +1,8 @@
-"""Trace: what a simulated run did, as a list and as one hash (HK-1).
+"""Trace: the steps of a simulated run, as a list and as one hash (HK-1).
 
 Two runs of one seed must have equal digests, whatever PYTHONHASHSEED and memory addresses are.
 Reads:  a clock function.
-Never:  keeps more than the newest entries; the digest covers all of them.
+Never:  keeps more than the newest entries; the digest covers every entry.
 """
 
 from array import array
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 _TOGETHER = 512
-"""Steps that are hashed at once."""
+"""Steps hashed in one call."""
 
 Step = tuple[float, str, str]
-"""One thing that happened: virtual seconds, where, what."""
+"""One event: virtual seconds, the node, and the text."""
 
 
 class Trace:
-    """A running hash over (time, node, what), with the newest entries for reports."""
+    """A running hash over (time, node, text), with the newest entries for reports."""
 
     def __init__(self, time: Callable[[], float], *, keep: int = 1000) -> None:
         self._time = time
@@ -32,7 +32,7 @@ class Trace:
         return self._count + len(self._times)
 
     def note(self, node: str, what: str) -> None:
-        """Add one step at the present time; `what` holds no addresses and no drawn names."""
+        """Add one step at the present time; `what` must hold no addresses and no drawn names."""
         now = self._time()
         self._newest.append((now, node, what))
         self._times.append(now)
@@ -41,7 +41,7 @@ class Trace:
             self._catch_up()
 
     def digest(self) -> str:
-        """Return the hash of everything noted so far, whenever it was asked for before."""
+        """Return the hash of all steps so far; earlier calls do not change it."""
         return self._caught_up().hexdigest()
 
     def show(self, last: int = 50) -> str:
