@@ -1,1 +1,1 @@
-"""The main job, shown: two daemons, clients and workers, kills in between, and a verdict."""
+"""The demonstration: two daemons, a client and workers, kills in between, and a verdict."""

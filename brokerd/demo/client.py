@@ -1,9 +1,9 @@
-"""The client of the demo: has many dialogs at once, through one session that may lose its daemon.
+"""The client of the demo: holds many dialogs at once, over one session that may lose its daemon.
 
-Calls:  the SDK.      Tells: `Tally`, about what has been committed and nothing else.
+Calls:  the SDK; `Tally`, once a transaction has been committed.
 Never:  counts a message before the transaction that sent or received it is durable.
-A transaction that a kill has undone is simply done again; what became of a commit whose answer
-was lost the SDK finds out (REL-2).
+A transaction that a kill has undone is repeated; the SDK finds out the outcome of a commit whose
+answer was lost (REL-2).
 """
 
 import asyncio
@@ -22,20 +22,20 @@ FROM: Final = "shop"
 TO: Final = "warehouse"
 QUEUE: Final = "shop_q"
 READERS: Final = 3
-"""Transactions that receive at the same time, of different dialogs."""
+"""Transactions that receive at the same time, from different dialogs."""
 ALL: Final = 2.0
-"""A gate that holds nothing back."""
+"""A gate that lets every message pass."""
 _BATCH: Final = 100
 _WAIT: Final = 1.0
 _PAUSE: Final = 0.02
-"""Seconds before a transaction that failed is done again."""
+"""Seconds before a failed transaction is repeated."""
 _MOST_FAULTS: Final = 20
 
 _T = TypeVar("_T")
 
 
 class Tally:
-    """What has been committed so far, and who waits for how much of it."""
+    """Counts of what has been committed so far, and events for tasks that wait for a count."""
 
     def __init__(self, *, clock: Clock) -> None:
         self.dialogs = 0
@@ -46,35 +46,35 @@ class Tally:
         self.replies = 0
         self.doubled = 0
         self.redone = 0
-        """Transactions that were undone by a kill, or refused for a while, and done again."""
+        """Repeated transactions: a kill had undone them, or they were refused for a while."""
         self.faults: list[str] = []
         self.began_at = clock.monotonic()
         self.moved_at = self.began_at
-        """When something was last committed."""
+        """Time of the last commit, or of another sign of progress, on the monotonic clock."""
         self.sent_at = self.began_at
         self.replied_at: float | None = None
         self.first_reply_at: float | None = None
         self.longest_pause = 0.0
-        """Seconds between two commits that received replies, since this was last set to 0."""
+        """Most seconds between two commits that received replies, since it was last set to 0."""
         self._clock = clock
         self._marks: list[tuple[int, asyncio.Event]] = []
 
     def mark(self, answered: int) -> asyncio.Event:
-        """An event that is set when so many messages are answered."""
+        """Return an event that is set once `answered` messages have been answered."""
         event = asyncio.Event()
         self._marks.append((answered, event))
         self._reach()
         return event
 
     def sent_some(self, dialog: Dialog, chunk: list[Sending], *, first: bool) -> None:
-        """A transaction with these messages is durable."""
+        """Count the messages of a durable transaction; `first`: it began the dialog."""
         dialog.judged.sent += len(chunk)
         self.sent += len(chunk)
         self.dialogs += first
         self.sent_at = self.moved_at = self._clock.monotonic()
 
     def received_some(self, dialog: Dialog, replies: list[Message], *, ended: bool) -> None:
-        """A transaction that received these replies, and perhaps ended the dialog, is durable."""
+        """Check and count the replies of a durable transaction; `ended`: it ended the dialog."""
         judged = dialog.judged
         answered, doubled, known = judged.answered, judged.doubled, len(judged.faults)
         for reply in replies:
@@ -102,7 +102,7 @@ class Tally:
 
 
 class _Open:
-    """A dialog that is being had."""
+    """A dialog that has begun and is not over."""
 
     def __init__(self, dialog: Dialog) -> None:
         self.dialog = dialog
@@ -111,14 +111,17 @@ class _Open:
         self.moved = asyncio.Event()
 
     def is_over_with(self, replies: list[Message]) -> bool:
-        """Whether nothing more is to come after these."""
+        """Return whether no more replies will come after these."""
         if any(reply.is_error or reply.is_end for reply in replies):
             return True
         return self.received + len(replies) >= self.dialog.replies
 
 
 class Client:
-    """Has dialogs until all of them are over."""
+    """A program that holds dialogs until all of them are over.
+
+    `at_once` is the most dialogs at a time; `gate` the share of the messages to be sent for now.
+    """
 
     def __init__(
         self, session: Session, tally: Tally, *, clock: Clock, at_once: int, gate: float = ALL
@@ -146,7 +149,7 @@ class Client:
             await asyncio.wait({writer, *readers})
 
     def open_gate(self, upto: float) -> None:
-        """Send what belongs to this share of the whole; until now it was a smaller one."""
+        """Raise the share of the messages that may be sent."""
         self._gate = upto
         self._gate_moved.set()
         self._gate_moved = asyncio.Event()
@@ -163,7 +166,7 @@ class Client:
             raise failures.exceptions[0] from None
 
     async def _converse(self, conversation: _Open) -> None:
-        """One dialog, from its first transaction until its last reply has been received."""
+        """Hold one dialog, from its first transaction until its last reply has been received."""
         handle: Handle | None = None
         for chunk in conversation.dialog.chunks():
             await self._may_go_on(conversation, chunk)
@@ -182,13 +185,14 @@ class Client:
     async def _send(
         self, conversation: _Open, handle: Handle | None, chunk: list[Sending]
     ) -> Handle:
-        """One transaction: begin the dialog if it is not yet, and send."""
+        """Send the messages in one transaction, which begins the dialog if `handle` is None."""
         await self._session.room()
         async with self._session.transaction() as tx:
             to = handle or await tx.begin_dialog(FROM, TO, conversation.dialog.contract)
             for message_type, body in chunk:
                 await tx.send(to, body, message_type)
-            self._open[to] = conversation  # a reply may be here before the commit's answer is
+            # Before the commit: a reply may arrive before the answer to the commit does.
+            self._open[to] = conversation
         self._tally.sent_some(conversation.dialog, chunk, first=handle is None)
         return to
 
@@ -199,7 +203,10 @@ class Client:
             await self._until_done(self._receive)
 
     async def _receive(self) -> None:
-        """One transaction: receive replies of one dialog, and end it when it has all."""
+        """Receive replies of one dialog in one transaction, which ends the dialog after the last.
+
+        Counting comes after the commit: a kill may undo the transaction.
+        """
         async with self._session.transaction() as tx:
             replies = await tx.receive(QUEUE, _BATCH, wait=_WAIT)
             if not replies:
@@ -219,10 +226,10 @@ class Client:
             self._open.pop(handle, None)
             conversation.ended.set()
 
-    # Doing it again.
+    # Repeating.
 
     async def _until_done(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Do a transaction until it is durable; raises what doing it again does not cure."""
+        """Repeat a transaction until it is durable; raise errors that repeating does not cure."""
         while True:
             try:
                 return await work()

@@ -1,8 +1,8 @@
 """A daemon of the demo: a process that is started, watched, killed and stopped.
 
-Reads:  its exit status, its memory as the system tells it, the end of its log.
-Calls:  `brokerd serve`, the SDK to see whether it answers.
-Never:  leaves a process behind: `end` is called whatever happens.
+Reads:  its exit status, its memory as the system reports it, the end of its log.
+Calls:  `brokerd serve`; the SDK, to check whether the daemon answers.
+Never:  leaves a process behind: `end` must be called whatever happens.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ _SHOWN: Final = 8
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the text is the verdict."""
+    """A demo that cannot continue; the text is the verdict."""
 
 
 class Daemon:
-    """One instance over all its lives."""
+    """One instance and its processes, one after the other."""
 
     def __init__(self, site: Site, *, clock: Clock) -> None:
         self.site = site
         self.peaks: list[int] = []
-        """Most memory of each life, in bytes, as last seen; empty where the system does not say."""
+        """Most memory of each process, in bytes, as last sampled; 0 if the system does not say."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set when the process has ended and nobody had asked it to."""
+        """Set, to a sentence for the user, when the process has ended unasked."""
         self._clock = clock
         self._spawning: asyncio.Future[Process] | None = None
         self._process: Process | None = None
@@ -46,11 +46,14 @@ class Daemon:
 
     @property
     def name(self) -> str:
-        """Name of the instance."""
+        """The name of the instance."""
         return self.site.name
 
     async def start(self) -> None:
-        """Start it and wait until it answers. Raises `DemoFailed` if it does not."""
+        """Start the process and wait until it answers; raise `DemoFailed` if it does not.
+
+        The spawning is shielded, so that a cancelled start leaves a process that `end` can kill.
+        """
         command = ["-m", "brokerd", "serve", "-c", str(self.site.settings)]
         command += ["--objects", str(self.site.objects)]
         with self.site.log.open("ab") as log:
@@ -71,12 +74,12 @@ class Daemon:
         await self._ready()
 
     async def kill(self) -> None:
-        """End it without a warning (SIGKILL)."""
+        """End the process without a warning (SIGKILL)."""
         self.sample()
         await self._signalled(signal.SIGKILL)
 
     async def stop(self) -> int:
-        """Ask it to stop and return its exit status; killed if it takes too long."""
+        """Stop the process (SIGTERM, after `STOPPED_WITHIN` SIGKILL); return its exit status."""
         self.sample()
         process = self._process
         assert process is not None, "it has been started"
@@ -88,10 +91,10 @@ class Daemon:
             return await self._signalled(signal.SIGKILL)
 
     async def end(self) -> None:
-        """Make sure that no process is left."""
+        """Kill the process, if there is one, and wait for its end."""
         if self._spawning is not None:
             await asyncio.wait({self._spawning})
-            if self._spawning.exception() is None:  # else `start` has told of it
+            if self._spawning.exception() is None:  # else `start` has raised it
                 self._process = self._spawning.result()
                 await self._signalled(signal.SIGKILL)
         if self._watch is not None:
@@ -100,12 +103,12 @@ class Daemon:
             self.lost.exception()
 
     def sample(self) -> None:
-        """Look how much memory it has had at most."""
+        """Update the most memory of the running process."""
         if self._process is not None and self._process.returncode is None:
             self.peaks[-1] = max(self.peaks[-1], peak_of(self._process.pid))
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the log."""
         return _tail(self.site.log)
 
     async def _ready(self) -> None:
@@ -143,7 +146,7 @@ class Daemon:
 
 
 def peak_of(pid: int) -> int:
-    """Most memory a process has had, in bytes; 0 where the system does not tell."""
+    """Return the most memory a process has had, in bytes; 0 if the system does not say."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -155,7 +158,7 @@ def peak_of(pid: int) -> int:
 
 
 async def _answers(address: str, clock: Clock) -> str:
-    """Nothing if a daemon answers in time, else why not."""
+    """Return an empty string once a daemon answers, else after `READY_WITHIN` the reason."""
     deadline = clock.monotonic() + READY_WITHIN
     while True:
         try:

@@ -1,10 +1,10 @@
-"""The dialogs of the demo, seen from the client: what is sent, and which replies are right.
+"""The dialogs of the demo, seen from the client: the messages it sends, and the correct replies.
 
-PURE but for reading the files that are sent.
-Never:  believes a counter: a reply is right if its number, its count and its running hash are
-those that follow from the bodies sent. The hash of orders is a chain, H(n) = SHA-256(H(n-1) + body
-n), because each reply tells it and the chain is had for one hash a message; that of a file is its
-SHA-256, as `sha256sum` prints it.
+Pure, except that it reads the files that are sent.
+Never:  trusts a counter alone: a reply is correct if its number, its count and its running hash
+follow from the bodies sent. The hash of orders is a chain, H(n) = SHA-256(H(n-1) + body n): each
+reply contains it, and the chain costs only one hash a message. The hash of a file is its SHA-256,
+as `sha256sum` prints it.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from brokerd.client.messages import ABSENT, Body, Message
 from brokerd.demo.workers import FILES, chained
 
 Sending = tuple[str, Body]
-"""Message type and body."""
+"""A message type and a body."""
 
 LINE_LIMIT: Final = 64 * 1024
-"""Bytes; longer lines are cut. More than a fragment holds, so that bodies travel in several."""
+"""Bytes; longer lines are cut. It exceeds a fragment, so that some bodies need several."""
 
 _SIZES: Final = (2, 1, 3, 5, 1, 4)
-"""Orders of one transaction, in turn; the first one begins the dialog and sends two."""
+"""Orders in one transaction, in turn; the first transaction also begins the dialog."""
 _CHUNK_LINES: Final = 100
 _CHUNK_BYTES: Final = 256 * 1024
 _AHEAD: Final = 12
-"""Orders of one dialog that may be unanswered: the rest is sent as the replies come."""
+"""Orders of one dialog that may be unanswered; the others are sent as replies come in."""
 
 
 class Judged(msgspec.Struct):
-    """What became of one dialog, counted in messages of the client."""
+    """The state of one dialog, counted in messages of the client."""
 
     sent: int = 0
     answered: int = 0
@@ -43,38 +43,38 @@ class Judged(msgspec.Struct):
 
     @property
     def lost(self) -> int:
-        """Sent and not answered."""
+        """Messages sent and not answered."""
         return max(0, self.sent - self.answered)
 
 
 class Dialog(Protocol):
-    """One dialog to be had; `judged` says how far it is."""
+    """One dialog of the client; `judged` has its progress."""
 
     contract: str
     replies: int
-    """How many replies it takes until it is over."""
+    """Number of replies after which the dialog is over."""
     judged: Judged
 
     def chunks(self) -> Iterator[list[Sending]]:
-        """What to send, a transaction each."""
+        """Yield the messages to send, one list for each transaction."""
         ...
 
     def room(self, chunk: list[Sending]) -> bool:
-        """Whether more may be sent before more replies have come."""
+        """Return whether the chunk may be sent before further replies have come."""
         ...
 
     @property
     def due(self) -> float:
-        """Where in the whole, from 0 to 1, what it sends next belongs."""
+        """The place of its next messages among all of the demo, from 0 to 1; see `open_gate`."""
         ...
 
     def take(self, reply: Message) -> None:
-        """Judge a reply whose receiving has been committed."""
+        """Check a reply that was received in a committed transaction."""
         ...
 
 
 class Orders:
-    """A dialog of orders, each answered with its number, the count and the hash so far."""
+    """A dialog of orders, each answered with its number, the count and the running hash."""
 
     contract = "orders/v1"
 
@@ -86,7 +86,7 @@ class Orders:
         self._hash = b""
 
     def chunks(self) -> Iterator[list[Sending]]:
-        """All orders, a few in each transaction."""
+        """Yield all orders, a few for each transaction."""
         at = 0
         for size in cycle(_SIZES):
             if at >= self.replies:
@@ -96,17 +96,17 @@ class Orders:
             at = upto
 
     def room(self, chunk: list[Sending]) -> bool:
-        """A dialog keeps a few orders on the way."""
+        """Return whether at most `_AHEAD` orders would then be unanswered."""
         judged = self.judged
         return judged.sent - judged.answered + len(chunk) <= _AHEAD
 
     @property
     def due(self) -> float:
-        """All such dialogs go on side by side."""
+        """The share of its orders sent so far: all dialogs of orders progress side by side."""
         return self.judged.sent / self.replies
 
     def take(self, reply: Message) -> None:
-        """The next reply must be the next order's, with the hash of all orders up to it."""
+        """Check that the reply is to the next order, with the hash of all orders up to it."""
         if reply.is_error or reply.is_end:
             self._fault(f"the dialog was ended from the far side: {reply.error or 'EndDialog'}")
             return
@@ -147,7 +147,7 @@ class Orders:
 
 
 class FileLines:
-    """A dialog that sends a file by lines and is answered with their count and hash."""
+    """A dialog that sends a file line by line; the reply has the count of lines and the hash."""
 
     contract = FILES
     replies = 1
@@ -159,7 +159,7 @@ class FileLines:
         self._found = path.stat()
 
     def chunks(self) -> Iterator[list[Sending]]:
-        """The lines of the file, as many in each transaction as is handy, and FileEnd."""
+        """Yield the lines of the file, in chunks limited by count and bytes, and then FileEnd."""
         chunk: list[Sending] = []
         size = 0
         for line in lines_of(self._path):
@@ -171,11 +171,11 @@ class FileLines:
         yield [*chunk, ("FileEnd", ABSENT)]
 
     def room(self, chunk: list[Sending]) -> bool:
-        """Nothing is answered before the end."""
+        """Return True: there is no reply before FileEnd to wait for."""
         return True
 
     def take(self, reply: Message) -> None:
-        """The one reply must be the hash of the file as it can be read now."""
+        """Check that the only reply has the count and hash of the file as it is now."""
         if reply.is_error or reply.is_end:
             self._fault(f"the dialog was ended from the far side: {reply.error or 'EndDialog'}")
             return
@@ -200,14 +200,14 @@ class FileLines:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The file as messages: each line with its end, cut where it is too long."""
+    """Yield the bodies of a file: each line with its newline, cut at `LINE_LIMIT` bytes."""
     with path.open("rb") as file:
         while line := file.readline(LINE_LIMIT):
             yield line
 
 
 def digest_of(path: Path) -> tuple[int, str]:
-    """Number of messages that a file makes, and its SHA-256."""
+    """Return the number of `Line` messages of a file, and its SHA-256."""
     count, whole = 0, hashlib.sha256()
     for line in lines_of(path):
         whole.update(line)
@@ -216,9 +216,10 @@ def digest_of(path: Path) -> tuple[int, str]:
 
 
 def order_dialogs(dialogs: int, orders: int) -> list[Dialog]:
-    """So many dialogs that share so many orders, some with few and some with many.
+    """Return `dialogs` dialogs that share `orders` orders, some with few and some with many.
 
-    They end at different times, then, and the kills meet dialogs in every stage.
+    They therefore end at different times, and the kills interrupt dialogs at every stage. Each
+    gets at least one order.
     """
     weights = [1 + number % 7 for number in range(dialogs)]
     total = sum(weights)
@@ -233,16 +234,16 @@ def order_dialogs(dialogs: int, orders: int) -> list[Dialog]:
 
 
 class Chosen(msgspec.Struct):
-    """The files to be sent, and how many messages they come to, FileEnd included."""
+    """The files to send, and the number of their messages, FileEnd included."""
 
     files: list[tuple[Path, int]]
-    """Each with the number of messages before it."""
+    """Each file with the number of messages before it."""
     messages: int
     skipped: int
     """Files that cannot be read."""
 
     def dialogs(self) -> Iterator[Dialog]:
-        """A dialog for each file, made when it is asked for."""
+        """Yield a dialog for each file, made only when it is needed."""
         for path, before in self.files:
             yield FileLines(path, before / self.messages)
 
@@ -250,10 +251,10 @@ class Chosen(msgspec.Struct):
 def choose_files(
     source: Path, *, pattern: str, limit_files: int | None, limit_lines: int | None, but: Path
 ) -> Chosen:
-    """The regular files below `source`, by name, until a limit is reached.
+    """Choose the regular files below `source`, in the order of their names, up to the limits.
 
-    Both limits are for whole files: the one that reaches the limit of lines is the last.
-    Nothing below `but` is taken, and links are not followed.
+    Files are sent whole: the file that reaches `limit_lines` is the last. Files below `but` are
+    excluded, and symbolic links are not followed.
     """
     chosen = Chosen([], 0, 0)
     for path in _walk(source, but.absolute()):

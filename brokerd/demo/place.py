@@ -1,7 +1,7 @@
-"""Where a demo takes place: a directory made anew, with the settings and objects of both instances.
+"""The directory of a demo: made anew, with the settings and objects of both instances.
 
 Reads:  the example configurations that brokerd ships.
-Never:  empties a directory that no demo has made, or one that a demo is using now.
+Never:  empties a directory that no demo has made, or that another demo is using.
 """
 
 import fcntl
@@ -26,22 +26,22 @@ INSTANCES: Final = (EAST, WEST)
 
 _MARK: Final = "demo.lock"
 _LONGEST_SOCKET: Final = 100
-"""Bytes; the operating systems stop at 104 or 108."""
+"""Bytes of a socket's path; operating systems allow 104 or 108."""
 _PORTS: Final = (20_000, 32_000)
-"""Below the ports that systems give to outgoing connections: while an instance is down, nothing
-else is given its port."""
+"""Range of ports below those that systems use for outgoing connections, so that no connection
+occupies the port of an instance while it is down."""
 _METRICS_INTERVAL: Final = "5s"
 
 
 class DirectoryRefused(Refusal):
-    """The directory cannot be used for a demo; nothing in it has been touched."""
+    """A directory that cannot be used for a demo; nothing in it has been changed."""
 
     code = "demo_directory"
     hint = "name another one with --dir; it may be new, empty, or that of an earlier demo"
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One instance: its files, and where its clients find it."""
+    """One instance: its files, and the address for its clients."""
 
     name: str
     settings: Path
@@ -52,10 +52,15 @@ class Site(msgspec.Struct, frozen=True):
 
 
 class Place:
-    """The directory of one demo; to be closed, so that another one may use it."""
+    """The directory of one demo, locked until `close`."""
 
     def __init__(self, directory: Path, *, rng: Random) -> None:
-        """Make the directory empty and write both configurations. `DirectoryRefused`, `OSError`."""
+        """Empty the directory and write both configurations.
+
+        Raises:
+            DirectoryRefused: the directory is in use, or was not made by a demo.
+            OSError: a file cannot be removed or written, or no port is free.
+        """
         self.directory = directory.absolute()
         self._lock = _taken(self.directory)
         self._sockets: Path | None = None
@@ -69,24 +74,24 @@ class Place:
 
     @property
     def metrics(self) -> Path:
-        """The metrics logs of both instances, a directory each."""
+        """Directory of the metrics logs, with one directory for each instance."""
         return self.directory / "metrics"
 
     @property
     def report(self) -> Path:
-        """Where the report goes."""
+        """Directory of the report."""
         return self.directory / "report"
 
     def __enter__(self) -> Self:
-        """The place itself."""
+        """Return the place itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let it go."""
+        """Close the place."""
         self.close()
 
     def close(self) -> None:
-        """Let the next demo have the directory; what is in it stays."""
+        """Unlock the directory for the next demo; its files stay, sockets elsewhere are removed."""
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
         with suppress(OSError):
@@ -94,7 +99,7 @@ class Place:
         self._lock = -1
 
     def remove_stores(self) -> None:
-        """Delete the stores, which only a failed demo is remembered by."""
+        """Delete the stores; only a failed demo keeps them as evidence."""
         for site in self.sites.values():
             shutil.rmtree(site.data, ignore_errors=True)
 
@@ -129,7 +134,7 @@ class Place:
         return site
 
     def _socket(self, data: Path, name: str) -> str:
-        """A path that fits into a socket's address, if need be in a short directory elsewhere."""
+        """Return a path that fits a socket's address, if need be in a temporary directory."""
         path = data / "brokerd.sock"
         if len(os.fsencode(path)) > _LONGEST_SOCKET:
             if self._sockets is None:
@@ -139,9 +144,9 @@ class Place:
 
 
 def with_value(text: str, section: str, key: str, value: str | int) -> str:
-    """The TOML text with another value for one key, everything else as it was.
+    """Return the TOML text with another value for one key, everything else unchanged.
 
-    The key is looked for in the first table of that name; `ValueError` if it is not there.
+    The first such key in a table of that name is replaced; `ValueError` if there is none.
     """
     here = False
     lines = text.splitlines(keepends=True)
@@ -156,7 +161,7 @@ def with_value(text: str, section: str, key: str, value: str | int) -> str:
 
 
 def free_ports(count: int, rng: Random) -> list[int]:
-    """Ports of the loopback that nobody listens at just now, all different."""
+    """Return different ports of the loopback on which nothing listens at present."""
     found: list[int] = []
     for port in rng.sample(range(*_PORTS), 200):
         with socket.socket() as trial:
@@ -172,7 +177,11 @@ def free_ports(count: int, rng: Random) -> list[int]:
 
 
 def _taken(directory: Path) -> int:
-    """The lock of the directory, which is also the mark of a demo's; `DirectoryRefused`."""
+    """Lock the directory for this demo and return the descriptor of the lock file.
+
+    The lock file also marks the directory as made by a demo. Raise `DirectoryRefused` if another
+    demo has the lock, or if the directory has files but no mark.
+    """
     mark = directory / _MARK
     if directory.exists() and not directory.is_dir():
         raise DirectoryRefused(f"{directory} is not a directory")

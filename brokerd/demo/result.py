@@ -1,46 +1,46 @@
-"""What a demo came to: figures for people and programs, and the verdict. Pure."""
+"""The result of a demo: figures for people and programs, and the verdict. Pure."""
 
 from typing import Final
 
 import msgspec
 
 MEMORY_LIMIT: Final = 200 * 1024 * 1024
-"""Bytes that a daemon must stay below."""
+"""Bytes of memory that a daemon must stay below."""
 
 
 class Kill(msgspec.Struct):
-    """One SIGKILL and what came after it; times in seconds."""
+    """One SIGKILL and its consequences; times in seconds."""
 
     instance: str
     at: float
-    """Since the client began."""
+    """Time since the client began."""
     answered: int
-    """Messages answered until then."""
+    """Messages answered before the kill."""
     ready_after: float = 0.0
-    """Until the new process answered a client."""
+    """Time from the kill until the new process answered a client."""
     pause: float = 0.0
-    """The longest time without a reply, from then to the next kill or the end."""
+    """The longest time without a reply, from the kill to the next one or to the end."""
 
 
 class Memory(msgspec.Struct):
-    """Most memory of one instance, in bytes."""
+    """The most memory of one instance, in bytes."""
 
     instance: str
     peaks: list[int]
-    """Of each of its processes, the first one first."""
+    """The most memory of each process of the instance, in the order of their starts."""
 
     @property
     def peak(self) -> int:
-        """Of all of them."""
+        """The most memory of any process of the instance."""
         return max(self.peaks, default=0)
 
 
 class DemoResult(msgspec.Struct):
-    """Everything a demo found out. It succeeded if `differs` is empty."""
+    """All figures and faults of a demo, which succeeded if `differs` is empty."""
 
     directory: str
     differs: list[str] = []
-    """What is not as it must be, a sentence each."""
+    """Deviations from what must be, one sentence each."""
     dialogs: int = 0
     sent: int = 0
     answered: int = 0
@@ -48,9 +48,9 @@ class DemoResult(msgspec.Struct):
     lost: int = 0
     doubled: int = 0
     redone: int = 0
-    """Transactions of the client that were undone by a kill and done again."""
+    """Repeated transactions of the client: undone by a kill, or refused for a while."""
     orders_per_second: float = 0.0
-    """Sends confirmed as durable."""
+    """Messages whose sending was confirmed as durable, in a second."""
     replies_per_second: float = 0.0
     conversing_seconds: float = 0.0
     settling_seconds: float = 0.0
@@ -60,17 +60,17 @@ class DemoResult(msgspec.Struct):
     memory: list[Memory] = []
     exit_statuses: dict[str, int] = {}
     report: str | None = None
-    """Path of the page."""
+    """Path of the report page."""
     report_verdict: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether all is as it must be."""
+        """Whether the demo succeeded."""
         return not self.differs
 
     @property
     def verdict(self) -> str:
-        """The last line."""
+        """The verdict as one line, the last that the demo prints."""
         if self.ok:
             return (
                 f"demo: settled: {self.sent} sent, {self.answered} answered, "
@@ -82,12 +82,12 @@ class DemoResult(msgspec.Struct):
 
 
 def mib(size: int) -> str:
-    """Bytes in MiB, as people write it."""
+    """Return a number of bytes as text, in MiB."""
     return f"{size / 1024**2:.0f} MiB"
 
 
 def described(result: DemoResult) -> list[str]:
-    """The figures, a line each."""
+    """Return the figures as lines of text."""
     lines = [
         f"sent       {result.sent} messages in {result.dialogs} dialogs, "
         f"{result.orders_per_second:.0f} a second, each confirmed as durable",

@@ -1,10 +1,10 @@
-"""The demo: two instances converse, are killed in mid-stream, and are judged from the outside.
+"""The demo: two instances converse, are killed in mid-stream, and are checked from the outside.
 
-Calls:  demo_place for files, demo_daemon for processes, demo_client for the dialogs, report.
-Never:  leaves a process behind, or calls something right that was not looked at.
+Calls:  place for files, daemon for processes, client for the dialogs, settled, reports.report.
+Never:  leaves a process behind, or reports success for something that was not checked.
 Order of events: both daemons start; the client converses; west is killed after a third of the
-answers and east after two thirds, each started again at once; both stores settle; both daemons
-are stopped; the report is made of what they logged.
+answers and east after two thirds, each started again immediately; both stores settle; both daemons
+are stopped; the report is made from their metrics logs.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ _SETTLED_WITHIN: Final = 60.0
 _LOOK_EVERY: Final = 0.25
 _FILES_AT_ONCE: Final = 200
 _BEFORE_KILL: Final = {WEST: 0.5, EAST: 0.85}
-"""Share of the messages that is sent at most before this instance is killed, so that the kill
-meets a stream under way however quick the machine is."""
+"""The most of the messages, as a share, that is sent before this instance is killed, so that the
+kill interrupts a stream however fast the machine is."""
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do."""
+    """The options of a demo."""
 
     directory: Path
     dialogs: int = 500
@@ -59,15 +59,15 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Teller(msgspec.Struct, frozen=True):
-    """Where the demo tells what it is doing."""
+    """Callbacks through which the demo reports its progress."""
 
     say: Callable[[str], None]
     progress: Callable[[str], None]
-    """Called about once a second with a line that replaces the last one."""
+    """Called about once a second with a line that replaces the one before."""
 
 
 class Work(msgspec.Struct):
-    """The dialogs to be had."""
+    """The dialogs that the client holds."""
 
     dialogs: Iterable[Dialog]
     count: int
@@ -79,11 +79,14 @@ class Work(msgspec.Struct):
 def demo(
     options: DemoOptions, teller: Teller, *, clock: Clock | None = None, ids: IdSource | None = None
 ) -> DemoResult:
-    """Run the whole demo and return what it came to; blocks until it is over.
+    """Run the whole demo and return its result; block until it is over.
 
-    Raises `Refusal` if it cannot begin. Everything later is in the result. SIGTERM, SIGINT
-    and SIGHUP are its own while daemons run, so that it needs the main thread: the first ends them,
-    and `KeyboardInterrupt` goes on to the caller.
+    Call it in the main thread: it handles SIGTERM, SIGINT and SIGHUP while daemons run. The first
+    such signal ends the daemons and then raises `KeyboardInterrupt`.
+
+    Raises:
+        Refusal: the demo cannot begin. Later faults are in the result.
+        KeyboardInterrupt: a signal ended the demo.
     """
     clock = clock or SystemClock()
     rng = Random((ids or RandomIds()).fresh())  # noqa: S311  # ports, not secrets
@@ -148,7 +151,7 @@ class _Run:
         self._clock = clock
 
     async def run(self) -> bool:
-        """Do it; what goes wrong is in the result afterwards. False if it was interrupted."""
+        """Run the demo and put faults into the result. Return False if a signal interrupted it."""
         interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with heard(partial(interrupted.set_result, None)) as interruption:
             await self._run(interrupted)
@@ -267,7 +270,7 @@ class _Run:
                 await self._clock.sleep_until(self._clock.monotonic() + _LOOK_EVERY)
 
     async def _watch(self) -> str:
-        """Show how far it is; return when nothing has moved for too long."""
+        """Show the progress once a second; return a sentence when there was none for too long."""
         while True:
             await self._clock.sleep_until(self._clock.monotonic() + 1.0)
             for daemon in self.both:
@@ -290,14 +293,18 @@ class _Run:
         )
 
     def _sum_up(self) -> None:
-        """Put the figures into the result, and hold them against what they must be."""
+        """Put the figures into the result and check them.
+
+        The last three checks are made only if nothing else is wrong: otherwise the client did not
+        finish, and they would report its consequence as another fault.
+        """
         tally, result = self._tally, self._result
         result.differs = tally.faults + result.differs
         result.dialogs, result.sent = tally.dialogs, tally.sent
         result.answered, result.replies = tally.answered, tally.replies
         result.lost, result.doubled = max(0, tally.sent - tally.answered), tally.doubled
         result.redone = tally.redone
-        # What a daemon that ended unasked has left unanswered is not lost: nobody waited for it.
+        # Unanswered messages after a daemon ended unasked are not lost: the demo stopped waiting.
         cut_short = any(one.lost.done() for one in self.both)
         if result.differs and (result.doubled or (result.lost and not cut_short)):
             wrong = f"{result.lost} lost and {result.doubled} doubled of {result.sent} sent"

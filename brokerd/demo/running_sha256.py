@@ -1,10 +1,11 @@
-"""A SHA-256 that can be put down and taken up again (FIPS 180-4).
+"""A SHA-256 whose state can be stored and continued later (FIPS 180-4).
 
 Reads: nothing.
-Calls: the OpenSSL that hashlib uses, by ctypes and with its context laid out here, where a first
-       try gives what hashlib gives; else its own Python, a hundred times as slow.
-Never: is for secrets; it is for a worker that adds up a stream of messages and keeps how far it is
-in the same commit. hashlib's own objects cannot be stored, and no kept package can do it.
+Calls: the OpenSSL that hashlib uses, by ctypes and with the layout of its context declared here, if
+       a trial agrees with hashlib; else pure Python, a hundred times as slow.
+Never: is used for secrets; it is for a worker that hashes a stream of messages and stores its
+progress in the same commit. hashlib's own objects cannot be stored, and no maintained package can
+do it.
 """
 
 import ctypes
@@ -26,13 +27,13 @@ _FIRST: Final = (
 
 
 def _constants() -> tuple[int, ...]:
-    """The first 32 bits of the fractions of the cube roots of the first 64 primes."""
+    """Return the first 32 bits of the fractions of the cube roots of the first 64 primes."""
     primes = [n for n in range(2, 312) if all(n % d for d in range(2, int(n**0.5) + 1))]
     return tuple(_cube_root(prime << 96) & _WORD for prime in primes)
 
 
 def _cube_root(value: int) -> int:
-    """The whole part of the cube root."""
+    """Return the integer part of the cube root."""
     low, high = 0, 1 << (value.bit_length() // 3 + 1)
     while low < high:
         middle = (low + high + 1) // 2
@@ -44,15 +45,15 @@ _K: Final = _constants()
 
 
 class RunningSha256:
-    """The hash of what was added so far."""
+    """The hash of the bytes added so far."""
 
     def __init__(self, kept: bytes = b"") -> None:
-        """Begin anew, or go on from what `keep` gave."""
+        """Begin a new hash, or continue from what `keep` returned."""
         *self._h, self._size = _state.unpack_from(kept) if kept else (*_FIRST, 0)
         self._tail = kept[_state.size :]
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self._size += len(data)
         data = self._tail + data
         whole = len(data) - len(data) % _BLOCK
@@ -61,11 +62,11 @@ class RunningSha256:
         self._tail = data[whole:]
 
     def keep(self) -> bytes:
-        """All there is to know, to go on from: 40 to 103 bytes."""
+        """Return the state from which to continue: 40 to 103 bytes."""
         return _state.pack(*self._h, self._size) + self._tail
 
     def hexdigest(self) -> str:
-        """The SHA-256 of all that was added."""
+        """Return the SHA-256 of all bytes added."""
         last = RunningSha256(self.keep())
         room = (-self._size - 9) % _BLOCK
         last.add(b"\x80" + bytes(room) + (self._size * 8).to_bytes(8, "big"))
@@ -73,7 +74,10 @@ class RunningSha256:
 
 
 def _compress(state: list[int], data: bytes, at: int) -> list[int]:
-    """One block. Sums are cut to 32 bits as late as can be: that is most of its time."""
+    """Return the state after one block.
+
+    Sums are cut to 32 bits as late as possible, because cutting takes most of the time.
+    """
     w = list(_words(data, at))
     for t in range(16, 64):
         x, y = w[t - 15], w[t - 2]
@@ -93,14 +97,14 @@ def _compress(state: list[int], data: bytes, at: int) -> list[int]:
 
 
 def compress_slowly(state: list[int], data: bytes, size: int) -> list[int]:
-    """The state after whole blocks of `size` bytes in all, wherever Python runs."""
+    """Return the state after blocks of `size` bytes in all, in pure Python."""
     for at in range(0, size, _BLOCK):
         state = _compress(state, data, at)
     return state
 
 
 class _Context(ctypes.Structure):
-    """What OpenSSL keeps of a SHA-256; between two blocks only the state counts."""
+    """OpenSSL's context of a SHA-256; between two blocks only `state` matters."""
 
     _fields_ = (
         ("state", ctypes.c_uint32 * 8),
@@ -112,7 +116,11 @@ class _Context(ctypes.Structure):
 
 
 def _openssl() -> Callable[[list[int], bytes, int], list[int]]:
-    """The same in a hundredth of the time, by way of the module that gives hashlib its OpenSSL."""
+    """Return the compression by OpenSSL, through the module that hashlib uses.
+
+    It takes a hundredth of the time of `compress_slowly`, which is returned if there is no such
+    module. Raise `OSError` or `AttributeError` if OpenSSL cannot be reached through it.
+    """
     module = find_spec("_hashlib")
     if module is None or module.origin is None:
         return compress_slowly
@@ -130,7 +138,7 @@ def _openssl() -> Callable[[list[int], bytes, int], list[int]]:
 def _fastest() -> Callable[[list[int], bytes, int], list[int]]:
     try:
         compress = _openssl()
-    except (OSError, AttributeError):  # it is part of the interpreter, or hides what it stands on
+    except (OSError, AttributeError):  # the module cannot be loaded, or hides OpenSSL's functions
         return compress_slowly
     padded = b"abc\x80" + bytes(59) + b"\x18"
     told = _state.pack(*compress(list(_FIRST), padded, _BLOCK), 0)[:32]

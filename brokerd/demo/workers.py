@@ -1,9 +1,9 @@
-"""Handlers of the demo: a warehouse that answers orders and adds up files.
+"""Handlers of the demo: a warehouse that answers orders and hashes files.
 
 Reads: its queue, through the SDK.      Calls: nothing of the daemon.
-Never: keeps anything in memory between two transactions. What proves that every message was
-processed once and in order is the running hash kept per group, in the very commit that receives
-the message and sends the reply.
+Never: keeps anything in memory between two transactions. The proof that every message was processed
+once and in order is a running hash for each group, stored in the same commit that receives the
+message and sends the reply.
 """
 
 import hashlib
@@ -19,19 +19,19 @@ from brokerd.demo.running_sha256 import RunningSha256
 
 QUEUE: Final = "warehouse_q"
 FILES: Final = "files/v1"
-"""Contract of a dialog that sends a file."""
+"""Contract of the dialogs that send a file."""
 BATCH: Final = 100
 IDLE: Final = 0.5
 """Seconds without a message after which a reader ends (ACT-25)."""
 
 
 def chained(so_far: bytes, body: bytes) -> bytes:
-    """The running hash of a dialog's orders: the SHA-256 of the hash so far and the next body."""
+    """Return the next running hash of a dialog's orders: SHA-256(hash so far + next body)."""
     return hashlib.sha256(so_far + body).digest()
 
 
 async def warehouse(session: Session) -> None:
-    """Receive, answer, commit, until the queue stays empty."""
+    """Receive, answer and commit until no message has come for `IDLE`."""
     while True:
         async with session.transaction() as tx:
             messages = await tx.receive(QUEUE, BATCH, wait=IDLE)
@@ -41,12 +41,12 @@ async def warehouse(session: Session) -> None:
 
 
 async def _answer(tx: Transaction, messages: list[Message]) -> None:
-    """Answer the messages of one group; its state moves on in the same commit."""
+    """Answer the messages of one group and update its state in the same transaction."""
     group = messages[0].group_id
     kept = await tx.state(group)
     count, running = (int.from_bytes(kept[:8], "big"), kept[8:]) if kept else (0, b"")
     if any(message.is_end or message.is_error for message in messages):
-        # Whoever ended wants no answer any more, not even to what came before the end.
+        # A side that has ended the dialog expects no answer, not even to earlier messages.
         await tx.end(messages[0].handle)
         await tx.set_state(group, None)
         return
@@ -56,7 +56,7 @@ async def _answer(tx: Transaction, messages: list[Message]) -> None:
     for message in messages:
         running = chained(running, message.body or b"")
         number = _number(message.body)
-        if number is None:  # a handler that raised would be tried again for ever
+        if number is None:  # if the handler raised, the message would be retried for ever
             await tx.end(message.handle, 1, 'an Order is JSON: {"number": 0}')
             await tx.set_state(group, None)
             return
@@ -69,19 +69,19 @@ async def _answer(tx: Transaction, messages: list[Message]) -> None:
 async def _add_up(
     tx: Transaction, messages: list[Message], count: int, running: RunningSha256
 ) -> None:
-    """Add the lines of a file to its hash; answer its end with that."""
+    """Add the lines of a file to its hash; answer FileEnd with the hash."""
     lines = [one.body or b"" for one in messages if one.message_type != "FileEnd"]
     running.add(b"".join(lines))
     count += len(lines)
     for message in messages:
-        if message.message_type == "FileEnd":  # the last of its dialog
+        if message.message_type == "FileEnd":  # the last message of its dialog
             digest = orjson.dumps({"lines": count, "sha256": running.hexdigest()})
             await tx.send(message.handle, digest, "FileDigest")
     await tx.set_state(messages[0].group_id, count.to_bytes(8, "big") + running.keep())
 
 
 def _number(body: bytes | None) -> int | None:
-    """The number of an order; None if it is no order."""
+    """Return the number of an order; None if the body is not an order."""
     try:
         return msgspec.json.decode(body or b"", type=_Order).number
     except msgspec.MsgspecError:
