@@ -319,7 +319,7 @@ class Rig:
             self.instances[one.name] = one
         for one in made:
             await one.start()
-        # `start` told only those that ran already: now that all run, route to each again.
+        # `start` added routes only at instances that ran already: now all run, so add the rest.
         for one in made:
             await self.route_to(one, [one.name])
         return made

@@ -3,6 +3,6 @@
     python -m brokerd.testing.simulation --seed 7 --trace
 
 Reads:  a seed.      Calls: real instances, real stores in line, the SDK, the checker.
-Never:  leaves anything to the machine: time, network, ids, randomness and the moments at which
-commits complete are drawn, so a seed always does the same.
+Never:  depends on the machine: time, network, ids, randomness and the moments at which commits
+complete are drawn, so a seed always gives the same run.
 """

@@ -1,4 +1,4 @@
-"""Run seeds from the command line: exit status 0 if all are clean, else 1."""
+"""Entry point: runs seeds from the command line; exit status 0 if all are clean, else 1."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Administration: what an administrator does at an instance, on a session of its own.
+"""Administration: the work of an administrator at an instance, on a session of its own.
 
-Calls:  the instance, as a client inside its process: who administers dies with it.
-Never:  gives up: what it is asked for it tries until it is done.
+Calls:  the instance, as a client inside its process, so that the session dies with it.
+Never:  retries by itself: callers repeat `administer` until it returns True.
 """
 
 import asyncio
@@ -15,12 +15,17 @@ from brokerd.testing.simulation import objects
 from brokerd.testing.simulation.nodes import Node
 
 PATIENCE: Final = 10.0
-"""Virtual seconds after which it is tried again."""
+"""Virtual seconds after which an attempt counts as failed."""
 Work = Callable[[Session], Coroutine[object, object, object]]
 
 
 async def administer(node: Node, work: Work) -> bool:
-    """Do it; False if the instance, or its broker, was not there to do it."""
+    """Do the work on a new session of the node; return whether it was done.
+
+    False also means that the node does not have the broker open, died over it, refused the work,
+    or took too long: the work may then have been done all the same.
+    """
+    # The work runs in the node's own scope: a crash kills it, and only the time-out ends the wait.
     instance, done = node.instance, asyncio.get_running_loop().create_future()
     if not node.holds or instance is None:
         return False
@@ -42,7 +47,7 @@ async def administer(node: Node, work: Work) -> bool:
 
 
 def making(kind: str, name: str, **declared: object) -> Work:
-    """Create an object, unless it is there: who asks again may have been heard before."""
+    """Return work that creates an object, unless it exists: an earlier attempt may have done it."""
 
     async def work(session: Session) -> None:
         with suppress(ObjectExists):
@@ -52,7 +57,7 @@ def making(kind: str, name: str, **declared: object) -> Work:
 
 
 def altering(kind: str, name: str, **declared: Any) -> Work:  # noqa: ANN401  # as `alter` has them
-    """Alter an object; `ObjectNotFound` is one of the refusals after which it is tried again."""
+    """Return work that alters an object; `ObjectNotFound` is a refusal like any other."""
 
     async def work(session: Session) -> None:
         await session.alter(kind, name, **declared)
@@ -61,7 +66,7 @@ def altering(kind: str, name: str, **declared: Any) -> Work:  # noqa: ANN401  # 
 
 
 def dropping(kind: str, name: str) -> Work:
-    """Drop an object, if it is there."""
+    """Return work that drops an object, if it exists."""
 
     async def work(session: Session) -> None:
         with suppress(ObjectNotFound):

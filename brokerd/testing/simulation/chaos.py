@@ -1,7 +1,7 @@
-"""Chaos: breaks things at drawn moments, and mends them again.
+"""Chaos: injects faults at drawn moments, and repairs them.
 
 Reads:  the plan.      Calls: nodes, clients and the network.
-Never:  begins anything once it is over; what it broke and did not mend yet, `World` mends.
+Never:  injects a fault once it is over; `World` repairs the network faults left then.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from brokerd.testing.simulation.surround import Surround
 
 Fault = Callable[[], Coroutine[object, object, None]]
 MOST_STOPS: Final = 32
-"""Instances killed or restarted in one run at most: many seeds with some of it find more."""
+"""Most kills and restarts of instances in one run: many seeds with a few each find more."""
 STOPS: Final = ("crash", "restart", "failover")
 AT_NIGHT: Final = 20.0
-"""How many times as long it is between two faults, or two changes of routes, at night."""
+"""Factor by which the time between two faults, or two changes of routes, is longer at night."""
 MOST_FAILURES: Final = 10
-"""Failures that no fault explains after which an instance stays off: it would only fail again."""
+"""Problems of an instance after which it stays off: it would only fail again."""
 
 
 class Chaos:
@@ -39,7 +39,7 @@ class Chaos:
         clients: list[Client],
         holder: Callable[[str], Node],
     ) -> None:
-        """`holder`: who has the broker of an instance open now."""
+        """`holder`: returns the node that has the broker of an instance open now."""
         self._shared = shared
         self._holder = holder
         self._nodes = nodes
@@ -49,7 +49,7 @@ class Chaos:
         self.over = False
         self._stops = 0
         self._dark: bool | None = None
-        """By day None; at night whether everything is off."""
+        """None by day; at night whether everything is off."""
         self._faults: dict[str, Fault] = {
             "crash": self._crash,
             "restart": self._restart,
@@ -67,7 +67,7 @@ class Chaos:
         }
 
     async def run(self) -> None:
-        """Break one thing after the other until it is over."""
+        """Inject one fault after the other until it is over."""
         names = self._shared.plan.faults
         while names and not self.over:
             slow = AT_NIGHT if self._dark is not None else 1.0
@@ -81,15 +81,15 @@ class Chaos:
                 await self._faults[name]()
 
     def _is_idle(self) -> bool:
-        """Nothing is to be broken, as it is over or all is off."""
+        """Return whether no fault may be injected: it is over, or everything is off."""
         return self.over or bool(self._dark)
 
     def died(self, node: Node) -> None:
-        """A node died of itself: it is started again after a while."""
+        """Start a dead node again after a while."""
         self._mend(self._start_again(node))
 
     async def mended(self) -> None:
-        """Return when everything that was stopped runs again."""
+        """Return when all repairs are done: what was stopped runs again."""
         while self._mending:
             await asyncio.wait(self._mending)
 
@@ -134,7 +134,7 @@ class Chaos:
             self._mend(self._stop_and_start(node))
 
     async def _failover(self) -> None:
-        """The principal goes, in one way or the other, for long enough that its mirror notices."""
+        """Kill or stop the principal for long enough that its mirror notices."""
         node = self._holder(MIRRORED)
         if not node.holds:
             return
@@ -152,7 +152,7 @@ class Chaos:
         if wait is None:
             wait = self._rng.choice((0.05, 1.0, 10.0)) * self._rng.random()
         await self._rest(0.05 if self.over else wait)
-        while self._dark:  # all is off, also what was off already as the night began
+        while self._dark:  # everything stays off, also a node that was off before the night
             await self._rest(5.0)
         if len(node.problems) < MOST_FAILURES:
             await node.start()
@@ -173,7 +173,10 @@ class Chaos:
         self._mend(self._set_right(node, by))
 
     async def _set_right(self, node: Node, by: timedelta) -> None:
-        """Before the leap is followed, also where several follow each other."""
+        """Undo a leap of a clock after at most two minutes.
+
+        Each leap is undone by itself, so that several at a time are undone, too.
+        """
         await self._rest(self._rng.uniform(1.0, 120.0))
         node.clock.jump(-by)
 
@@ -183,7 +186,11 @@ class Chaos:
             self._mend(self._switch(node))
 
     async def _switch(self, node: Node) -> None:
-        """A queue goes off and on: by a declaration where it says all there is, else alone."""
+        """Disable a queue and enable it again.
+
+        It is done by a declaration of all objects, or, in runs that make objects which the
+        declaration lacks and would drop, by altering the queue alone.
+        """
         plan, rng = self._shared.plan, self._rng
         services = objects.services(node.name, plan.instances)
         alone = plan.features.changes_objects
@@ -250,7 +257,7 @@ class Chaos:
         client = self._rng.choice(self._clients)
         self._shared.network.reset(client.name, client.server)
 
-    # Small things.
+    # Helpers.
 
     def _a_node(self) -> Node | None:
         node = self._rng.choice(list(self._nodes.values()))

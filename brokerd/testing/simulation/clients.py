@@ -1,9 +1,9 @@
-"""Clients: programs on machines of their own, which connect, are killed and come back.
+"""Clients: programs on machines of their own, which connect, are killed and restarted.
 
-A *writer* begins dialogs (`writers`), a *worker* reads a queue where no activation does, and the
-*sweeper* reads and ends at the end of a run what others left.
+A *writer* begins dialogs (`writers`), a *worker* reads a queue without activation, and the
+*sweeper*, at the end of a run, reads the messages and ends the dialogs that others left.
 Reads:  answers.      Calls: the SDK, over the simulated network.
-Never:  sends a uid twice, whatever became of the first transaction with it.
+Never:  sends a uid twice, whatever the outcome of the first transaction with it.
 """
 
 import asyncio
@@ -25,9 +25,11 @@ from brokerd.testing.simulation.surround import Surround
 
 T = TypeVar("T")
 RETRY: Final = 100_000.0
-"""Seconds for which a lost connection is tried again: in a run each commit is learned."""
+"""Seconds for which a lost connection is retried: long enough to learn every commit's outcome."""
 HEARS_NOTHING: Final = 0.8
-"""How often nobody says that a machine is off: then the attempt hangs, and costs a run nothing."""
+"""Probability that a connect to a machine that is off gets no answer and hangs until it runs.
+
+A hanging attempt costs a run less than repeated refusals."""
 Program = Callable[["Client", Session], Coroutine[object, object, None]]
 
 
@@ -44,7 +46,11 @@ class Client:
         enter: Callable[[], None],
         holder: Callable[[str], Node],
     ) -> None:
-        """`home`: the instance whose broker it serves; `holder`: who has that open now."""
+        """Make a client that is not running.
+
+        `home`: the instance whose broker it uses; `holder`: returns the node that has that broker
+        open now.
+        """
         self.name = name
         self.home = self.server = home
         self._holder = holder
@@ -62,7 +68,7 @@ class Client:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Run the program; a killed one begins anew, as a new client."""
+        """Run the program from its beginning, as a new client."""
         loop = self._shared.loop
         self.boots += 1
         self.scope = f"{self.name}/{self.boots}"
@@ -72,7 +78,7 @@ class Client:
         loop.create_task(self._run(), context=context)
 
     def crash(self) -> None:
-        """Kill it."""
+        """Kill the program, if it runs."""
         if not self.running:
             return
         self._shared.counts["client crashes"] += 1
@@ -118,16 +124,16 @@ class Client:
         await session.close()
 
     def fresh_id(self) -> bytes:
-        """An id that was never used."""
+        """Return an id that was never used."""
         return self._ids.fresh()
 
     async def rest(self, seconds: float) -> None:
-        """Do nothing for a while."""
+        """Wait for virtual seconds, by the client's clock."""
         await self.clock.sleep_until(self.clock.monotonic() + seconds)
 
 
 def worker(service: str) -> Program:
-    """A program that serves a queue for ever."""
+    """Return a program that serves a queue for ever."""
 
     async def program(_client: Client, session: Session) -> None:
         await workers.work(session, service)
@@ -136,13 +142,13 @@ def worker(service: str) -> Program:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether trying again helps; a queue that keeps what was sent may be switched off (SND-17)."""
+    """Return whether a retry may help: a disabled queue, too, may be switched on again (SND-17)."""
     code = getattr(error, "code", "")
     return bool(getattr(error, "retryable", False)) or code == "queue_disabled"
 
 
 async def repeated(client: Client, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try until it works; raises what trying again does not help against."""
+    """Repeat an attempt until it succeeds; raise errors that a retry does not cure."""
     while True:
         try:
             return await attempt()
@@ -155,7 +161,7 @@ async def repeated(client: Client, attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 async def sweep(client: Client, session: Session) -> None:
-    """Read what is left for the shop, and end what its peers have ended, for ever."""
+    """Read the messages left for the shop, and end the dialogs its peers have ended, for ever."""
     while not session.closed:
         try:
             async with session.transaction() as tx:
@@ -167,11 +173,11 @@ async def sweep(client: Client, session: Session) -> None:
 
 
 def ender(handles: list[bytes]) -> Program:
-    """A program that ends these dialogs where they are still open."""
+    """Return a program that ends these dialogs if they are still open."""
 
     async def program(client: Client, session: Session) -> None:
         for handle in handles:
-            with suppress(BrokerError):  # most are over, or of another broker
+            with suppress(BrokerError):  # most are over, or belong to another broker
                 await repeated(client, partial(session.end, handle))
 
     return program

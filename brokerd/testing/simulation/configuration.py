@@ -1,7 +1,7 @@
 """Configuration: a dynamic routing service, which answers an instance that lacks routes (BCN).
 
 By the plan it is slow or silent, makes a route to the wrong place or none, makes it after it has
-answered, says everything twice, or refuses. Once the run is to come to its end it does its duty.
+answered, makes it twice, or refuses. In the second phase of the run it answers as it should.
 Reads:  requests, through the SDK.      Calls: the verbs of an administrator.
 Never:  leaves a wrong route for ever: it expires, and then the broker asks again (BCN-11).
 """
@@ -29,18 +29,18 @@ _SERVICE: Final = re.compile(rb"<SERVICE_NAME>(.*)</SERVICE_NAME>")
 
 
 class Configuration:
-    """The service of one run, and how it comes to be asked."""
+    """The dynamic routing service of one run."""
 
     def __init__(self, shared: Surround) -> None:
         self._shared = shared
         self._rng = shared.streams.of("configuration")
         self.hurry = False
-        """Whether it is to do nothing but its duty."""
+        """Whether the service answers as it should, whatever the plan says."""
         self.asker = shared.plan.features.asking
         self._made = 0
 
     async def set_up(self, holder: Callable[[str], Node]) -> None:
-        """Make what it needs, and take away the routes that are to be asked for."""
+        """Create the objects of the service, and drop the routes that are to be requested."""
         service = {"queue": QUEUE, "contracts": [CONFIGURATION_NOTICE]}
         work = [
             making("queue", QUEUE, poison_handling="off"),
@@ -54,7 +54,7 @@ class Configuration:
                 await self._shared.rest(1.0)
 
     async def program(self, client: Client, session: Session) -> None:
-        """Answer request after request, for ever; one at a time, as each ends its dialog."""
+        """Answer requests for ever, one at a time, as each answer ends its dialog."""
         while not session.closed:
             try:
                 async with session.transaction() as tx:
@@ -66,6 +66,10 @@ class Configuration:
     async def _take(
         self, client: Client, session: Session, tx: Transaction, message: Message
     ) -> None:
+        """Answer one message in a drawn manner; end the dialog of anything but a request.
+
+        A silent answer leaves the dialog open; a late one ends it before it makes the route.
+        """
         found = _SERVICE.search(message.body or b"")
         if message.message_type != MISSING_ROUTE or found is None:
             await tx.end(message.handle)
@@ -96,14 +100,14 @@ class Configuration:
             await tx.end(message.handle)
 
     def _manner(self) -> str:
-        """How to take the next request; nothing = as it should."""
+        """Draw the manner of the next answer; an empty string means as it should."""
         manners = self._shared.plan.features.manners
         if self.hurry or not manners or chance(self._rng, 0.2):
             return ""
         return self._rng.choice(manners)
 
     async def _mislead(self, session: Session, service: str) -> None:
-        """No route at all, or one to an instance that does not have the service."""
+        """Make no route at all, or one to an instance that does not have the service."""
         plan = self._shared.plan
         right = objects.home(service, plan.instances)
         wrong = [name for name in plan.instances if name not in (right, MIDDLE)]

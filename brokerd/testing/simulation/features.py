@@ -1,7 +1,7 @@
-"""Features: what one seed has beside the plain network of dialogs, each in a part of them (HK-9).
+"""Features: the additions to the plain network of dialogs, each in a part of the seeds (HK-9).
 
-A run that had all of it at once would cost much and mix causes; a few at a time in many runs meet
-the same pairs.
+A run with all of them would be slow and would mix causes; many runs with a few each meet the same
+combinations of two.
 Reads:  a seeded stream.      Never: acts.
 """
 
@@ -13,13 +13,13 @@ import msgspec
 from brokerd.testing.rng import chance
 
 MIRRORED: Final = "west"
-"""The instance whose broker has a standby, where there is one."""
+"""The instance whose broker has a standby in mirrored runs."""
 PARTNER: Final = "mate"
-"""The instance that waits for it: the store of that broker is shared by the two."""
+"""The standby of that instance: the two share the store of the broker."""
 MIDDLE: Final = "middle"
-"""The instance that forwards, where there is one: then the others know the way by it alone."""
+"""The instance that forwards in some runs: all usual routes of the others then lead to it."""
 MANNERS: Final = ("slow", "silent", "wrong", "late", "repeating", "refusing")
-"""What a dynamic routing service does that it should not do."""
+"""Manners in which a dynamic routing service may misbehave."""
 
 
 WORK: Final = {
@@ -31,7 +31,7 @@ WORK: Final = {
     "retention": 0.15,
     "priorities": 0.1,
 }
-"""What clients and administrators do besides, and how many of the runs have it."""
+"""Additional work of clients and administrators, and the share of runs that have it."""
 WIRE: Final = (
     "transmit.before_write",
     "transmit.after_write",
@@ -43,7 +43,7 @@ WIRE: Final = (
     "fragment.last_missing",
     "dialog.end_before_ack",
 )
-"""What may happen to an instance, or to a frame, as it leaves (HK-6)."""
+"""Failpoints of an instance, or of a frame, at the moment a frame leaves (HK-6)."""
 
 
 POINTS: Final = {
@@ -54,38 +54,38 @@ POINTS: Final = {
     "activation.start_fails": (0.05, 0.2),
     "handler.exit_before_commit": (0.02, 0.1),
 }
-"""Where an instance dies, or a handler fails, and how often as it is passed (HK-6)."""
+"""Failpoints where an instance dies, or a handler fails, with their two rates (HK-6)."""
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
-    """What one seed has drawn of them."""
+    """The features that one seed has drawn."""
 
     mirrored: bool = False
-    """The broker of west has a standby: whoever of the two has its store open is principal."""
+    """Whether west's broker has a standby: the one with the store open is the principal."""
     routes: bool = False
-    """Routes are added, changed, dropped and expire while they are used."""
+    """Whether routes are added, changed, dropped and expire while they are used."""
     doubled: bool = False
-    """The depot has a second home, and east a route to each: one dialog, one target (REL-13)."""
+    """Whether the depot has a second home, with a route from east to each (REL-13)."""
     asking: str = ""
-    """The instance that lacks routes and asks a service for them; none if empty."""
+    """The instance that lacks routes and requests them from a service; none if empty."""
     manners: tuple[str, ...] = ()
-    """Of that service; without any it answers at once, rightly and once."""
+    """Manners of that service; without any it answers immediately, correctly and once."""
 
     work: tuple[str, ...] = ()
     wire: dict[str, float] = {}
-    """Probability that it happens, each time a frame of that kind leaves."""
+    """Probability of each failpoint in `WIRE`, each time such a frame leaves."""
     points: dict[str, float] = {}
-    """Probability that it happens, each time a place of that name is passed."""
+    """Probability of each failpoint in `POINTS`, each time it is passed."""
 
     @property
     def changes_objects(self) -> bool:
-        """Whether an administrator makes objects that the declaration of the run does not have."""
+        """Whether an administrator makes objects or options that the declaration lacks."""
         objects = self.routes or self.doubled or bool(self.asking)
         return objects or "retention" in self.work or "priorities" in self.work
 
 
 def draw(rng: Random, instances: tuple[str, ...], *, quiet: bool) -> Features:
-    """Draw them for a run of these instances; `quiet`: nothing goes wrong in it."""
+    """Draw the features of a run of these instances; `quiet`: it has no faults."""
     mirrored = chance(rng, 0.15) and MIDDLE not in instances
     asks = chance(rng, 0.2)
     askers = ["east", "east", *(name for name in instances if name != MIDDLE)]

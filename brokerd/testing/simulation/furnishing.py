@@ -1,4 +1,4 @@
-"""Furnishing: options of queues and of sending that an administrator sets before anybody sends.
+"""Furnishing: options of queues and of sending that are set before the clients start.
 
 Reads:  the plan.      Calls: administration.
 """
@@ -13,7 +13,7 @@ from brokerd.testing.simulation.surround import Surround
 
 
 async def furnish(shared: Surround, holder: Callable[[str], Node]) -> None:
-    """Retention for a part of the queues, and levels by which is sent (OBJ-48, RCV-35)."""
+    """Set retention of queues, and priority levels of services, by the plan (OBJ-48, RCV-35)."""
     rng = shared.streams.of("furnishing")
     instances, work = shared.plan.instances, shared.plan.features.work
     for node in instances:

@@ -1,9 +1,9 @@
-"""Machine: what a simulated node runs its stores on, over all boots (HK-3).
+"""Machine: the executor of the stores of a simulated node, over all boots (HK-3).
 
-A commit completes when the plan says. After a crash the files are opened anew, as a new process
-would; or, in most runs, the connections are rolled back and used again, for reading as well. That
-leaves the same rows, for SQLite's own recovery is not what is tried here, and spares most of a
-start's time.
+A commit completes when the plan says. After a crash the files are reopened, as a new process would
+do; or, in most runs, the connections are rolled back and reused, for reading as well. Both leave
+equal rows, because SQLite's own recovery is not what is tested here, and reusing saves most of the
+time of a start.
 Reads:  files of stores.      Calls: the real writer and reader, in line.
 Never:  keeps anything of a transaction that did not commit.
 """
@@ -34,9 +34,9 @@ class Machine(Inline):
         shared: Path | None = None,
         reads: Callable[[], None] = lambda: None,
     ) -> None:
-        """`kept`: connections to stores it has, which are open already. `shared`: a directory with
-        stores that another machine opens as well; connections to these are not kept. `reads`:
-        called before each read."""
+        """`kept`: open connections to stores of the machine. `shared`: a directory of stores that
+        another machine opens, too; connections to these are not kept. `reads`: called before each
+        read."""
         super().__init__(schedule)
         self._schedule = schedule
         self._keep = keep
@@ -47,8 +47,11 @@ class Machine(Inline):
         self._locks: list[OwnerLock] = []
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Here and now. Who has a store open is told by its directory and the number of its
-        process, which no seed decides (HK-1): so by neither."""
+        """Call the function immediately.
+
+        The message of `StoreLocked` is replaced: it names a directory and a process id, which
+        differ from run to run (HK-1).
+        """
         try:
             found = function()
         except StoreLocked as error:
@@ -58,14 +61,19 @@ class Machine(Inline):
         return found
 
     def power_off(self) -> None:
-        """The process is gone, and the system gives up its locks: also that of a store which it
-        had just opened, and knows of nowhere yet."""
+        """Release the locks of a dead process, as the operating system does.
+
+        They include the lock of a store that was just opened and that no broker knows yet.
+        """
         for lock in self._locks:
             lock.release()
         self._locks.clear()
 
     def kept(self, path: Path) -> Connection | None:
-        """The connection of the boot before, rolled back; a new one where there is none."""
+        """Return the connection of the boot before, rolled back, or else a new one.
+
+        None if connections to this store are not kept, or if it does not exist yet.
+        """
         if not self._keeps(path):
             return None
         if path not in self._idle and path.exists():
@@ -73,7 +81,7 @@ class Machine(Inline):
         return self._idle.pop(path, None)
 
     def writer(self, connection: Connection, path: Path) -> InlineWriter:
-        """A writer that gives its connection back, if any is kept."""
+        """Return a writer; on closing it gives its connection back, if this store's is kept."""
         if not self._keeps(path):
             return InlineWriter(connection, self._schedule)
         self._in_use[path] = connection
@@ -85,7 +93,10 @@ class Machine(Inline):
         return _Writer(connection, self._schedule, give_back)
 
     def reader(self, path: Path, clock: Clock) -> InlineReader:
-        """The reader of this file: between two jobs, what the writer sees has been committed."""
+        """Return a reader of a store, which uses the writer's connection if that is kept.
+
+        That is correct because between two jobs the writer has nothing uncommitted.
+        """
         if path not in self._in_use:
             return _Reader(path, clock, self._reads)
         return _KeptReader(path, clock, self._reads, self._in_use[path])
@@ -94,7 +105,7 @@ class Machine(Inline):
         return self._keep and path.parent != self._shared
 
     def give_back(self) -> dict[Path, Connection]:
-        """It is used no more: every connection it has kept, with nothing open on it."""
+        """Return all kept connections, rolled back; the machine has none afterwards."""
         found = self._idle | self._in_use
         for connection in found.values():
             roll_back(connection)
@@ -103,7 +114,7 @@ class Machine(Inline):
         return found
 
     async def scrap(self) -> None:
-        """Close everything."""
+        """Close all kept connections."""
         for connection in self.give_back().values():
             connection.close()
 
@@ -120,7 +131,7 @@ class _Writer(InlineWriter):
         self._give_back()
 
     def abandon(self) -> None:
-        """Forget the jobs, roll back and give the connection back."""
+        """Drop the jobs, roll back and give the connection back."""
         self._abandoned = True
         self._jobs.clear()
         self._give_back()
@@ -136,7 +147,7 @@ class _Reader(InlineReader):
         statement: Any,  # noqa: ANN401  # SQLAlchemy's, which only the storage package knows
         values: Mapping[str, object] | None = None,
     ) -> Sequence[Values]:
-        """Run it here and now."""
+        """Pass the failpoint, then run the statement immediately."""
         self._reads()
         return await super().rows(statement, values)
 
@@ -149,4 +160,4 @@ class _KeptReader(_Reader):
         self._connection = connection
 
     async def close(self) -> None:
-        """The connection is the writer's."""
+        """Do nothing: the connection belongs to the writer."""

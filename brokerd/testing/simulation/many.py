@@ -1,8 +1,8 @@
-"""Many: seeds spread over processes (HK-8).
+"""Many: runs of seeds spread over processes (HK-8).
 
-Each process is this program again, under a PYTHONHASHSEED that is given; it reads numbers of seeds
-and answers each with one line. Results are told in the order of the seeds, whatever the number of
-processes, so what a batch says depends on nothing but its seeds.
+Each process is this program again, with a given PYTHONHASHSEED; it reads numbers of seeds and
+answers each with one line. Results come in the order of the seeds, whatever the number of
+processes, so that the output of a batch depends on nothing but its seeds.
 Reads:  the answers of its processes.      Calls: `python -m brokerd.testing.simulation --serve`.
 """
 
@@ -25,21 +25,23 @@ from brokerd.testing.simulation.world import Result
 
 ROOT: Final = Path(__file__).parents[3]
 AHEAD: Final = 64
-"""Results that wait for one before them, a process: then it rests, so memory stays small."""
+"""Seeds for each process that may be handed out before the oldest result is passed on.
+
+The limit keeps memory small."""
 
 
 LONGEST: Final = 300.0
-"""Processor seconds after which a seed will never end: its process tells where it stands, and
-dies. A machine that sleeps takes none."""
+"""Processor seconds after which a seed counts as endless: its process shows where it stands, and
+dies. They do not pass while the machine is suspended."""
 
 
 def serve(asked: TextIO, answers: TextIO, artefacts: Path | None) -> None:
-    """Run the seeds whose numbers come in, one a line, until there are no more."""
-    faulthandler.enable()  # a crash of the interpreter says where it was
-    faulthandler.register(signal.SIGVTALRM, chain=True)  # and then it dies of it
+    """Run the seeds whose numbers are read, one a line, until the end of the input."""
+    faulthandler.enable()  # a crash of the interpreter shows where it happened
+    faulthandler.register(signal.SIGVTALRM, chain=True)  # chained: the signal then kills it
     with simulator(artefacts) as simulated:
         for line in asked:
-            # Time that a single callback never gives back is seen by nobody within the run.
+            # A callback that never returns cannot be noticed from within the run.
             signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
             result = simulated.run(int(line))
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -54,7 +56,7 @@ def run_many(
     hash_seed: int = 0,
     artefacts: Path | None = None,
 ) -> Iterator[Result]:
-    """The results of these seeds, in their order."""
+    """Run seeds in several processes; yield the results in the order of the seeds."""
     batch = _Batch(iter(seeds), processes)
     threads = [
         threading.Thread(target=batch.work, args=(hash_seed, artefacts), daemon=True)
@@ -69,7 +71,7 @@ def run_many(
 
 
 class _Batch:
-    """What the threads share, each of which talks to one process."""
+    """The state shared by the threads, each of which drives one process."""
 
     def __init__(self, seeds: Iterator[int], processes: int) -> None:
         self._seeds = enumerate(seeds)
@@ -80,7 +82,10 @@ class _Batch:
         self._children: list[subprocess.Popen[str]] = []
 
     def work(self, hash_seed: int, artefacts: Path | None) -> None:
-        """Let one process run seeds until none is left, and another one where it dies."""
+        """Run seeds in a process until none is left; replace the process if it dies.
+
+        The seed over which it died is not run again: it has failed.
+        """
         try:
             found = self._next()
             while found is not None:
@@ -99,7 +104,7 @@ class _Batch:
             self._done.put(error)
 
     def results(self) -> Iterator[Result]:
-        """All of them, in the order of the seeds."""
+        """Yield all results in the order of the seeds; raise the error of a thread."""
         early: dict[int, Result] = {}
         wanted = 0
         running = self._processes
@@ -117,7 +122,7 @@ class _Batch:
                 wanted += 1
 
     def stop(self) -> None:
-        """End what still runs."""
+        """Kill the processes."""
         for child in self._children:
             child.kill()
 
@@ -143,7 +148,7 @@ class _Batch:
 
 
 def _ask(child: subprocess.Popen[str], seed: int) -> str:
-    """The line with the result of a seed; empty if the process has died over it."""
+    """Return the line with the result of a seed; empty if the process has died."""
     assert child.stdin is not None
     assert child.stdout is not None
     try:
@@ -155,7 +160,7 @@ def _ask(child: subprocess.Popen[str], seed: int) -> str:
 
 
 def _died(seed: int, status: int) -> Result:
-    """A seed whose process died has failed; how that was, as far as its parent can know."""
+    """Return the result of a seed whose process died, with the exit status or signal."""
     how = f"ended with status {status}"
     if status < 0:
         how = f"was ended by {signal.Signals(-status).name}"

@@ -1,7 +1,7 @@
-"""Nodes: one simulated machine each, with an instance that is started, killed and started again.
+"""Nodes: simulated machines, each with an instance that is started, killed and started again.
 
 Reads:  the plan.      Calls: the real `Instance`, on the real store files, in line.
-Never:  cleans up after a crash: what the killed boot was doing simply stops.
+Never:  cleans up after a crash: the killed boot just stops.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 class Crashed(BaseException):
-    """Raised at a failpoint where the process has just died; nothing may catch it."""
+    """The end of a process at a failpoint where it has just died; nothing may catch it."""
 
 
 class InjectedFault(OSError):
-    """What a store's file said, by order of the plan."""
+    """An error of a store's file that the chaos has injected."""
 
 
 class Node:
-    """One machine and its instance, over all its boots."""
+    """One machine and its instance, over all boots."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Node:
         self._shared = shared
         self._enter = enter
         self._died = died
-        """Told when it died of itself; whoever is told starts it again."""
+        """Called when the node died by itself; the callee starts it again."""
         self.data_dir = directory / name
         streams = shared.streams.child(name)
         self._streams = streams
@@ -82,25 +82,25 @@ class Node:
         self.scope = ""
         self.instance: Instance | None = None
         self.up = False
-        """Whether it is ready, and nobody has begun to stop it."""
+        """Whether the instance is ready and has not begun to stop."""
         self.answers = asyncio.Event()
-        """Set while `up`: who dials a machine that is off may hear nothing until then."""
+        """Set while `up`: a client that dials a machine that is off may have to wait for it."""
         self._alive = False
         self._was_ready = False  # this boot
         self._down_at = 0.0
         self.downs: list[tuple[float, float]] = []
-        """From when to when it was off, each time."""
+        """Virtual times from which to which the node was off."""
         self.calm = False
-        """Nothing fails of itself any more."""
+        """Whether failpoints and injected errors are off, in the second phase."""
         self.store_error_due = False
         self.log = CountingLog(name, shared.trace, shared.counts)
         self.problems: list[str] = []
         self._started: asyncio.Future[None] | None = None
 
-    # Life.
+    # Starting and stopping.
 
     async def start(self) -> None:
-        """Boot on the files as they are; returns when it is ready, or has died on the way."""
+        """Boot on the files as they are; return when the instance is ready, or has died."""
         loop = self._shared.loop
         self.boots += 1
         self._alive = True
@@ -155,7 +155,12 @@ class Node:
         )
 
     def crash(self, why: str, *, late: bool = False) -> None:
-        """Kill it between two instructions; whatever was synced stays, nothing else does."""
+        """Kill the node between two instructions: only what was committed survives.
+
+        The order matters: first no task may run any more, then the network drops the connections,
+        then the stores abandon their jobs, and only then are the files verified as a new process
+        would find them. A `start` or `stop` that was under way returns.
+        """
         shared = self._shared
         shared.trace.note(self.name, f"dies: {why}")
         shared.counts["crashes"] += 1
@@ -176,7 +181,10 @@ class Node:
             self._started.set_result(None)
 
     async def stop(self) -> bool:
-        """Stop it in an orderly way (REL-28); False if it died meanwhile."""
+        """Stop the instance in an orderly way (REL-28).
+
+        Return False if it was not up, or died meanwhile.
+        """
         instance, loop = self.instance, self._shared.loop
         if not self.up or instance is None:
             return False
@@ -198,7 +206,7 @@ class Node:
         self.run(stop())
         await done
         if instance.condition != "stopped" or not self._alive or self.boots != boot:
-            return False  # it died on the way, and is started again for that
+            return False  # it died meanwhile, and `_died` has it started again
         self._alive = False
         loop.kill(self.scope)
         stores = self._stores()
@@ -208,14 +216,18 @@ class Node:
         return True
 
     def _stores(self) -> dict[Path, bool]:
-        """The files that it has open, and whether rows that nobody needs may be in them."""
+        """Return the open store files, and whether each may hold rows of ended dialogs."""
         if self.instance is None:
             return {}
         stores = [broker.store for broker in self.instance.brokers.values()]
         return {one.path: one.is_deleting for one in stores}
 
     def _verify(self, stores: Mapping[Path, bool]) -> None:
-        """Whether every row has what it stands for, whatever the moment of its death (HK-10)."""
+        """Verify the stores after a crash or a stop, and keep what is wrong as problems (HK-10).
+
+        Rows of ended dialogs may be left while they are being deleted, or if the boot died before
+        it was ready.
+        """
         for path, is_deleting in stores.items():
             self._shared.counts["stores verified"] += 1
             for text in left.in_file(path, may_be_over=is_deleting or not self._was_ready):
@@ -226,17 +238,17 @@ class Node:
             self._down_at = self._shared.loop.time()
 
     def was_down_at(self, at: float) -> bool:
-        """Whether it was off at that virtual time, and has been up since."""
+        """Return whether the node was off at a virtual time and has been up since."""
         return any(first <= at <= last for first, last in self.downs)
 
     def run(self, work: Coroutine[object, object, None]) -> None:
-        """Run something within the process of this boot; it dies with it."""
+        """Run a coroutine within the process of this boot; a crash kills it as well."""
         context = self._shared.loop.scope(self.scope)
         context.run(self._enter)
         self._shared.loop.create_task(work, context=context)
 
     def die(self, why: str, boot: int) -> None:
-        """Die of itself, if that boot is still there."""
+        """Die by itself, if this boot is still running."""
         if self.up and self.boots == boot:
             self._die(why)
 
@@ -245,7 +257,7 @@ class Node:
         self._died(self)
 
     def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
-        """The instance cannot go on; the real daemon would exit, and be started again."""
+        """Die because the instance has failed; the real daemon would exit and be restarted."""
         self._fail(failed.result())
 
     def _fail(self, error: BaseException) -> None:
@@ -255,10 +267,10 @@ class Node:
         if self._alive:
             self._die("store error")
 
-    # What its world does to it.
+    # Faults.
 
     def _schedule(self, function: Callable[[], None]) -> None:
-        """How long each half of a commit takes."""
+        """Call one half of a commit after a drawn time."""
         rng = self._commit_rng
         delay = rng.uniform(0.0002, 0.005)
         if not self.calm and rng.random() < self._shared.plan.slow_commits:
@@ -277,21 +289,24 @@ class Node:
             raise Crashed(name)
 
     def passes(self, name: str) -> None:
-        """A place of that name is passed: by the plan it dies there (HK-6)."""
+        """Die, by the plan, at the failpoint that is being passed (HK-6).
+
+        The death comes with the next turn of the loop: the caller may be code of this process.
+        """
         shared = self._shared
         if self.up and not self.calm and shared.happens(name, self._point_rng):
             shared.loop.call_soon(self.die, name, self.boots, context=shared.context)
 
     def _reads(self) -> None:
-        """Its store is read: by itself, or by the world that looks what is in it."""
+        """Pass the failpoint of a read of the store, unless the world inspects the store."""
         if SCOPE.get() == self.scope:
             self.passes("store.read")
 
-    # What can be asked.
+    # State.
 
     @property
     def holds(self) -> bool:
-        """Whether it serves the broker with the services: of two partners one does."""
+        """Whether the node serves the broker with the services: one of two partners does."""
         instance = self.instance
         return (
             self.up
@@ -307,14 +322,17 @@ class Node:
         return self.instance.brokers[objects.BROKER]
 
     def committed(self) -> Store | None:
-        """The store with the services, whose reads see what is committed; None while it is down."""
+        """Return the store of the services, whose reads see committed rows only.
+
+        None while the node is down or the broker is not open.
+        """
         if not self._alive or self.instance is None:
             return None
         found = self.instance.brokers.get(objects.BROKER)
         return None if found is None else found.store
 
     def readers(self) -> list[tuple[str, int, int]]:
-        """Queues with activation: how many readers run, and how many may (CHK-11)."""
+        """Return (queue, running readers, most readers) of queues with activation (CHK-11)."""
         if not self.holds or self.instance is None:
             return []
         return [
@@ -328,7 +346,10 @@ class Node:
         ]
 
     def imbalance(self) -> list[str]:
-        """What the counts of fragments do not explain (NBT-15): each came to one end."""
+        """Return how the counts of fragments differ from their sum (NBT-15); empty if they agree.
+
+        Each received fragment must be stored, a duplicate, dropped or buffered.
+        """
         if not self.up or self.instance is None:
             return []
         it = self.instance.dispatcher
@@ -342,7 +363,7 @@ class Node:
         ]
 
     def is_drained(self) -> bool:
-        """Whether nothing waits to be sent, to be received anywhere but in the shop, or to come."""
+        """Return whether no message waits to be sent or received, and no timer is set."""
         return self.up and not self._waiting() and not self._has_timers()
 
     def _has_timers(self) -> bool:
@@ -361,7 +382,7 @@ class Node:
         return left.unexplained(self.instance, self.broker)
 
     def waits_for(self, service: str) -> list[str]:
-        """Why dialogs with a service do not get on, one each."""
+        """Return why each dialog with a service does not progress, as transmission statuses."""
         if not self.holds or self.instance is None:
             return []
         found = [live.outgoing for live in self.broker.endpoints.all()]
@@ -372,7 +393,7 @@ class Node:
         ]
 
     def is_over(self) -> bool:
-        """Whether no dialog is open and nothing is held in memory (CHK-9)."""
+        """Return whether no dialog is open and no lock or fragment is in memory (CHK-9)."""
         return self.up and not self._open() and not self._held()
 
     def _open(self) -> list[str]:
@@ -383,13 +404,13 @@ class Node:
         return left.held(self.instance, self.broker) if self.holds else []
 
     def left(self) -> list[str]:
-        """What is not settled, for the report."""
+        """Return what is not settled, for the report."""
         if not self.up:
             return [f"{self.name} is down"]
         return [f"{self.name}: {text}" for text in self._waiting() + self._open() + self._held()]
 
     def count(self) -> None:
-        """Add what this boot has counted itself."""
+        """Add the counters of this boot to those of the run."""
         instance, counts = self.instance, self._shared.counts
         assert instance is not None
         dispatcher = instance.dispatcher
@@ -408,5 +429,5 @@ class Node:
 
 
 def new_rng(streams: Streams, purpose: str) -> Random:
-    """A generator of its own, the next of that purpose."""
+    """Return a new generator, seeded from the stream of a purpose."""
     return Random(streams.of(purpose).random())  # noqa: S311  # a simulation

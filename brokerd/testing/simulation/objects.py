@@ -1,8 +1,8 @@
 """Objects and settings of the simulated instances.
 
-`shop` and the local `audit` live at east, `warehouse` at west, `depot` at south, or at west where
-there is no south. Orders go from shop to the others; the warehouse sends them on to the depot.
-Where the broker of west is mirrored, its store is in a directory that mate names as well.
+`shop` and the local `audit` live at east, `warehouse` at west, `depot` at south, or at west in runs
+without south. Orders go from the shop to the others; the warehouse forwards them to the depot.
+If the broker of west is mirrored, its store is in a directory that `mate` is configured with, too.
 Reads:  the plan.      Never: touches a store.
 """
 
@@ -34,28 +34,29 @@ PORT: Final = 4022
 CONTRACT: Final = "orders"
 HANDLERS: Final = "brokerd.testing.simulation.workers"
 SHARED: Final = "shared"
-"""The directory that the two partners name."""
+"""The directory of the store that the two partners share."""
 REQUEST: Final = timedelta(seconds=30)
-"""What a request for a route may take."""
+"""Lifetime of a request for a route."""
 
 
 def home(service: str, instances: tuple[str, ...]) -> str:
-    """The instance where a service lives."""
+    """Return the instance of a service."""
     if service in ("shop", "audit"):
         return "east"
     return "south" if service == "depot" and "south" in instances else "west"
 
 
 def services(node: str, instances: tuple[str, ...]) -> list[str]:
-    """The services of an instance."""
+    """Return the services of an instance."""
     every = ("shop", "audit", "warehouse", "depot")
     return [name for name in every if home(name, instances) == node]
 
 
 def declaration(node: str, plan: Plan, *, off: str = "", broker_id: str = "") -> dict[str, object]:
-    """What `objects.toml` of that instance would say; queue `off` is switched off.
+    """Return the objects of an instance, as its `objects.toml` would declare them.
 
-    `broker_id`: that of west, where it is mirrored."""
+    `off`: a queue to be declared as disabled. `broker_id`: the id of west's broker, if that is
+    mirrored."""
     here = services(node, plan.instances)
     return {
         "broker": {"name": BROKER, "default_encryption": "off"},
@@ -80,18 +81,21 @@ def declaration(node: str, plan: Plan, *, off: str = "", broker_id: str = "") ->
 
 
 def kind_of_route(node: str) -> str:
-    """What the routes of an instance are: who forwards knows its ways in the instance's table."""
+    """Return the kind of an instance's routes: the forwarder has them in the instance's table."""
     return "instance_route" if node == MIDDLE else "route"
 
 
 def far_services(node: str, instances: tuple[str, ...]) -> list[str]:
-    """The services to which an instance has a route."""
+    """Return the services to which an instance has a route."""
     here = services(node, instances)
     return [name for name in ("shop", "warehouse", "depot") if name not in here]
 
 
 def ways(node: str, service: str, plan: Plan, broker_id: str) -> list[dict[str, object]]:
-    """What routes from there to a service may say, each of which leads there; the usual first."""
+    """Return the possible routes from an instance to a service, the usual one first.
+
+    Each of them leads there.
+    """
     there = home(service, plan.instances)
     if PARTNER in plan.instances and there == MIRRORED:
         pair = (address(there), address(PARTNER))
@@ -106,12 +110,12 @@ def ways(node: str, service: str, plan: Plan, broker_id: str) -> list[dict[str, 
 
 
 def address(node: str) -> str:
-    """Where the broker endpoint of an instance is."""
+    """Return the address of the broker endpoint of an instance."""
     return f"TCP://{node}:{PORT}"
 
 
 def queue(service: str, *, activated: bool, off: bool = False) -> dict[str, object]:
-    """The queue of a service."""
+    """Return the declaration of the queue of a service."""
     status = "off" if off else "on"
     queue: dict[str, object] = {"name": f"{service}_q", "status": status, "poison_handling": "off"}
     if activated and service != "shop":
@@ -120,14 +124,14 @@ def queue(service: str, *, activated: bool, off: bool = False) -> dict[str, obje
 
 
 def declared(node: str, plan: Plan, *, broker_id: str = "") -> Declared | None:
-    """The same, checked; a standby has nothing of its own to declare."""
+    """Return the checked declaration of an instance; None for a standby, which has no objects."""
     if node == PARTNER:
         return None
     return parse(declaration(node, plan, broker_id=broker_id))
 
 
 def settings(node: str, data_dir: Path, plan: Plan) -> Settings:
-    """The configuration file of that instance."""
+    """Return the settings of an instance."""
     return Settings(
         instance=Instance(name=node, data_dir=data_dir),
         clients=Clients(listen=f"unix:{node}.sock"),

@@ -31,34 +31,34 @@ FAULTS: Final = (
     "queue_off",
     "store_error",
 )
-"""What the chaos may do; a run has a drawn subset."""
+"""Faults that `Chaos` may inject; a run has a drawn subset."""
 FAILPOINTS: Final = ("store.begin", "store.before_commit", "store.after_commit", "start.recover")
-"""Where an instance may die of itself (HK-6)."""
+"""Failpoints of the engine at which an instance may die (HK-6)."""
 KIB: Final = 1024
 HOUR: Final = 3600.0
 
 
 class Night(msgspec.Struct, frozen=True):
-    """Virtual time in which hardly anybody does anything."""
+    """A span of virtual time in which hardly anything happens."""
 
     seconds: float
     kind: str
-    """`quiet`: all is up; `cut`: a link carries nothing; `down`: an instance is off; `dark`: all
-    are."""
+    """`quiet`: everything runs; `cut`: a link carries nothing; `down`: an instance is off; `dark`:
+    all instances and clients are off."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one seed has drawn."""
+    """The instances, limits, workloads and faults that one seed has drawn."""
 
     instances: tuple[str, ...]
     activated: bool
-    """Whether the workers are readers started by activation; else they are clients."""
+    """Whether activation starts the workers; else they are clients."""
     shuffle: bool
     writers: int
     dialogs: int
     """Dialogs that each writer begins."""
     messages: int
-    """Messages of each dialog, at most."""
+    """Most orders that a writer sends in each dialog."""
     pause: float
     """Longest pause of a writer between two transactions, in seconds."""
     fragment_size: int
@@ -74,23 +74,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Conditions
     faults: tuple[str, ...]
     mean_wait: float
-    """Mean time between two faults, in seconds; at night it is longer."""
+    """Mean time between two faults, in seconds; it is longer at night."""
     nights: tuple[Night, ...]
     wait: float
-    """How long a worker that is a client waits for messages, in seconds."""
+    """Longest wait for messages of a worker that is a client, in seconds."""
     failpoints: dict[str, float]
-    """Probability that an instance dies there, each time it passes."""
+    """Probability that an instance dies at a failpoint, each time it passes it."""
     rollbacks: float
     """Probability that a transaction is rolled back on purpose."""
     keeps_files_open: bool
-    """Whether the machines keep connections to their stores over a crash; else all is reopened."""
+    """Whether machines keep their connections to stores over a crash; else they reopen them."""
     slow_commits: float
     """Probability that a step of a commit takes 50 ms or 1.5 s."""
     skew: dict[str, timedelta]
+    """How far the UTC of each instance is ahead of the true one at the start."""
     commits_cut: float
     """Probability that a client loses its connection in the middle of a commit (REL-2)."""
     features: Features = Features()
-    """What it has beside that."""
+    """The further features of the run."""
 
 
 def draw(streams: Streams) -> Plan:
@@ -143,7 +144,7 @@ def _rate(rng: Random, on: bool, most: float) -> float:
 
 
 def _faults(rng: Random, *, mirrored: bool) -> tuple[str, ...]:
-    """A subset; crashes are in most of them, and come more often than others."""
+    """Draw a subset; it always has crashes, more often than other faults."""
     chosen = [name for name in FAULTS if chance(rng, 0.35)]
     chosen += ["failover"] * 3 if mirrored else []
     return (*chosen, *rng.choice((("crash",), ("crash",) * 3, ("crash",) * 6)))
@@ -153,13 +154,13 @@ def _nights(rng: Random, *, quiet: bool) -> tuple[Night, ...]:
     if not chance(rng, 0.17):
         return ()
     kind = "quiet" if quiet else rng.choice(("quiet", "quiet", "cut", "down", "dark", "dark"))
-    # Nothing runs in a dark one, so it may be long; by the others a run gets slow.
+    # Nothing runs in a dark night, so it may be long; a long one of another kind takes real time.
     most = 5.0 * HOUR if kind == "dark" else 0.2 * HOUR
     return (Night(round(rng.uniform(120.0, most), 3), kind),)
 
 
 def _limits(rng: Random) -> BrokerOptions:
-    """Memory from tiny to as it is, so that paging takes part."""
+    """Draw limits of memory, from tiny ones to the defaults, so that some runs page."""
     if chance(rng, 0.4):
         return BrokerOptions()
     endpoints = rng.choice((2, 5, 20_000))
@@ -181,7 +182,7 @@ def _limits(rng: Random) -> BrokerOptions:
 
 
 def _conditions(rng: Random, *, quiet: bool) -> Conditions:
-    """How the ways between instances are when nothing has been cut."""
+    """Draw the conditions of all links."""
     latency = rng.choice((0.0002, 0.002, 0.05))
     if quiet:
         return Conditions(latency=latency)

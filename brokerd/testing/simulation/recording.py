@@ -1,12 +1,12 @@
-"""Recording: what the SDK's recorder tells, as events of a history that the checker understands.
+"""Recording: turns events of the SDK's recorder into events of a history for the checker.
 
 Every body begins with the uid of the message, the name of its dialog and the side that sent it,
-so both ends of a dialog call it by one name. One sent to several dialogs names them all, and is a
-message of each. A timer has such a label for its name, and counts as a message that a dialog sends
-to itself: it must come if its transaction committed, only then, and once. What becomes of commits
-whose connection was lost is counted here (HK-7).
+so that both sides of a dialog use one name for it. A message to several dialogs names them all, and
+counts as a message of each. A timer has such a label as its name, and counts as a message that a
+dialog sends to itself: it must come if its transaction committed, only then, and once. The outcomes
+of commits whose connection was lost are counted here (HK-7).
 Reads:  events of recorders.      Calls: the history and the trace.
-Never:  judges, save that one conversation id belongs to one dialog.
+Never:  checks anything, except that one conversation id belongs to one dialog.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from brokerd.testing.trace import Trace
 INITIATOR: Final = "initiator"
 TARGET: Final = "target"
 SEVERAL: Final = "&"
-"""Between the names of dialogs to which one message is sent."""
+"""Separator of the names of dialogs to which one message is sent."""
 OWN: Final = "~"
-"""Between the name of a dialog and the number of its timer."""
+"""Separator of the name of a dialog and the uid of its timer."""
 LARGE: Final = 5 * 1024
 LIFETIME_OVER: Final = b"-8489"
-"""What the body of an Error that says so has in it."""
+"""Part of the body of an Error that reports the end of a lifetime."""
 _OTHER: Final = {INITIATOR: TARGET, TARGET: INITIATOR}
 
 
 class Label(NamedTuple):
-    """What a body says about its message."""
+    """The identity of a message, with which its body begins."""
 
     uid: str
     dialog: str
@@ -40,12 +40,12 @@ class Label(NamedTuple):
 
 
 def make_body(label: Label, size: int) -> bytes:
-    """A body of at least `size` bytes that begins with the label."""
+    """Return a body of at least `size` bytes that begins with the label."""
     return "|".join((*label, "")).encode().ljust(size, b".")
 
 
 def read_label(body: bytes | None) -> Label | None:
-    """The label of a body; None if it has none."""
+    """Return the label of a body; None if it has none."""
     parts = (body or b"").split(b"|", 3)
     if len(parts) < 4:  # noqa: PLR2004
         return None
@@ -53,7 +53,7 @@ def read_label(body: bytes | None) -> Label | None:
 
 
 def uids_in(body: bytes | None) -> list[str]:
-    """The uids of a stored body: of one that was sent to several dialogs there are as many."""
+    """Return the uids of a stored body: one for each dialog it was sent to."""
     label = read_label(body)
     if label is None:
         return []
@@ -63,7 +63,7 @@ def uids_in(body: bytes | None) -> list[str]:
 
 
 class Recording(Recorder):
-    """All recorders of a run."""
+    """The recorder of all sessions of a run."""
 
     def __init__(self, history: History, trace: Trace, counts: Counter[str]) -> None:
         self._history = history
@@ -71,17 +71,17 @@ class Recording(Recorder):
         self._counts = counts
         self.problems: list[str] = []
         self.connections: Counter[str] = Counter()
-        """How often each client has been connected, by name."""
+        """Number of connections of each client, by its name."""
         self.begun: dict[bytes, None] = {}
         """Handles of dialogs that may have been begun."""
         self.homes: dict[str, str] = {}
-        """The instance whose broker each client or reader serves."""
+        """The instance whose broker each client or reader uses, by its name."""
         self._names: dict[bytes, str] = {}
         self._commits: dict[tuple[str, int], int] = {}
         self._interactive: set[tuple[str, int]] = set()
 
         self.named: dict[bytes, str] = {}
-        """Handles of dialogs at the side that began them, and their names."""
+        """Names of dialogs by their handle at the initiator."""
         self.undone: set[str] = set()
         """Messages whose send was undone by a savepoint."""
         self._sent: dict[tuple[str, int], list[str]] = {}
@@ -89,28 +89,28 @@ class Recording(Recorder):
         self._undoing: dict[tuple[tuple[str, int], object], list[str]] = {}
         self._due: dict[str, int] = {}
         self.second_home = ("", "")
-        """Instance and queue of a service with two homes, where it has its second one."""
+        """Instance and queue of the second home of a service with two homes."""
         self.was_down_at: Callable[[float], bool] = lambda _at: False
-        """Whether the instance of the shop was down then."""
+        """Returns whether the instance of the shop was down at a virtual time."""
         self.passed: Callable[[str, str], None] = lambda _name, _home: None
-        """Told of a place that a client passes, and of the instance it works for (HK-6)."""
+        """Called with the failpoint that a client passes and the instance it uses (HK-6)."""
         self.judges_time = True
-        """Whether a timer must not come early: no clock jumps in this run."""
+        """Whether to check that no timer comes early; not in runs with small clock jumps."""
 
     def name_of_conversation(self, conversation_id: bytes) -> str | None:
-        """The name of a dialog of which something was received; None = nothing ever was."""
+        """Return the name of a dialog; None if no labelled message of it was received."""
         return self._names.get(conversation_id)
 
     def at(self, home: str) -> Recorder:
-        """The same for readers within that instance."""
+        """Return a recorder for the readers that an instance starts."""
         return _At(self, home)
 
     def dialog_of(self, label: Label, conversation_id: bytes) -> str:
-        """The name of the dialog in which a message with this label was received."""
+        """Return the name of the dialog in which a message with this label was received."""
         return self._names[conversation_id] if SEVERAL in label.dialog else label.dialog
 
     def event(self, **fields: object) -> None:
-        """Keep one event of an SDK session."""
+        """Add one event of an SDK session to the history."""
         op, kind = str(fields["op"]), Kind(str(fields["kind"]))
         client_id, tx = fields["client"], fields["tx"]
         assert isinstance(client_id, bytes)
@@ -170,7 +170,10 @@ class Recording(Recorder):
         )
 
     def _savepoint(self, op: str, kind: Kind, tx: tuple[str, int], number: object) -> None:
-        """Know what was sent since it when that has been undone."""
+        """Note which sends a rollback to a savepoint has undone.
+
+        They are listed when the rollback is requested, and count as undone once it is confirmed.
+        """
         sent = self._sent.get(tx, [])
         if op == "savepoint":
             self._marks[tx, number] = len(sent)
@@ -200,7 +203,7 @@ class Recording(Recorder):
         self._due[label.uid] = event.t + after * 1000
 
     def _timer(self, client: str, tx: int, label: Label, fields: dict[str, object]) -> None:
-        """It has come; where time can be judged, not before it was due (CHK-12)."""
+        """Record a received timer, and the time before which it must not come (CHK-12)."""
         self._counts["timers received"] += 1
         self._history.add(
             "receive",
@@ -218,6 +221,11 @@ class Recording(Recorder):
             self._history.add("due", Kind.INFO, dialog=label.dialog, reason="a timer", seq=due)
 
     def _receive(self, client: str, tx: int, kind: Kind, fields: dict[str, object]) -> None:
+        """Record one event of a receive: a timer, a labelled message, or anything else.
+
+        A message to several dialogs says nothing about the one it came in. That is known from an
+        earlier message of the dialog: a writer sends each dialog one of its own first.
+        """
         body, queue = fields.get("body"), str(fields["queue"])
         self._interactive.add((client, tx))
         label = read_label(body if isinstance(body, bytes) else None)
@@ -300,10 +308,14 @@ class Recording(Recorder):
         )
 
     def _lost(self, client: str, tx: int) -> bool:
-        """Whether as many connections were lost over it as the SDK endures (REL-2)."""
+        """Return whether the commit lost as many connections as the SDK tolerates (REL-2)."""
         return self.connections[client] - self._commits[client, tx] >= MOST_LOSSES - 1
 
     def _count_outcome(self, client: str, tx: int, kind: Kind, reason: str) -> None:
+        """Count the outcome of a commit; an outcome never learned is a problem.
+
+        It may stay unknown only if the session was cancelled or lost too many connections.
+        """
         if kind is Kind.INFO and reason == "CancelledError":
             self._counts["commits of cancelled readers"] += 1  # the instance stopped (REL-28)
         elif kind is Kind.INFO and reason == "outcome_unknown" and self._lost(client, tx):
@@ -336,7 +348,7 @@ class _At(Recorder):
 
 
 def name_of(client_id: bytes) -> str:
-    """How a client is called in histories."""
+    """Return the name of a client in histories."""
     return client_id.hex()[:12]
 
 

@@ -1,4 +1,4 @@
-"""Report: what came of seeds, as text."""
+"""Report: the results of seeds as text."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from brokerd.testing.simulation.world import Result
 
 
 def report(result: Result, *, one: bool = True) -> str:
-    """What to say about one seed; nothing about a clean one of many."""
+    """Return the report of one seed; empty for a clean one of many, unless it has a trace."""
     lines = list(result.trace)
     if result.problems:
         lines.append(f"seed {result.seed} FAILED after {result.seconds:.1f} virtual s:")
@@ -21,12 +21,12 @@ def report(result: Result, *, one: bool = True) -> str:
 
 
 def repeat(seed: int) -> str:
-    """The command that runs a seed again."""
+    """Return the command that runs a seed again."""
     return f"python -m brokerd.testing.simulation --seed {seed} --trace"
 
 
 def total(results: Iterable[Result]) -> Counter[str]:
-    """The counts of many runs."""
+    """Return the sums of the counts of many runs."""
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)
@@ -34,7 +34,7 @@ def total(results: Iterable[Result]) -> Counter[str]:
 
 
 def sums(results: Sequence[Result]) -> str:
-    """What many runs have seen, as text."""
+    """Return the summed counts and the failed seeds of many runs, as text."""
     hours = sum(result.seconds for result in results) / 3600
     failed = [str(result.seed) for result in results if result.problems]
     lines = [f"{name:45} {count:9}" for name, count in sorted(total(results).items())]

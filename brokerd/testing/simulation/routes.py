@@ -1,11 +1,11 @@
 """Routes: an administrator who changes routes while they are used (RTE-3, RTE-29, RTE-65).
 
-A route is dropped and made anew, expires and lives again, points to the one who forwards or
-straight, or has a second one beside it. Whatever is changed leads to the same broker in the end,
-so no dialog may get lost or come to a second target (REL-13).
+A route is dropped and created again, expires and is revived, is altered to lead to the forwarder or
+to the target itself, or gets a second route beside it. All of these lead to one broker in the end,
+so no dialog may get lost or reach a second target (REL-13).
 Reads:  the plan.      Calls: administration.
-Never:  changes a route to a service with two homes: before its first acknowledgement only that may
-        bring a dialog to the other one (DLP-44).
+Never:  changes a route to a service with two homes: before the first acknowledgement such a change
+        may bring a dialog to the other home (DLP-44).
 """
 
 from collections.abc import Callable
@@ -25,25 +25,25 @@ from brokerd.testing.simulation.nodes import Node
 from brokerd.testing.simulation.surround import Surround
 
 Holder = Callable[[str], Node]
-"""Who has the broker of an instance open now, or the instance itself."""
+"""Returns the node that has the broker of an instance open now, or the instance itself."""
 DOUBLED: Final = "depot"
-"""The service with two homes, where there is one."""
+"""The service that has two homes in some runs."""
 SECOND: Final = "west"
-"""The other one of them, beside south."""
+"""The second home of that service; the first is south."""
 FROM: Final = "east"
-"""The instance with a route to each of the two."""
+"""The instance with a route to each of the two homes."""
 PAUSE: Final = 2.0
 """Mean virtual seconds between two changes."""
 LONGEST: Final = 12.0
-"""Virtual seconds for which a route lacks, at most."""
+"""Most virtual seconds for which a route is missing, or has a second one beside it."""
 NO_WAY: Final = frozenset({Reason.NO_ROUTE, Reason.LOCAL_SERVICE_MISSING, Reason.BROKER_NOT_HERE})
-"""Why a dialog waits that has no route, and finds that its service is not here."""
+"""Transmission statuses of a dialog without a route whose service is not local either."""
 Way = tuple[str, str]
 """An instance, and the service to which it has a route."""
 
 
 class Routes:
-    """The changes of one run."""
+    """The changes of routes of one run."""
 
     def __init__(self, shared: Surround, holder: Holder) -> None:
         self._shared = shared
@@ -51,7 +51,7 @@ class Routes:
         self._rng = shared.streams.of("routes")
         self.over = False
         self.slow = 1.0
-        """How many times as long it is between two changes; at night more."""
+        """Factor on the time between two changes; it is larger at night."""
         plan = shared.plan
         self._ways: list[Way] = [
             (node, service)
@@ -62,7 +62,7 @@ class Routes:
         ]
 
     async def run(self) -> None:
-        """Change one after the other until it is over, each until it leads there again."""
+        """Change one route after the other until it is over; finish each change first."""
         while not self.over:
             await self._shared.rest(self.slow * self._rng.expovariate(1 / PAUSE))
             if not self.over:
@@ -75,7 +75,7 @@ class Routes:
                 self._note("done")
 
     async def second_home(self) -> None:
-        """The depot has a second home, and east a route to it, before anything is sent."""
+        """Create the second home of the depot, and east's route to it, before anything is sent."""
         activated = self._shared.plan.activated
         declared = objects.queue(DOUBLED, activated=activated)
         name = str(declared.pop("name"))
@@ -106,14 +106,14 @@ class Routes:
         await self._do(node, altering(kind, f"to_{service}", lifetime=None))
 
     async def _turn(self, way: Way) -> None:
-        """Another way to the same place, for good."""
+        """Alter a route to lead another way to its target, for good."""
         node, service = way
         said = self._said(way)
         said.pop("service")
         await self._do(node, altering(objects.kind_of_route(node), f"to_{service}", **said))
 
     async def _second(self, way: Way) -> None:
-        """Two routes to choose from, for a while."""
+        """Create a second route to the service, for a while."""
         node, service = way
         kind = objects.kind_of_route(node)
         await self._do(node, making(kind, f"also_{service}", **self._said(way)))
@@ -125,7 +125,7 @@ class Routes:
         return dict(self._rng.choice(objects.ways(*way, shared.plan, shared.broker_id)))
 
     async def _lacks(self, way: Way) -> None:
-        """For a while; count what waits for it."""
+        """Wait for a while; count the dialogs that then wait for the missing route."""
         await self._rest()
         node, service = way
         for why in self._holder(node).waits_for(service):

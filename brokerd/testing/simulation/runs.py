@@ -1,4 +1,4 @@
-"""Runs: one seed or many, each on stores as if they were new, in a directory that is thrown away.
+"""Runs: one seed or many, each on stores as good as new, in a temporary directory.
 
 Reads:  nothing but the seed.      Calls: the virtual loop, `World`, `Stores`.
 Never:  lets one run see what another left.
@@ -25,33 +25,33 @@ from brokerd.testing.simulation.world import KEPT_STEPS, Result, World
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
 PREFIX: Final = "brokerd-sim-"
-"""What names of these directories begin with."""
+"""Prefix of the names of these directories."""
 _IN_USE: Final = "in-use"
-"""The file in it that is locked as long as it is used."""
+"""The file in such a directory that is locked as long as the directory is used."""
 LIMIT: Final = 3_000.0
-"""Virtual seconds, besides the nights, after which a run is stuck."""
+"""Virtual seconds, besides the nights, after which a run counts as stuck."""
 TURNS: Final = 10_000
-"""Turns of the loop at one moment after which it spins."""
+"""Turns of the loop at one moment after which a run counts as spinning."""
 CALLBACKS: Final = 100_000
-"""What runs within a virtual second after which it is a livelock; the busiest seeds run 2,000."""
+"""Callbacks within a virtual second that count as a livelock; the busiest seeds run 2,000."""
 
 
 class Simulator:
-    """Runs seeds; keeps filled stores to begin from, as making them costs more than a run."""
+    """A runner of seeds that keeps filled stores, as making them takes longer than a run."""
 
     def __init__(self, directory: Path, artefacts: Path | None = None) -> None:
-        """`artefacts`: where a seed that fails leaves its history, stores and trace."""
+        """`artefacts`: the directory for the history, stores and trace of a failed seed."""
         self._stores = Stores(directory)
         self._artefacts = artefacts
 
     def close(self) -> None:
-        """Close what was kept for the next seed."""
+        """Close the connections kept for the next seed."""
         self._stores.close()
 
     def run(self, seed: int, *, traced: bool = False) -> Result:
-        """Run one seed; whatever it raises is a problem of the result."""
+        """Run one seed; an exception of the run is a problem of the result."""
         gc_was_on = gc.isenabled()
-        gc.disable()  # what a killed boot left is collected at moments that no seed decides
+        gc.disable()  # the remains of a killed boot would be collected at undetermined moments
         try:
             return self._run(seed, traced=traced)
         finally:
@@ -105,7 +105,7 @@ class Simulator:
         )
 
     def _keep(self, seed: int, world: World, problems: list[str], place: Path) -> str:
-        """Leave what a failed seed did where people find it (HK-8)."""
+        """Save the history, stores, trace and plan of a failed seed; return the folder (HK-8)."""
         if self._artefacts is None:
             return ""
         folder = self._artefacts / f"seed-{seed}"
@@ -120,7 +120,7 @@ class Simulator:
 
 @contextmanager
 def simulator(artefacts: Path | None = None, *, memory: Path = MEMORY) -> Iterator[Simulator]:
-    """A simulator with a directory of its own, in memory if possible."""
+    """Provide a simulator with a directory of its own, in memory if possible."""
     place = memory if memory.is_dir() else Path(tempfile.gettempdir())
     _remove_stale(place)
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as directory, _held(Path(directory)):
@@ -133,16 +133,16 @@ def simulator(artefacts: Path | None = None, *, memory: Path = MEMORY) -> Iterat
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """Show others that somebody is using it, until the end of the process at the latest."""
+    """Lock the directory as in use, until the end of the process at the latest."""
     with (directory / _IN_USE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _remove_stale(place: Path) -> None:
-    """A run that was killed has left its directory, which takes memory: remove it."""
+    """Remove the directories of killed processes, which take memory."""
     for mark in place.glob(f"{PREFIX}*/{_IN_USE}"):
-        with suppress(OSError), mark.open("r+") as file:  # it may go meanwhile, or be another's
+        with suppress(OSError), mark.open("r+") as file:  # it may vanish, or be in use
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(mark.parent, ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""Sometimes: what must have happened at least once in a batch of seeds (HK-7).
+"""Sometimes: the events that must happen at least once in a batch of seeds (HK-7).
 
-A simulation that has stopped to meet what it is there for is clean for the wrong reason. Each name
-is a count of `Result.counts`; the words say what the run has then seen.
+A simulation that no longer meets the events it exists for is clean for the wrong reason. Each name
+is a count in `Result.counts`; the text says what has then happened.
 """
 
 from collections.abc import Mapping
@@ -84,5 +84,5 @@ SOMETIMES: Final = {
 
 
 def never(counts: Mapping[str, int]) -> list[str]:
-    """Names of the list that these runs have not seen."""
+    """Return the names of the list whose count is 0 in these runs."""
     return [name for name in SOMETIMES if not counts.get(name)]

@@ -1,10 +1,10 @@
-"""Stores: what the seeds of one process begin with, filled once and filled again for each.
+"""Stores: the initial stores of the seeds of one process, made once and refilled for each seed.
 
-Making a store costs more than a run, and so does opening one: reading its schema, setting it up,
-compiling each statement. So the machines of most seeds go on with the connections of the seed
-before, in which every row is put back to what a fresh store has; the others, those with a store
-that two machines share among them, get copies of the files, which they open themselves.
-Reads:  what a start with declared objects leaves.      Calls: `Instance`, once for each kind.
+Making a store takes longer than a run, and so does opening one: reading its schema, setting it up,
+compiling each statement. The machines of most seeds therefore reuse the connections of the seed
+before, after every row has been reset to that of a fresh store. The other seeds, among them those
+with a store that two machines share, get copies of the files and open them themselves.
+Reads:  stores left by a start with declared objects.      Calls: `Instance`, once for each kind.
 Never:  lets a seed see what another left: rows, free pages and the log are as in a fresh store.
 """
 
@@ -36,11 +36,11 @@ _TABLES = [table.name for table in tables.metadata.sorted_tables]
 
 
 class Place(NamedTuple):
-    """Where a seed has its stores."""
+    """The stores lent to a seed."""
 
     directory: Path
     kept: dict[Path, Connection]
-    """Connections that are open already."""
+    """Open connections to these stores, by path; empty if the seed opens copies itself."""
 
 
 class Stores:
@@ -52,7 +52,7 @@ class Stores:
         self._fresh: dict[Path, dict[Path, dict[str, Rows]]] = {}
 
     def lend(self, seed: int, plan: Plan) -> Place:
-        """Stores as they are before anything has happened."""
+        """Return fresh stores for a seed."""
         template = self._template(plan)
         if not plan.keeps_files_open or PARTNER in plan.instances:
             place = self._directory / f"run-{seed}"
@@ -65,13 +65,13 @@ class Stores:
             kept = {path: connect_writer(path) for path in sorted(place.glob("*/*.db"))}
             self._fresh[place] = {path: _rows(one) for path, one in kept.items()}
         for left in place.glob("*/msdb.db-clock"):
-            left.unlink()  # the time of another seed
-        for path, connection in kept.items():  # new ones as well: all seeds find the same
+            left.unlink()  # it has a time of another seed
+        for path, connection in kept.items():  # new ones as well, so that all seeds start alike
             _fill_again(connection, self._fresh[place][path])
         return Place(place, kept)
 
     def give_back(self, place: Path, kept: dict[Path, Connection]) -> None:
-        """The seed is over, and all was well: what is open stays so."""
+        """Take back the stores of a clean seed; keep the connections if all are as they were."""
         there = set(place.glob("*/*.db"))
         if place in self._fresh and kept.keys() == self._fresh[place].keys() == there:
             self._kept[place] = kept
@@ -80,16 +80,16 @@ class Stores:
             self.scrap(place)
 
     def close_all(self, kept: dict[Path, Connection]) -> None:
-        """Fold the logs into the files."""
+        """Close connections, which folds the logs into the files."""
         for connection in kept.values():
             connection.close()
 
     def scrap(self, place: Path) -> None:
-        """Throw the files away."""
+        """Delete the files."""
         shutil.rmtree(place)
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close all kept connections."""
         for kept in self._kept.values():
             self.close_all(kept)
         self._kept.clear()
@@ -106,7 +106,7 @@ def _rows(connection: Connection) -> dict[str, Rows]:
 
 
 def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
-    """Let every table have these rows, in this order, and the file nothing else."""
+    """Reset every table to these rows, in this order; drop free pages and fold the log."""
     roll_back(connection)
     with transaction(connection):
         for name in reversed(_TABLES):
@@ -120,8 +120,11 @@ def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
 
 
 def _make_templates(directory: Path, plan: Plan) -> None:
-    """Who is mirrored comes first, as the others name its broker in their routes; its standby last,
-    so that it waits as a standby does."""
+    """Make the stores of all instances of a plan.
+
+    The mirrored instance comes first, as the routes of the others name its broker id; its standby
+    comes last, so that it finds the store and waits as a standby does.
+    """
     (directory / objects.SHARED).mkdir(parents=True)
     broker_id = ""
     turns = {MIRRORED: 0, PARTNER: 2}
@@ -130,9 +133,9 @@ def _make_templates(directory: Path, plan: Plan) -> None:
 
 
 def _make_template(node: str, directory: Path, plan: Plan, broker_id: str) -> str:
-    """Start an instance once and stop it again: it leaves stores with the declared objects.
+    """Start an instance once and stop it, so that it leaves stores with the declared objects.
 
-    The id of its broker, if others need it."""
+    Return the id of its broker if others need it, else an empty string."""
     found = ""
 
     async def main(loop: VirtualLoop, streams: Streams) -> None:

@@ -1,4 +1,4 @@
-"""Surround: what all nodes of a simulated run share.
+"""Surround: the parts that all nodes of a simulated run share.
 
 Reads:  the plan.      Calls: the virtual loop.
 """
@@ -16,7 +16,7 @@ from brokerd.testing.trace import Trace
 
 
 class Surround:
-    """What all nodes of a run share."""
+    """The parts that all nodes and clients of a run share."""
 
     def __init__(
         self,
@@ -37,15 +37,16 @@ class Surround:
         self.counts = counts
         self.recording = recording
         self.clocks_leap = chance(streams.of("leaps"), 0.5)
-        """Whether clocks that jump do so by days, and come back: time is judged then, as none of it
-        may be followed (REL-24). Else they are set by seconds."""
+        """Whether clocks leap by days and are set back, rather than jump by seconds.
+
+        Nothing may follow such a leap (REL-24), so the times of timers can still be checked."""
         self.broker_id = ""
-        """That of the broker of west, for routes that name it."""
+        """Id of west's broker, for routes that name it."""
         self.context = copy_context()
-        """That of the world: what is started in it no crash kills."""
+        """The context of the world: a task started in it belongs to no node that may crash."""
 
     def happens(self, name: str, rng: Random) -> bool:
-        """Whether what may happen at a place does, this time it is passed (HK-6)."""
+        """Draw whether a failpoint in `POINTS` triggers, and count it (HK-6)."""
         rate = self.plan.features.points.get(name)
         if rate is None or not chance(rng, rate):
             return False

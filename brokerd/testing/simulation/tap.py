@@ -1,8 +1,8 @@
-"""Tap: looks at every boxcar as it leaves an instance, and at what is durable there (CHK-8).
+"""Tap: compares each boxcar that leaves an instance with what is durable there (CHK-8).
 
 Reads:  items of boxcars; the committed rows of the store of the instance that sends them.
-Calls:  the history, where something left too early.
-Never:  changes a frame, or sees what a store has not committed.
+Calls:  the history, if something left too early.
+Never:  changes a frame, or reads uncommitted rows.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ from brokerd.testing.history import History, Kind
 from brokerd.testing.mangler import Mangler
 
 _HEAD: Final = 5
-"""Length and kind of a frame."""
+"""Bytes of a frame's length and kind."""
 
 
 class Tap:
-    """What stands between an instance and the mangler of one way out of it."""
+    """A mangler that inspects frames and passes them to the mangler behind it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Tap:
         self._counts = counts
 
     def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
-        """Look at it and pass it on."""
+        """Inspect a frame and pass it on."""
         if frame[_HEAD - 1 : _HEAD] == bytes((FrameKind.BOXCAR,)):
             store = self._store()
             if store is not None:
@@ -57,7 +57,7 @@ class Tap:
             if key not in known:
                 known[key] = left.run_now(store.endpoint_by_conversation(*key))
             endpoint = known[key]
-            if endpoint is None:  # it is gone, or it is another's dialog that is forwarded
+            if endpoint is None:  # the endpoint is gone, or the instance forwards the dialog
                 continue
             if isinstance(item, Fragment):
                 self._counts["fragments looked at as they left"] += 1
@@ -80,7 +80,10 @@ class Tap:
 
 
 def _stored(ack: Ack, endpoint: DialogEndpoint) -> int:
-    """The highest sequence of which all, or all that is acknowledged, is durable."""
+    """Return the highest sequence that is durable as far as it is acknowledged.
+
+    An acknowledgement of a part of a message is covered if the stored fragments reach that far.
+    """
     in_part = ack.sequence == endpoint.receive_sequence
     if in_part and ack.fragment < endpoint.receive_fragment:
         return endpoint.receive_sequence

@@ -1,7 +1,7 @@
-"""Verdict: what a run leaves for the checker, besides what its clients have told.
+"""Verdict: the evidence of a run for the checker, besides the events of its clients.
 
-Reads:  the history, the stores.      Calls: the history, for what was given up on purpose.
-Never:  judges: the checker does.
+Reads:  the history, the stores.      Calls: the history, for messages given up on purpose.
+Never:  checks the history, except for false warnings of lost messages: the checker does.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -16,7 +16,10 @@ _PAGE: Final = 10_000
 
 
 def account(history: History, is_loose: Callable[[str], bool], undone: Container[str]) -> None:
-    """Messages of a dialog that was ended early need not have been read; `undone` were not sent."""
+    """Account for the committed messages of loose dialogs, which need not have been received.
+
+    `undone`: uids whose send was undone by a savepoint.
+    """
     done = committed(history.events)
     for event in history.events:
         loose = event.dialog is not None and is_loose(event.dialog) and event.uid not in undone
@@ -27,9 +30,10 @@ def account(history: History, is_loose: Callable[[str], bool], undone: Container
 def false_alarms(
     events: tuple[Event, ...], warned: Iterable[tuple[str | None, str]], undone: Container[str]
 ) -> list[str]:
-    """Dialogs, with the side that sent, that were said to have lost messages and lost none.
+    """Return the warnings of lost messages that are wrong, one sentence each.
 
-    Only where every message of that side was received can it be told for sure."""
+    `warned` has dialogs, each with the side that sent. A warning is certainly wrong only if every
+    message of that side was received."""
     done = committed(events)
     received = {event.uid for event in events if event.op == "receive"}
     found = []
@@ -46,7 +50,7 @@ def false_alarms(
 
 
 async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
-    """The messages in the store of a node; `left` is told if some of them wait to be sent."""
+    """Return the messages in the store of a node; call `left` if some of them wait to be sent."""
     store = node.broker.store
     queued = [
         row.body
@@ -64,10 +68,10 @@ async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
 
 
 def committed(events: tuple[Event, ...]) -> set[tuple[str, int | None]]:
-    """Transactions that committed: they were told so, or what others saw says so.
+    """Return the transactions that committed, by their answers or by what others saw.
 
-    Whose client died is believed to have committed if a message of it arrived, or if nobody else
-    took anything of what it received.
+    A transaction whose commit was requested and not answered counts as committed if one of its
+    messages arrived, or if it was the last to receive each message it received.
     """
     taken: dict[str, tuple[str, int | None]] = {}
     for event in events:

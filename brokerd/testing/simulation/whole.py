@@ -1,7 +1,7 @@
-"""Whole: what `make sim` runs, and what must come of it (reliability section 8).
+"""Whole: the runs of `make sim`, and the least they must achieve (reliability section 8).
 
-The seeds kept because they once failed come first, then a batch; some of it again under another
-PYTHONHASHSEED, where the traces must be the same (HK-1).
+The seeds kept because they once failed come first, then a batch; some of all these run again under
+another PYTHONHASHSEED and must give equal traces (HK-1).
 Calls: `many`.
 """
 
@@ -21,22 +21,22 @@ Say = Callable[[str], None]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run, and the least that it must come to."""
+    """The size of a batch, and the least that it must achieve."""
 
     first: int = 1000
     seeds: int = 2000
     hours: float = 300.0
-    """Virtual hours, at least."""
+    """Least number of virtual hours."""
     crashes: int = 20_000
-    """Crashes of instances, at least."""
+    """Least number of crashes of instances."""
     again_every: int = 40
-    """One in so many seeds runs again under another hash seed."""
+    """One seed in this many runs again under another hash seed."""
 
 
 def run_whole(
     batch: Batch, kept: Iterable[int], *, processes: int, artefacts: Path, say: Say
 ) -> bool:
-    """Run it and tell what came of it; whether all is well."""
+    """Run the kept seeds and the batch, and report the results; return whether all is well."""
     began = time.perf_counter()
     seeds = [*kept, *range(batch.first, batch.first + batch.seeds)]
     results = list(_told(many.run_many(seeds, processes=processes, artefacts=artefacts), say))
@@ -55,7 +55,7 @@ def run_whole(
 
 
 def shortfalls(batch: Batch, results: Iterable[Result]) -> list[str]:
-    """What a batch must have done and has not."""
+    """Return what a batch has not achieved, one sentence each."""
     found = list(results)
     counts, hours = total(found), sum(one.seconds for one in found) / 3600
     wrong = [f"never seen: {name}" for name in never(counts)]
@@ -67,7 +67,7 @@ def shortfalls(batch: Batch, results: Iterable[Result]) -> list[str]:
 
 
 def soak(first: int, *, processes: int, artefacts: Path, say: Say, every: int = 500) -> None:
-    """Run seed after seed until it is stopped; tell the sums now and then."""
+    """Run seed after seed until interrupted; report sums after each `every` seeds."""
     began, results, failed = time.perf_counter(), list[Result](), 0
     for result in _told(many.run_many(count(first), processes=processes, artefacts=artefacts), say):
         failed += bool(result.problems)
@@ -87,7 +87,7 @@ def _told(results: Iterable[Result], say: Say) -> Iterator[Result]:
 
 
 def _differing(before: list[Result], processes: int) -> list[str]:
-    """Seeds that did something else under another hash seed."""
+    """Run seeds under another hash seed; return those with another digest, one sentence each."""
     digests = {one.seed: one.digest for one in before}
     return [
         f"seed {one.seed} does something else under another PYTHONHASHSEED"

@@ -1,7 +1,7 @@
-"""Wire: what happens to an instance, or to a frame, at the moment a frame leaves (HK-6).
+"""Wire: faults of an instance, or of a frame, at the moment a frame leaves (HK-6).
 
-Where an instance dies as it sends, the frame has left it or not; where an acknowledgement is lost
-or late, its sender knows nothing of it.
+If an instance dies while it sends, the frame may have left it or not; if an acknowledgement is lost
+or late, its sender does not notice.
 Reads:  items of boxcars.      Calls: the node that sends.
 Never:  changes a frame.
 """
@@ -18,13 +18,13 @@ from brokerd.testing.simulation.nodes import Node
 from brokerd.testing.simulation.surround import Surround
 
 _HEAD: Final = 5
-"""Length and kind of a frame."""
+"""Bytes of a frame's length and kind."""
 _Copies = list[tuple[float, bytes]]
 _Said = Fragment | AckOnly
 
 
 class Wire:
-    """What stands between an instance and one way out of it."""
+    """A mangler that draws faults of one direction before it passes frames to the next mangler."""
 
     def __init__(self, shared: Surround, node: Node, then: Mangler, rng: Random) -> None:
         self._shared = shared
@@ -32,10 +32,10 @@ class Wire:
         self._then = then
         self._rng = rng
         self._acknowledged: set[bytes] = set()
-        """Dialogs of which a first acknowledgement has been sent."""
+        """Conversation ids of dialogs with an acknowledgement sent before."""
 
     def __call__(self, frame: bytes) -> _Copies:
-        """Draw whether anything happens, and pass the frame on."""
+        """Draw faults for a frame, and pass it on unless it is lost."""
         if self._node.calm or frame[_HEAD - 1 : _HEAD] != bytes((FrameKind.BOXCAR,)):
             return self._then(frame)
         items = [one for one in decode_boxcar(frame[_HEAD:]) if isinstance(one, Fragment | AckOnly)]
@@ -48,7 +48,10 @@ class Wire:
         return [(delay + late, copy) for delay, copy in self._then(frame)]
 
     def _is_lost(self, items: list[_Said], *, first: bool, acks: bool) -> bool:
-        """Whether the frame does not leave; a node that dies at it may have sent it or not."""
+        """Draw the faults of a frame; return whether it is lost.
+
+        A node that dies before the write has not sent the frame; one that dies after it has.
+        """
         if any(_ends_message(one) for one in items) and self._happens("fragment.last_missing"):
             return True
         if any(_ends_dialog(one) for one in items):
@@ -80,7 +83,7 @@ class Wire:
 
 
 def _ends_message(item: _Said) -> bool:
-    """Whether it is the last of several fragments."""
+    """Return whether the item is the last of several fragments."""
     return isinstance(item, Fragment) and 0 < item.fragment == item.fragments - 1
 
 

@@ -1,9 +1,9 @@
-"""Workers: what reads the queues of a simulated network and answers.
+"""Workers: programs that read the queues of a simulated network and answer.
 
-`warehouse`, `depot` and `audit` are handlers for activation as well: `module:function` of this
-module. Run as clients they do the same for ever.
+`warehouse`, `depot` and `audit` are also handlers for activation, by `module:function`. As clients
+they run for ever.
 Reads:  its queue, through the SDK.      Calls: nothing of the instance.
-Never:  keeps anything between two transactions but in the group's state.
+Never:  keeps state between two transactions but that of the group, and reasons of failures.
 """
 
 from collections.abc import Callable, Coroutine
@@ -24,11 +24,11 @@ IDLE: Final = 2.0
 """Seconds without a message after which an activated reader ends (ACT-25)."""
 HANDLE: Final = 16
 SLOW: Final = 0.1
-"""How often a worker takes its time, with what it has received locked."""
+"""Probability that a worker pauses while the group of its messages is locked."""
 
 
 class Crew(Protocol):
-    """What workers know of their world."""
+    """The world, as workers see it."""
 
     rng: Random
 
@@ -38,36 +38,36 @@ class Crew(Protocol):
         ...
 
     def fresh_uid(self, writer: str) -> str:
-        """A name for a message that was never used."""
+        """Return a uid that was never used."""
         ...
 
     @property
     def wait(self) -> float:
-        """How long to wait for messages, in seconds."""
+        """Longest wait for messages, in seconds."""
         ...
 
     def body_size(self) -> int:
-        """How large a body should be."""
+        """Draw the size of a body, in bytes."""
         ...
 
     def rolls_back(self) -> bool:
-        """Whether a transaction is to be rolled back on purpose."""
+        """Draw whether to roll a transaction back on purpose."""
         ...
 
     def undoes(self) -> bool:
-        """Whether to do something below a savepoint and undo it."""
+        """Draw whether to do something below a savepoint and undo it."""
         ...
 
     def fails(self, name: str) -> bool:
-        """Whether a handler fails at this place (HK-6)."""
+        """Draw whether a handler fails at this failpoint (HK-6)."""
         ...
 
     def dialog_of(self, label: Label, conversation_id: bytes) -> str:
-        """The name of the dialog of a message."""
+        """Return the name of the dialog of a message."""
         ...
 
     def is_loose(self, dialog: str) -> bool:
-        """Whether the dialog was ended by somebody before everything was read."""
+        """Return whether the dialog may end before all its messages are received."""
         ...
 
     def problem(self, text: str) -> None:
@@ -79,7 +79,7 @@ CREW: ContextVar[Crew] = ContextVar("crew")
 
 
 class OnPurpose(Exception):
-    """Rolls a transaction back."""
+    """The error that rolls a transaction, or a part below a savepoint, back on purpose."""
 
 
 async def undone(
@@ -100,17 +100,17 @@ def change_mind(crew: Crew) -> None:
 
 
 async def warehouse(session: Session) -> None:
-    """Send orders on to the depot, and its answers back to the shop."""
+    """Forward orders to the depot, and its replies to the shop."""
     await _handle(session, "warehouse")
 
 
 async def depot(session: Session) -> None:
-    """Answer."""
+    """Answer orders."""
     await _handle(session, "depot")
 
 
 async def audit(session: Session) -> None:
-    """Answer, in the broker where the question came from."""
+    """Answer orders that come from the worker's own broker."""
     await _handle(session, "audit")
 
 
@@ -121,7 +121,10 @@ async def _handle(session: Session, service: str) -> None:
 
 
 async def work(session: Session, service: str, *, idle: float | None = None) -> None:
-    """Serve a queue until it stays empty for so long, or for ever."""
+    """Serve a queue until it has been empty for `idle` seconds; for ever if that is None.
+
+    Errors that a retry may cure are retried; after others the group is in `refused`.
+    """
     crew = CREW.get()
     refused: dict[bytes, str] = {}
     while not session.closed:
@@ -141,7 +144,11 @@ async def work(session: Session, service: str, *, idle: float | None = None) -> 
 async def _once(
     crew: Crew, session: Session, service: str, *, idle: float | None, refused: dict[bytes, str]
 ) -> bool:
-    """One transaction; whether it received anything. `refused`: groups that failed before."""
+    """Run one transaction; return whether it received anything and the worker may continue.
+
+    `refused`: the groups whose messages could not be answered, with the reason. When such a group
+    is received again, its dialogs are ended instead.
+    """
     tx = session.transaction()
     group, leaves = b"", False
     try:
@@ -169,8 +176,8 @@ async def _once(
             refused[group] = f"{error.code}: {error.message}"
         raise
     finally:
-        if not leaves:  # else the end of its session does it
-            tx.rollback()  # nothing, if it committed
+        if not leaves:  # a handler that leaves has its transaction undone by the session's end
+            tx.rollback()  # has no effect after a commit
     return True
 
 
@@ -195,7 +202,12 @@ async def _answer(crew: Crew, tx: Transaction, messages: list[Message], service:
 
 
 async def _pass_on(crew: Crew, tx: Transaction, messages: list[Message]) -> None:
-    """The state of a group: the handle of the dialog from the shop, and that to the depot."""
+    """Forward orders to the depot and replies to the shop.
+
+    The state of a group is two handles: of the dialog from the shop, and of the one to the depot.
+    The second is begun with the first order, in the group of the first dialog, so that both share
+    one lock; it is all zeros once the depot's side has failed and has been ended.
+    """
     group = messages[0].group_id
     state = await tx.state(group) or b""
     from_shop, to_depot = state[:HANDLE], state[HANDLE:]
@@ -229,7 +241,10 @@ async def _pass_on(crew: Crew, tx: Transaction, messages: list[Message]) -> None
 
 
 async def _drop(crew: Crew, tx: Transaction, messages: list[Message], why: str) -> None:
-    """What could not be answered, as the other side is gone: end it."""
+    """End the dialogs of messages that could not be answered because the far side is gone.
+
+    It is a problem if the dialog is not loose: then nothing could have ended it.
+    """
     for message in messages:
         label = read_label(message.body)
         if label is None or message.is_error:

@@ -1,8 +1,9 @@
 """World: one run from its seed to its verdict.
 
-Two phases: with faults while writers write, then healed until all has settled (REL-21). Then the
-history is checked against what the stores hold, and nothing may be left over (CHK-9).
-Reads:  the plan of the seed.      Calls: nodes, clients, chaos, the checker.
+A run has two phases: first faults happen while writers write, then everything is healed until it
+has settled (REL-21). Afterwards the history is checked against the stores, and nothing may be left
+over (CHK-9).
+Reads:  the plan of the seed.      Calls: nodes, clients, chaos, routes, verdict, the checker.
 """
 
 import asyncio
@@ -42,9 +43,9 @@ from brokerd.testing.simulation.writers import Writer
 from brokerd.testing.trace import Trace
 
 WILD: Final = 60.0
-"""Virtual seconds with faults, at most."""
+"""Virtual seconds for which writers are waited for while faults happen, after the nights."""
 SETTLE: Final = 300.0
-"""Virtual seconds within which all committed work settles once everything is up (REL-21)."""
+"""Virtual seconds within which all committed work must settle once everything runs (REL-21)."""
 KEPT_STEPS: Final = 100_000
 """Steps of the trace that are kept."""
 CALM: Final = Conditions()
@@ -54,7 +55,7 @@ _MOST_FRAGMENTS: Final = 60
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     problems: tuple[str, ...]
@@ -63,11 +64,11 @@ class Result(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     trace: tuple[str, ...] = ()
     artefacts: str = ""
-    """The folder with what a failed run left."""
+    """The folder with the history, stores and trace of a failed run."""
 
 
 class World:
-    """The run of one seed; it is the crew's world as well (`workers.Crew`)."""
+    """The run of one seed; it also implements `workers.Crew`."""
 
     def __init__(
         self,
@@ -77,7 +78,10 @@ class World:
         directory: Path,
         kept: Mapping[Path, Connection],
     ) -> None:
-        """`kept`: connections to the stores in the directory that are open already."""
+        """Make the nodes and clients of the plan.
+
+        `kept`: open connections to stores in the directory.
+        """
         self.plan = plan
         self.counts: Counter[str] = Counter()
         self.trace = Trace(loop.time, keep=KEPT_STEPS)
@@ -102,7 +106,7 @@ class World:
         self._points = streams.of("points")
         self.problems: list[str] = []
         self.loose: set[str] = set()
-        """Dialogs that somebody ended before everything of them was read."""
+        """Names of dialogs that may end before all their messages are received."""
         self._uids: Counter[str] = Counter()
         self._readers: dict[tuple[str, str], int] = {}
         self.nodes = {
@@ -127,26 +131,26 @@ class World:
         self._chaos = Chaos(self._shared, self.nodes, self.writers + self.workers, self.holder)
         self._manglers = self._mangle(streams)
 
-    # What workers ask (workers.Crew).
+    # Called by workers (workers.Crew).
 
     def fresh_uid(self, writer: str) -> str:
-        """The next number of that writer."""
+        """Return the next uid of a writer."""
         self._uids[writer] += 1
         return f"{writer}-{self._uids[writer]}"
 
     @property
     def wait(self) -> float:
-        """By the plan; not for long when the run is to come to its end."""
+        """Seconds to wait for messages: by the plan, but short in the second phase."""
         return 5.0 if self._writer.hurry else self.plan.wait
 
     def body_size(self) -> int:
-        """Mostly small, sometimes several fragments, and by the plan many."""
+        """Draw a size in bytes: mostly small, sometimes several fragments, by the plan many."""
         if "large" in self.plan.features.work and chance(self.rng, 0.15):
             return min(_LARGE, _MOST_FRAGMENTS * self.plan.fragment_size)
         return self.rng.choice(_SIZES)
 
     def undoes(self) -> bool:
-        """By the plan: whether to do something below a savepoint and undo it again."""
+        """Draw, by the plan, whether to do something below a savepoint and undo it."""
         if "savepoints" not in self.plan.features.work:
             return False
         wanted = not self._writer.hurry and chance(self.rng, 0.3)
@@ -154,31 +158,32 @@ class World:
         return wanted
 
     def dialog_of(self, label: Label, conversation_id: bytes) -> str:
-        """The name of the dialog of a message."""
+        """Return the name of the dialog of a message."""
         return self.recording.dialog_of(label, conversation_id)
 
     def rolls_back(self) -> bool:
-        """By the plan."""
+        """Draw, by the plan, whether to roll a transaction back on purpose."""
         wanted = not self._writer.hurry and self.rng.random() < self.plan.rollbacks
         self.counts["rolled back on purpose"] += wanted
         return wanted
 
     def fails(self, name: str) -> bool:
-        """By the plan."""
+        """Draw, by the plan, whether a handler fails at this failpoint."""
         return not self._writer.hurry and self._shared.happens(name, self._points)
 
     def is_loose(self, dialog: str) -> bool:
-        """Also where the dialog that caused it is."""
+        """Return whether the dialog, or the one whose orders it carries on, is loose."""
         return dialog.partition(OWN)[0].removesuffix("+") in self.loose
 
     def problem(self, text: str) -> None:
-        """Keep it for the verdict."""
+        """Add a problem to the verdict."""
         self.problems.append(text)
 
     def holder(self, name: str) -> Node:
-        """Who has the broker of that instance open; itself where nobody does, or nobody else may.
+        """Return the node that has the broker of this instance open.
 
-        Whoever is asked has a partner for its standby, if it is mirrored."""
+        That is the partner if it stands in for a mirrored instance, and otherwise the instance
+        itself, whether it has the broker open or not."""
         node, partner = self.nodes[name], self.nodes.get(PARTNER)
         stands_in = partner is not None and name == MIRRORED and not node.holds
         return partner if partner is not None and stands_in and partner.holds else node
@@ -235,7 +240,7 @@ class World:
     # Running.
 
     async def run(self) -> None:
-        """Both phases; what is wrong stands in `problems`."""
+        """Run both phases and the checks; problems are added to `problems`."""
         for node in self.nodes.values():
             await node.start()
         await self._set_up()
@@ -253,9 +258,9 @@ class World:
         await self._finish()
 
     async def _set_up(self) -> None:
-        """What an administrator makes before anybody sends."""
+        """Create the objects that an administrator makes before any writer starts."""
         if PARTNER in self.nodes:
-            while not self.holder(MIRRORED).holds:  # it may have died as it started
+            while not self.holder(MIRRORED).holds:  # it may have died while it started
                 await self._shared.rest(1.0)
             self._shared.broker_id = self.holder(MIRRORED).broker.broker_id.hex()
         if self.plan.features.doubled:
@@ -265,12 +270,12 @@ class World:
         await furnish(self._shared, self.holder)
 
     async def _break(self) -> None:
-        """All that goes wrong, until it is over."""
+        """Inject faults, and changes of routes, until the first phase is over."""
         routes = self._routes.run() if self.plan.features.routes else self._shared.rest(0.0)
         await asyncio.gather(self._chaos.run(), routes)
 
     async def _sleep(self, night: Night) -> None:
-        """Writers begin nothing until it is over."""
+        """Let a night pass, in which writers begin nothing."""
         morning = self._writer.morning = asyncio.Event()
         self._routes.slow = AT_NIGHT
         await self._chaos.night(night)
@@ -295,7 +300,11 @@ class World:
         await self._chaos.mended()
 
     async def _drain(self) -> None:
-        """Everything is up: all committed work settles (REL-21)."""
+        """Wait until all committed work has settled, now that everything runs (REL-21).
+
+        The order is that of the work: the writers finish; the sweeper reads what they left; then
+        each instance ends the dialogs that are still open; then nothing may be left.
+        """
         began = self._shared.loop.time()
         if not await self._until(self._writers_done, SETTLE):
             self.problem("REL-21: the writers were not done in time")
@@ -314,7 +323,10 @@ class World:
         self.counts["settled after ms"] += round((self._shared.loop.time() - began) * 1000)
 
     async def _finish(self) -> None:
-        """Judge, then stop everything in an orderly way."""
+        """Check the run, then stop everything in an orderly way.
+
+        The stores are read while the instances still run: a stop would end their connections.
+        """
         verdict.account(self.history, self.is_loose, self.recording.undone)
         for node in self.nodes.values():
             for text in node.imbalance():
@@ -336,7 +348,7 @@ class World:
         self.problems += self.recording.problems
 
     async def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition, looking twice a second; whether it came true in time."""
+        """Poll a condition twice a second; return whether it became true in time."""
         deadline = self._shared.loop.time() + seconds
         while not reached():
             self._sample()
@@ -381,7 +393,7 @@ class World:
     def _what_is_left(self) -> str:
         return "; ".join(text for node in self.nodes.values() for text in node.left())
 
-    # Judging.
+    # Checking.
 
     def _judge(self, stores: list[Stored]) -> None:
         try:
@@ -390,7 +402,10 @@ class World:
             self.problem(f"the history is unusable: {error}")
 
     def _judge_warnings(self) -> None:
-        """A warning of lost messages is a problem where nothing was lost (PBT-4, DLG-T31)."""
+        """Add a problem for each warning of lost messages in a dialog that lost none.
+
+        The warning is that of PBT-4; after DLG-T31 no message counts as lost.
+        """
         warned = [
             (self.recording.name_of_conversation(parse(conversation)), role)
             for node in self.nodes.values()

@@ -1,9 +1,9 @@
-"""Writers: they begin dialogs from the shop, send, wait for the answers and end.
+"""Writers: programs that begin dialogs from the shop, send orders, await the replies and end.
 
-By the plan they have two dialogs at a time and send to both at once, move one into the group of the
-other, set timers, and change their mind below a savepoint.
+By the plan they hold two dialogs at a time and send one message to both, move one into the group of
+the other, set timers, and undo work below a savepoint.
 Reads:  answers.      Calls: the SDK, over the simulated network.
-Never:  sends a uid twice, whatever became of the first transaction with it.
+Never:  sends a uid twice, whatever the outcome of the first transaction with it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from brokerd.testing.simulation.recording import INITIATOR, OWN, SEVERAL, Label,
 from brokerd.testing.simulation.surround import Surround
 
 LONG: Final = 2 * 24 * 3600.0
-"""Seconds of a lifetime that no run reaches."""
+"""Seconds of a lifetime that is longer than any run."""
 FAR: Final = ("warehouse", "warehouse", "depot", "audit")
 
 
@@ -33,30 +33,30 @@ class Talk(msgspec.Struct, eq=False):
     handle: bytes
     group: bytes
     sent: int = 0
-    """Orders that were committed."""
+    """Orders sent in committed transactions."""
     got: int = 0
-    """Answers that were received."""
+    """Replies received in committed transactions."""
     timers: set[str] = set()
-    """Names of timers that are to come."""
+    """Names of timers that have not come yet."""
 
     @property
     def is_answered(self) -> bool:
-        """Whether all has come that is to come."""
+        """Whether all replies and timers have come."""
         return self.got >= self.sent and not self.timers
 
 
 class Writer:
-    """What a writer does; `hurry` asks it to come to an end."""
+    """The program of all writers; `hurry` asks them to finish."""
 
     def __init__(self, shared: Surround, loose: set[str]) -> None:
         self._shared = shared
         self._loose = loose
         self.hurry = False
         self.morning: asyncio.Event | None = None
-        """It is night until this is set."""
+        """Set at the end of the night; None by day."""
 
     async def program(self, client: Client, session: Session) -> None:
-        """Dialog after dialog."""
+        """Hold the dialogs of one writer, one after the other or two at a time."""
         for number in range(self._shared.plan.dialogs):
             if self.hurry and number:
                 return
@@ -70,8 +70,11 @@ class Writer:
         return not set(work).isdisjoint(self._shared.plan.features.work)
 
     def _lifetime(self, client: Client, name: str) -> float | None:
-        """Mostly none, or one that only a clock that leaps can end; with another the dialog may be
-        over at any moment."""
+        """Draw the lifetime of a dialog, in seconds.
+
+        It is mostly None, or, in runs with leaping clocks, one that only a leap could end. A dialog
+        with a short lifetime may end at any moment, so it is loose.
+        """
         if not chance(client.rng, 0.06):
             return LONG if self._shared.clocks_leap else None
         self._loose.add(name)
@@ -93,7 +96,11 @@ class Writer:
         return Talk(name=name, handle=handle, group=group or b"")
 
     async def _converse(self, client: Client, session: Session, talks: list[Talk]) -> None:
-        """Send on the first of them, and now and then on all; then read what is answered."""
+        """Send orders on the first dialog, and sometimes on all; then read the replies and end.
+
+        A drawn manner decides the end: `clean` reads all replies first; `early` and `error` end
+        before, so that the dialogs become loose; `left` leaves the end to others.
+        """
         plan, rng = self._shared.plan, client.rng
         name, left = talks[0].name, rng.randint(1, plan.messages)
         how = rng.choice(("clean", "clean", "clean", "clean", "early", "error", "left"))
@@ -106,7 +113,7 @@ class Writer:
             except BrokerError as error:
                 if name in self._loose:
                     break
-                if error.code == "outcome_unknown":  # so it cannot be told what is to be answered
+                if error.code == "outcome_unknown":  # the number of replies to await is unknown
                     how = "early"
                     break
                 client.problems.append(f"{name}: a send was refused with {error.code}")
@@ -128,7 +135,7 @@ class Writer:
             await self.morning.wait()
 
     async def _send(self, client: Client, session: Session, talks: list[Talk], many: int) -> None:
-        """Send so many orders in one transaction, or each in its own."""
+        """Send `many` orders in one transaction, or each in its own."""
         rng, first = client.rng, talks[0]
         if len(talks) == 1 and chance(rng, 0.4):
             first.sent += await self._send_pipelined(client, session, first, many)
@@ -153,7 +160,11 @@ class Writer:
         await tx.send(talk.handle, self._body(client, talk.name), "Order")
 
     async def _order_all(self, client: Client, tx: Transaction, talks: list[Talk]) -> list[Talk]:
-        """One message to all, once each dialog has one of its own, which says what it is called."""
+        """Send one message to all dialogs; return the dialogs that got one.
+
+        Without the feature `several`, and until each dialog has had a message of its own, which
+        carries its name, only the second dialog gets one.
+        """
         if not self._also("several") or not all(talk.sent for talk in talks):
             await self._order(client, tx, talks[1])
             return talks[1:]
@@ -175,7 +186,7 @@ class Writer:
         return sum(error is None for error in told)
 
     async def _do_besides(self, client: Client, session: Session, talks: list[Talk]) -> None:
-        """Set a timer, or move a dialog into the group of the other one."""
+        """Set a timer, or move a dialog into the group of one of them, sometimes."""
         rng, talk = client.rng, talks[0]
         if self._also("timers") and chance(rng, 0.5):
             await repeated(client, lambda: self._set_timer(client, session, talk))
@@ -183,7 +194,7 @@ class Writer:
             moved, group = rng.choice(talks), rng.choice(talks).group
             try:
                 await repeated(client, lambda: session.move(moved.handle, group))
-            except GroupNotFound:  # it was left by its last dialog
+            except GroupNotFound:  # the last dialog has left the group
                 return
             self._shared.counts["dialogs moved"] += 1
 
@@ -195,12 +206,12 @@ class Writer:
         talk.timers.add(name)
         if chance(rng, 0.2):
             talk.timers.discard(name)
-            with suppress(BrokerError):  # then it comes
+            with suppress(BrokerError):  # if cancelling fails, the timer comes
                 await session.set_timer(talk.handle, None, name)
             self._shared.counts["timers cancelled"] += 1
 
     def _break_commit(self, client: Client) -> None:
-        """Sometimes the connection breaks while the commit is on its way (REL-2)."""
+        """Reset the connection, sometimes, while the commit is on its way (REL-2)."""
         if self.hurry or client.rng.random() >= self._shared.plan.commits_cut:
             return
         loop, network = self._shared.loop, self._shared.network
@@ -213,7 +224,11 @@ class Writer:
         return make_body(Label(uid, name, INITIATOR), crew.body_size())
 
     async def _read_replies(self, client: Client, session: Session, talk: Talk) -> bool:
-        """Read until as many answers as orders are there; False if that takes too long."""
+        """Receive until each order has its reply and each timer has come.
+
+        Return True then, or if the far side ended the dialog, which is a problem; False if it takes
+        too long or a receive fails for good. A night does not count towards the time.
+        """
         deadline = client.clock.monotonic() + 200.0
         while not talk.is_answered and client.clock.monotonic() < deadline:
             if self.morning is not None:
@@ -241,5 +256,5 @@ class Writer:
 
     async def _end(self, client: Client, session: Session, handle: bytes, *, failing: bool) -> None:
         why = (42, "not wanted any more") if failing else (None, None)
-        with suppress(BrokerError):  # it may be over already
+        with suppress(BrokerError):  # the dialog may be over already
             await repeated(client, lambda: session.end(handle, *why))
