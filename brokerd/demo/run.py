@@ -244,7 +244,7 @@ class _Run:
             kill = Kill(daemon.name, at - tally.began_at, tally.answered)
             self._result.kills.append(kill)
             await daemon.kill()
-            client.open_gate(gate)
+            client.open_gate(gate)  # only now: the kill had to come before all was sent
             self._teller.say(f"killed     {daemon.name}, with {tally.answered} answered")
             await daemon.start()
             kill.ready_after = self._clock.monotonic() - at
@@ -266,6 +266,7 @@ class _Run:
                 if self._clock.monotonic() > deadline:
                     self._result.differs += waits
                     return
+                # Settling is no standstill to `_watch`: it has a deadline of its own.
                 self._tally.moved_at = self._clock.monotonic()
                 await self._clock.sleep_until(self._clock.monotonic() + _LOOK_EVERY)
 

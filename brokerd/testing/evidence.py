@@ -351,6 +351,8 @@ class Index:
             committed, failed = self._cannot_have_failed(tx), self._cannot_have_committed(tx)
         else:
             committed, failed = self._seen_committed(tx), self._seen_failed(tx)
+        # Evidence for both outcomes is itself a violation (CHK-4): the transaction is then held to
+        # have committed, so that the other properties see its effects.
         if committed is not None and failed is not None:
             self.torn.append((tx, f"{committed}, but {failed}"))
         if committed is not None:

@@ -357,6 +357,7 @@ class SimNetwork:
     def _heal_connection(self, connection: Connection, healed: list[Link]) -> None:
         pipes = list(connection.pipes())
         touched = [pipe for pipe in pipes if pipe.link in healed]
+        # While one direction is still cut, neither acknowledgements nor resets could pass.
         if not touched or any(pipe.link.is_cut for pipe in pipes):
             return
         if self._rng.random() < touched[0].link.conditions.survive_cut:

@@ -132,6 +132,7 @@ class Pipe:
     def reset_reader(self) -> None:
         """Reset the reader's side; behind a cut the reset is lost and its writes vanish instead."""
         self.break_off()
+        # The reader learns of a lost connection by what it writes, so its own pipe must go dark.
         if self.link.is_cut:
             self.other.black_hole()
         else:

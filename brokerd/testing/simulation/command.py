@@ -27,7 +27,7 @@ ARTEFACTS: Final = Path("build/simulation")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for, and say what came of it."""
+    """Run the seeds of the arguments and print the results; return the exit status."""
     options = _parser().parse_args(arguments)
     if options.serve:
         with suppress(KeyboardInterrupt):
@@ -101,12 +101,12 @@ def _several(options: argparse.Namespace) -> int:
 
 
 def kept_seeds(path: Path) -> Iterable[int]:
-    """The seeds of a file that gives a number and a reason a line."""
+    """Return the seeds of a file that has a number and a reason in each line."""
     return [int(found) for found in re.findall(r"^(\d+)", path.read_text(), re.MULTILINE)]
 
 
 def say(text: str) -> None:
-    """Print, unless there is nothing to say."""
+    """Print a text, unless it is empty."""
     if text:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
