@@ -1,4 +1,5 @@
-"""Batch jobs over the metrics logs: functions from frame to frame; only `report.main` writes.
+"""Batch jobs over the metrics logs: functions from frame to frame.
 
-Nothing of `brokerd` is imported here, so that the directory can be handed to a cluster as it is.
+Only `ingest`, `lake` and `report` write. Nothing of `brokerd` is imported here, so that the
+directory can be handed to a cluster as it is.
 """

@@ -1,7 +1,7 @@
-"""Balances the two sides of every dialog: was anything lost or doubled? (REL-31, design D16)
+"""Conservation: balances the two sides of every dialog to find losses (REL-31, design D16).
 
 Reads:  dialog lines, one per (boot_id, seq).
-Never:  calls a message lost because one side's log is not there or is older than the other's, or
+Never:  calls a message lost because one side's log is absent or older than the other side's, or
         because the clocks of two instances differ by less than `SKEW_US`.
 
 A dialog has two directions. For each, with the counts of the sending and the receiving side,
@@ -10,13 +10,13 @@ A dialog has two directions. For each, with the counts of the sending and the re
 
 | column | counts messages that |
 |---|---|
-| `undelivered` | the sender withdrew at the end, and the receiver does not have |
-| `waiting` | an open sender holds, not yet acknowledged, and the receiver does not have |
+| `undelivered` | the sender withdrew when the dialog ended, and the receiver does not have |
+| `waiting` | an open sender holds unacknowledged, and the receiver does not have |
 | `later` | an open receiver may have stored since its line, which is older than the sender's |
 | `ahead` | an open sender has sent since its line, which is older than the receiver's |
-| `unaccounted` | were acknowledged or given up without a trace: lost until explained |
-| `doubled` | were received beyond those sent |
-| `elsewhere` | cannot be judged: the other side is not in these logs |
+| `unaccounted` | were acknowledged or given up, but not received: lost until explained |
+| `doubled` | were received in excess of those sent |
+| `elsewhere` | cannot be balanced: the other side is not in these logs |
 """
 
 from collections.abc import Sequence
@@ -32,17 +32,18 @@ FINDING_LOST = "lost"
 FINDING_DOUBLED = "doubled"
 FINDING_ELSEWHERE = "other side not in these logs"
 FINDINGS = (FINDING_LOST, FINDING_DOUBLED, FINDING_ELSEWHERE)
-"""The gravest first."""
+"""Findings, the gravest first."""
 
 SKEW_US = 120_000_000
-"""By so much the clocks of two instances may differ, and lines lag behind what they are about."""
+"""Maximum difference, in microseconds, of two instances' clocks and of a line from its subject."""
 
 NIGHT_US = 600_000_000
-"""What happened so late on a day is judged with the next day, if the other side says nothing."""
+"""Length, in microseconds, of the end of a day: a dialog with only one side in it is balanced with
+the next day."""
 
 LOOK_BACK_DAYS = 30
-"""For so long one side of a dialog may have been closed when the other closes: as far as a report
-reads (`report.collect.HISTORY_DAYS`)."""
+"""Days for which one side of a dialog may have been closed when the other closes: as far back as a
+report reads (`report.collect.HISTORY_DAYS`)."""
 
 _COUNTS = (
     "sent",
@@ -58,7 +59,7 @@ _COUNTS = (
 )
 _PAIR = ("from_service", "to_service", "contract")
 _ONE = ("conversation_id", "from_initiator", "sender_at", "receiver_at", "began_at")
-"""What tells one direction from all others, a service's with itself as well."""
+"""Columns that identify a direction, even of a dialog of a service with itself."""
 _OF_DAY = "is_of_day"
 _SIDE = (
     "instance",
@@ -76,17 +77,17 @@ _SIDE = (
 
 
 def dialogs(lines: DataFrame) -> DataFrame:
-    """One row per conversation: structs `initiator` and `target`, null where no line is there.
+    """Return one row per conversation: structs `initiator` and `target`, null for a missing side.
 
-    Of `of_days` it leaves out what has both sides and no line of the day itself: that was in the
-    books of the day before.
+    Of lines from `of_days`, leave out a dialog with both sides but no line of the day itself: it
+    was in the books of the day before.
     """
     closed = (F.col("state") == "closed").alias("closed")
     said = F.struct(closed, "at", "boot_id", "seq", *_SIDE)
     is_of_day = F.col(_OF_DAY) if _OF_DAY in lines.columns else F.lit(True)
     found = (
         lines.where(F.col("kind") == "dialog")
-        .groupBy("conversation_id", "date")  # sorted by what differs
+        .groupBy("conversation_id", "date")  # the more selective column first, for the sort
         .agg(
             F.max(F.when(F.col("is_initiator"), said)).alias("initiator"),
             F.max(F.when(~F.col("is_initiator"), said)).alias("target"),
@@ -98,7 +99,7 @@ def dialogs(lines: DataFrame) -> DataFrame:
 
 
 def directions(conversations: DataFrame) -> DataFrame:
-    """Two rows per conversation, one per direction that carried messages, balanced."""
+    """Return a balanced row for each direction of a conversation that carried messages."""
     initiator, target = F.col("initiator"), F.col("target")
     first = F.lit(True).alias("from_initiator")
     second = F.lit(False).alias("from_initiator")
@@ -110,11 +111,11 @@ def directions(conversations: DataFrame) -> DataFrame:
 
 
 def of_days(lines: DataFrame, dates: Sequence[str], halves: DataFrame | None = None) -> DataFrame:
-    """The dialog lines that the books of these days are made of; `date` is then that of the books.
+    """Return the dialog lines of the books of these days, with `date` set to that of the books.
 
-    `lines` are those of the days and of `LOOK_BACK_DAYS` before them. To a day belong the dialogs
-    with a line on it, and those of which the night before has the only side. Where one side alone
-    spoke, their older lines say what a side that closed earlier had done; `halves` are the rows of
+    `lines` are those of the days and of `LOOK_BACK_DAYS` before them. A day has the dialogs with a
+    line on it, and those with only one side in the night before it. A dialog with one side gets its
+    older lines too, for the counts of a side that closed earlier. `halves` are the rows of
     `one_sided`, if the caller has them.
     """
     if halves is None:
@@ -129,7 +130,7 @@ def of_days(lines: DataFrame, dates: Sequence[str], halves: DataFrame | None = N
 
 
 def one_sided(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
-    """`day` and `conversation_id` of dialogs with one side on a day or in the night before it."""
+    """Return `day` and `conversation_id` of dialogs with one side in the day and night before."""
     sides = (
         _spoken(lines, dates)
         .groupBy("day", "conversation_id")
@@ -143,7 +144,7 @@ def one_sided(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
 
 
 def _spoken(lines: DataFrame, dates: Sequence[str]) -> DataFrame:
-    """What was said on each of these days and in the night before: the lines with their `day`."""
+    """Return the lines of each of these days and of the night before it, with their `day`."""
     following = F.date_format(F.date_add(F.to_date("date"), 1), "yyyy-MM-dd")
     ends = F.unix_micros(F.to_timestamp("date")) + F.lit(DAY_US - NIGHT_US) <= F.col("at")
     days = F.when(ends, F.array("date", following)).otherwise(F.array("date"))
@@ -157,9 +158,9 @@ def _day_before(date: str) -> str:
 
 
 def books(balanced: DataFrame) -> DataFrame:
-    """The directions that balance summed up, and each of the others as it is.
+    """Return the sums of the directions that balance, and each of the others in a row of its own.
 
-    The first are few rows however many there are; both `pairs` and `findings` are made of these.
+    The sums are few rows, however many the dialogs; `pairs` and `findings` are built from both.
     """
     finding = (
         F.when(F.col("unaccounted") > 0, FINDING_LOST)
@@ -177,7 +178,7 @@ def books(balanced: DataFrame) -> DataFrame:
 
 
 def pairs(booked: DataFrame) -> DataFrame:
-    """The books summed per service pair and contract, with `undelivered` split by outcome."""
+    """Sum the books per service pair and contract, and split `undelivered` by outcome."""
     names = ("dialogs", "open", *_COUNTS)
     sums = [F.sum(name).alias(name) for name in names]
     by_outcome = booked.groupBy("date", *_PAIR, "outcome").agg(*sums)
@@ -188,7 +189,7 @@ def pairs(booked: DataFrame) -> DataFrame:
 
 
 def findings(booked: DataFrame) -> DataFrame:
-    """The directions that do not balance, one row each: lost, doubled, or not to be judged."""
+    """Return a row for each direction that is lost, doubled, or has its other side elsewhere."""
     found = booked.where(F.col("finding").isNotNull())
     amount = F.greatest("unaccounted", "doubled", "elsewhere").alias("messages")
     shown = ("sent", "acknowledged", "received", "undelivered", "waiting", "outcome", "began_at")
@@ -201,7 +202,7 @@ def _balanced(ways: DataFrame) -> DataFrame:
     has_sender = F.col("sender").isNotNull()
     has_receiver = F.col("receiver").isNotNull()
     open_sender = has_sender & ~F.col("sender.closed")
-    skew = F.when(F.col("date") == NO_DATE, 0).otherwise(SKEW_US)  # one run has one clock
+    skew = F.when(F.col("date") == NO_DATE, 0).otherwise(SKEW_US)  # a run shares a clock
     older_receiver = ~F.col("receiver.closed") & (F.col("receiver.at") < F.col("sender.at") + skew)
     older_sender = open_sender & (F.col("sender.at") < F.col("receiver.at") + skew)
 
@@ -239,6 +240,8 @@ def _balanced(ways: DataFrame) -> DataFrame:
         .withColumn("rest", F.col("rest") - F.col("waiting"))
     )
     both = F.col("has_sender") & F.col("has_receiver")
+    # A dialog with one side at the end of a day is in the next day's books as well, with the other
+    # side's lines (`of_days`): until then a missing receiver's messages count as `later`.
     tonight = ~both & (
         F.col("at") >= F.unix_micros(F.try_to_timestamp("date")) + F.lit(DAY_US - NIGHT_US)
     )

@@ -1,8 +1,8 @@
-"""What the logs cover: lines per segment and boot, gaps in their numbers, marks in time.
+"""Coverage of the logs: lines per segment and boot, gaps in their numbers, marks in time.
 
 Reads:  all lines, or the usable ones.      Never: guesses; a gap is a fact about `seq` (BI-L3).
-Within a segment a number is missing where a line was spoilt; between two segments of a boot, where
-a segment is missing. So a frame says what each segment holds, and plain code puts them in order.
+A number missing within a segment is a spoilt line; one missing between two segments of a boot is a
+missing segment. So a frame describes each segment, and plain code puts the segments in order.
 """
 
 from collections import defaultdict
@@ -16,15 +16,15 @@ from spark_jobs.read import BACKWARDS_US
 from spark_jobs.schema import CORRUPT
 
 GAPS_LISTED = 20
-"""Gaps listed for one boot; all of them are counted."""
+"""Maximum number of gaps listed for one boot; all of them are counted."""
 
 STARTED = "started"
 RECOVERED = "recovered"
 STOPPED = "stopped"
-"""Marks of a boot; it recovers, then starts, and only an orderly stop writes the last."""
+"""Marks of a boot: it recovers if need be, then starts; only an orderly stop writes `stopped`."""
 
 SAMPLE_LENGTH = 120
-"""Characters kept of the line quoted for a fault."""
+"""Number of characters kept of the line quoted for a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Numbers of a boot that are in none of the segments, between two instants of its clock."""
+    """A range of a boot's numbers that no segment has, between two instants of its clock."""
 
     first_seq: int
     last_seq: int
@@ -63,13 +63,13 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What was read of one boot of an instance.
+    """The lines read of one boot of an instance.
 
-    `lines` and `repeated` count all that was read and, of it, what had been read before; `missing`
-    counts numbers between the first and the last that are nowhere, and `spoilt` those whose lines
-    are there, in a segment with lines that cannot be used; `backwards` counts how often the clock
-    went back. `started_at` is None where the log begins later; `after_crash` says that the boot
-    before ended in disorder.
+    `lines` counts all lines read, `repeated` those of them that had been read before. `missing`
+    counts numbers that no segment has, and `spoilt` numbers absent from a segment that has unusable
+    lines, which may be theirs. `backwards` counts how often the clock went back. `started_at` is
+    None if the log begins later than the boot; `after_crash` is true if the boot before did not
+    stop in an orderly way.
     """
 
     instance: str
@@ -92,7 +92,7 @@ class Boot:
 
 
 def files(lines: DataFrame) -> DataFrame:
-    """Per day, segment and fault: lines, and the beginning of one line at fault (BI-L1)."""
+    """Count the lines per day, segment and fault, with the beginning of one such line (BI-L1)."""
     sample = F.substring(F.min(CORRUPT), 1, SAMPLE_LENGTH)
     counted = lines.groupBy("date", "file", "fault").agg(
         F.count(F.lit(1)).alias("lines"), sample.alias("sample")
@@ -101,10 +101,10 @@ def files(lines: DataFrame) -> DataFrame:
 
 
 def stretches(lines: DataFrame, repeated: DataFrame | None = None) -> DataFrame:
-    """What each segment holds of each boot: rows like `Stretch`.
+    """Return what each segment has of each boot, as rows like `Stretch`.
 
-    `lines` are usable, each there once; `repeated` counts, by date, boot_id and file, the lines
-    that were dropped because they had been read before.
+    `lines` are usable and distinct; `repeated` counts, by date, boot_id, file and instance, the
+    lines that were dropped because they had been read before.
     """
     found = lines.groupBy("date", "file", "instance", "boot_id").agg(
         F.count(F.lit(1)).alias("lines"),
@@ -125,12 +125,13 @@ def stretches(lines: DataFrame, repeated: DataFrame | None = None) -> DataFrame:
         return found.withColumn("repeated", F.lit(0).cast("long"))
     keys = ["date", "boot_id", "file", "instance"]
     joined = found.join(repeated, keys, "outer")
+    # A segment with nothing but repeats has no row in `found`: -1 marks it for `_boot`.
     numbers = [name for name, kind in joined.dtypes if kind == "bigint" and name != "started_at"]
     return joined.fillna(-1, ["last_seq"]).fillna(0, numbers).fillna(value=False)
 
 
 def marks(lines: DataFrame) -> DataFrame:
-    """Starts, stops and recoveries in order of time."""
+    """Return starts, stops and recoveries in order of time."""
     chosen = lines.where(F.col("kind") == "mark").select(
         "date", "at", "instance", "boot_id", "what"
     )
@@ -142,10 +143,10 @@ def boots(
     before: Mapping[str, Stretch] | None = None,
     set_aside: Mapping[str, int] | None = None,
 ) -> list[Boot]:
-    """The boots of all these segments in order of time, with what is missing between them.
+    """Return the boots of all these segments by instance and time, with their gaps.
 
-    `before`: the last stretch of each boot on an earlier day, where the first may go on from it.
-    `set_aside`: lines of each segment that cannot be used.
+    `before`: the last stretch of each boot on an earlier day, from which this day's may go on.
+    `set_aside`: the number of unusable lines of each segment.
     """
     unusable = set_aside or {}
     by_boot: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
@@ -177,12 +178,13 @@ def _boot(
     set_aside: Mapping[str, int],
     ended: int | None,
 ) -> Boot:
-    """`ended`: when the boot before it wrote its last line, if there is one.
+    """Merge the stretches of one boot, and find the gaps between them.
 
-    Then this one began after that, and its first lines are missing if they are not there; else the
-    logs may only begin later than the boot.
+    `ended`: when the boot before this one wrote its last line; None if no earlier boot is known.
+    With an earlier boot, this one's absent first lines are missing; without, the logs may simply
+    begin later than the boot.
     """
-    parts = [part for part in every if part.last_seq >= 0]  # the others hold but repeats
+    parts = [part for part in every if part.last_seq >= 0]  # -1: the segment has only repeats
     gaps: list[Gap] = []
     missing = spoilt = backwards = 0
     reached = before
@@ -197,7 +199,8 @@ def _boot(
         missing += max(absent - set_aside.get(part.file, 0), 0)
         back = part.backwards or int(part.most_at - part.last_at > BACKWARDS_US)
         if reached is not None:
-            # Between two segments it shows twice: in the times, and in an interval of the second.
+            # A step back between two segments shows twice, in the times and in an interval of the
+            # second segment, and is counted once.
             back = max(back, int(reached.last_at - part.first_at > BACKWARDS_US))
             if part.first_seq > reached.last_seq + 1:
                 missing += part.first_seq - reached.last_seq - 1
@@ -205,6 +208,7 @@ def _boot(
                 until = max(reached.last_at, min(part.first_at, part.began_at))
                 gaps.append(Gap(*span, reached.last_at, until))
         backwards += back
+        # Segments may overlap, so the last one need not reach the furthest.
         if reached is None or part.last_seq > reached.last_seq:
             reached = part
     assert reached is not None, "a boot has a segment"
@@ -231,9 +235,9 @@ def _boot(
 
 
 def _in_order(made: list[Boot]) -> Iterator[Boot]:
-    """The boot before wrote no orderly stop: then this one started after a crash.
+    """Set `after_crash` of each boot whose predecessor wrote no orderly stop.
 
-    Of the first boot in the logs only it itself can tell: it recovers what a dead one left.
+    The first boot of an instance has no predecessor in the logs: its own recovery mark decides.
     """
     last: Boot | None = None
     for boot in made:

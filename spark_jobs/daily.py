@@ -1,7 +1,7 @@
-"""The tables that are made of the lines of a day and of nothing else; reports are made of these.
+"""Daily tables: everything that is computed from the lines of one day alone, as reports need it.
 
-Reads:  usable lines, each there once, with their `date`.   Calls: the jobs.
-Never:  reads or writes: `ingest` does, and `report.main` where there is nothing to keep.
+Reads:  usable, distinct lines with their `date`.   Calls: the jobs.
+Never:  reads or writes files: `ingest` does, and `report.build` if there is no lake.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from spark_jobs.latency import bucket_counts
 from spark_jobs.throughput import throughput
 
 STEP_US: Final = 900_000_000
-"""Width of the steps of a day's curves."""
+"""Width of the steps of a day's curves, in microseconds."""
 
 HISTOGRAMS: Final = "histograms"
 STEPS: Final = "steps"
@@ -54,4 +54,4 @@ SCHEMAS: Final = {
     HELD: "date string, instance string, broker string, name string, group string, since_at long, "
     "seen_at long, by string, conversation_id string",
 }
-"""What each looks like; a test holds them against what the jobs give."""
+"""Schemas of the tables; a test compares them with the output of the jobs."""

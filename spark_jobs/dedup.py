@@ -1,7 +1,7 @@
-"""Removes lines that were read twice: a segment copied twice, or shipped under two names.
+"""Deduplication: removes lines read twice, of a segment copied twice or shipped under two names.
 
 Reads:  usable lines.      Never: drops a line that was written once (BI-L3), or sorts lines that
-        cannot be there twice: those of segments whose numbers overlap with no other's.
+        cannot occur twice: those of segments whose numbers overlap with no other segment's.
 """
 
 from collections.abc import Collection
@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 
 def distinct_lines(lines: DataFrame, suspects: Collection[str] | None = None) -> DataFrame:
-    """One line per (boot_id, seq) of a day, BI-L3; which one is the same in every run.
+    """Return one line per (boot_id, seq) of a day (BI-L3), the same one in every run.
 
-    `suspects`: the segments among which a line can be there twice; None = all.
+    `suspects`: the segments in which a line can occur twice; None means all.
     """
     if suspects is None:
         return _numbered(lines).where("copy = 1").drop("copy")
@@ -24,7 +24,7 @@ def distinct_lines(lines: DataFrame, suspects: Collection[str] | None = None) ->
 
 
 def repeated_lines(lines: DataFrame) -> DataFrame:
-    """How many lines of each segment are dropped by `distinct_lines`, by boot."""
+    """Count the lines of each segment and boot that `distinct_lines` drops."""
     dropped = _numbered(lines).where("copy > 1")
     keys = ("date", "boot_id", "file", "instance")
     return dropped.groupBy(*keys).agg(F.count(F.lit(1)).alias("repeated"))

@@ -1,7 +1,8 @@
-"""What failed, by fingerprint, and what happened to the daemons: from copies of the event log.
+"""Failures by fingerprint, and changes of the daemons, from copies of the event log.
 
-Reads:  event lines, one per (boot_id, seq).      Never: shows a value where a fingerprint will do:
-        numbers, ids and quoted texts are taken out, so that the same fault is one row every day.
+Reads:  event lines and marks, one per (boot_id, seq).
+Never:  keeps numbers, ids or quoted texts in a fingerprint, so that the same fault is one row every
+        day.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ _FAILED = {
     "broker.store": ("fault", "full"),
     "broker.tick": ("pass_failed",),
 }
-"""Events that say that something did not work; a parked group says so beside its retries."""
+"""Events that report a failure; a parked group counts in addition to its retries."""
 
 _CHANGES = {
     "broker.daemon": ("reloaded", "draining"),
@@ -28,7 +29,7 @@ _CHANGES = {
     "broker.queue_status": None,
     "broker.queue_disabled": None,
 }
-"""Events that may explain what is different from yesterday; None = whatever the subclass."""
+"""Events that may explain a difference from yesterday; None means every subclass."""
 
 _NOISE = (
     (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "*"),
@@ -41,7 +42,7 @@ _NOISE = (
 
 
 def failures(lines: DataFrame) -> DataFrame:
-    """Per fingerprint, with where it happened: how often, when first, and one example."""
+    """Count the failures per fingerprint and place, with the first instant and its example."""
     failed = lines.where((F.col("kind") == "event") & _any_of(_FAILED))
     told = failed.select(
         "date",
@@ -67,7 +68,7 @@ def failures(lines: DataFrame) -> DataFrame:
 
 
 def changes(lines: DataFrame) -> DataFrame:
-    """Marks of boots and events that change how an instance works, as they happened."""
+    """Return the marks of boots, and the events that change how an instance works."""
     changed = (F.col("kind") == "event") & _any_of(_CHANGES)
     chosen = lines.where((F.col("kind") == "mark") | changed)
     about = F.coalesce(
@@ -85,7 +86,7 @@ def changes(lines: DataFrame) -> DataFrame:
 
 
 def fingerprint(text: Column) -> Column:
-    """What stays of a message when all that differs from one time to the next is taken out."""
+    """Return the message without the parts that differ between occurrences of the same fault."""
     for pattern, instead in _NOISE:
         text = F.regexp_replace(text, pattern, instead)
     return F.substring(F.trim(text), 1, FINGERPRINT_LENGTH)

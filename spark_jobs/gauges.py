@@ -1,7 +1,7 @@
-"""How things stood: gauges and counters by the hour, and how busy the readers of a queue were.
+"""Gauges and counters by the hour, and how busy the readers of each queue were.
 
 Reads:  interval lines, one per (boot_id, seq).
-Never:  averages what an hour was like; it keeps the most, and what was said last.
+Never:  averages the gauges of an hour; it keeps the maximum and the last value.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -13,7 +13,7 @@ _SUBJECT = ("date", "instance", "broker", "scope", "name", "hour_at")
 
 
 def gauges(lines: DataFrame) -> DataFrame:
-    """Per subject, gauge and hour: the most, and the last with its instant."""
+    """Return the maximum, and the last value with its instant, per subject, gauge and hour."""
     spread = _intervals(lines).select(*_SUBJECT, "at", "seq", F.explode("gauges"))
     said = F.struct("at", "seq", "value")
     return spread.groupBy(*_SUBJECT, F.col("key").alias("gauge")).agg(
@@ -24,17 +24,17 @@ def gauges(lines: DataFrame) -> DataFrame:
 
 
 def counters(lines: DataFrame) -> DataFrame:
-    """Per subject, counter and hour: how many."""
+    """Return the total per subject, counter and hour."""
     spread = _intervals(lines).select(*_SUBJECT, F.explode("counters"))
     summed = spread.where(F.col("value") > 0).groupBy(*_SUBJECT, F.col("key").alias("counter"))
     return summed.agg(F.sum("value").alias("total"))
 
 
 def activation(lines: DataFrame) -> DataFrame:
-    """Per activated queue and hour, in microseconds: how long it was watched, and how.
+    """Return how long each activated queue was watched per hour, and how busy its readers were.
 
-    `ceiling_us`: all readers it may have were running while messages waited. `idle_us`: readers
-    were running and none waited.
+    In microseconds. `ceiling_us`: the maximum number of readers were running while messages waited.
+    `idle_us`: readers were running and no message waited.
     """
     queues = _intervals(lines).where((F.col("scope") == "queue") & (_gauge("max_readers") > 0))
     length = F.col("at") - F.col("from_at")
@@ -60,5 +60,5 @@ def _intervals(lines: DataFrame) -> DataFrame:
 
 
 def _gauge(name: str) -> Column:
-    """What is not there is zero."""
+    """Return a gauge of the line, zero if the line does not have it."""
     return F.coalesce(F.col("gauges")[name], F.lit(0.0))

@@ -1,8 +1,8 @@
-"""Who kept a conversation group from everybody else, and for how long.
+"""Held locks: which transactions held the lock of a conversation group for long.
 
 Reads:  interval lines of queues that name locks, one per (boot_id, seq).
-Never:  knows more than was seen as the lines were written: a lock is one from the first line that
-        names it to the last.
+Never:  knows more than the lines show: the lock of a group since one instant is one lock, seen for
+        the last time in the last line that names it.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from spark_jobs.read import EARLIEST_US
 
 KEPT = 20
-"""Locks of a day that are kept: so many of the longest, and of those seen last."""
+"""Number of locks kept of a day: as many of the longest, and as many of those seen last."""
 
 
 def held(lines: DataFrame) -> DataFrame:
-    """Per queue, group and begin: when the lock was seen last, and who had it then."""
+    """Return when each lock was seen last and its holder then, per queue, group and beginning."""
     told = lines.where((F.col("scope") == "queue") & F.col("held").isNotNull()).select(
         "date",
         "instance",
@@ -35,7 +35,8 @@ def held(lines: DataFrame) -> DataFrame:
         )
     )
     keys = ("date", "instance", "broker", "name", "group", "since_at")
-    # So few rows that to send them where their day is looked at costs less than to do so twice.
+    # The rows are few: sending them to the task of their day once costs less than an exchange for
+    # the grouping and another one for the windows.
     locks = known.repartition("date").groupBy(*keys).agg(latest.alias("seen"))
     found = locks.select(
         *keys, F.col("seen.at").alias("seen_at"), "seen.by", "seen.conversation_id"

@@ -1,25 +1,25 @@
-"""Whose messages a queue received: the conversation groups that had most of them in a day.
+"""Hot groups: the conversation groups with the most messages of a queue in a day.
 
 Reads:  interval lines of queues that name groups, one per (boot_id, seq).
-Never:  claims more than was counted: windows of the daemon are merged by adding what they counted
-        and, under no group's name, what each of them may have lacked. No group has had more than
-        both together, and one that is not named no more than the second.
+Never:  claims more than was counted. The daemon's windows are merged by adding their counts and,
+        under the name `NOBODY`, the undercount that each window allows for. A listed group has had
+        at most its count plus that sum, and an unlisted one at most that sum.
 """
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 KEPT = 20
-"""Groups of a queue and day that are kept."""
+"""Number of groups kept of each queue and day."""
 
 NOBODY = ""
-"""The name under which stands how many messages more a group may have had."""
+"""The name of the row with the number of messages by which a group may be undercounted."""
 
 _QUEUE = ("date", "instance", "broker", "name")
 
 
 def hot_groups(lines: DataFrame) -> DataFrame:
-    """Per queue the groups with most messages, and how many these were at least."""
+    """Return the groups with the most messages per queue, with the least number they had."""
     within = F.coalesce("groups_within", F.lit(0).cast("long")).alias("value")
     named = F.map_entries(F.coalesce("groups", F.create_map().cast("map<string, long>")))
     lacking = F.array(F.struct(F.lit(NOBODY).alias("key"), within))
@@ -31,7 +31,8 @@ def hot_groups(lines: DataFrame) -> DataFrame:
         F.col("queue").alias("name"),
         F.explode(F.concat(named, lacking)).alias("one"),
     )
-    # So few rows that to send them where their day is counted costs less than to do so twice.
+    # The rows are few: sending them to the task of their day once costs less than an exchange for
+    # each grouping and the window.
     by_day = told.where(F.col("one.value") > 0).repartition("date")
     counted = by_day.groupBy(*_QUEUE, F.col("one.key").alias("group"))
     summed = counted.agg(F.sum("one.value").alias("messages"))

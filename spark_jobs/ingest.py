@@ -1,9 +1,11 @@
-"""Takes what has landed into the lake: incremental by manifest, a day at a time, or many at once.
+"""Ingestion: takes landed segments into the lake, incrementally by manifest, one or many days.
 
-Reads:  the landing, and of the lake what was taken in before.      Calls: the jobs of `daily`.
-Never:  reads a segment twice: its rows stay in the lake, whatever becomes of it in the landing. A
-        day is made anew from these rows and those of new segments (BI-L8). Nor drops a line
-        silently: `aside` has each with the reason.
+Reads:  the landing, and the rows in the lake of segments ingested before.
+Calls:  the jobs of `daily`, `lake`.
+Never:  reads an ingested segment again, except for a new `VERSION`: its rows stay in the lake,
+        whatever becomes of the segment in the landing, and a day is rebuilt from these rows and
+        those of new segments (BI-L8). Nor drops a line silently: the table `aside` holds each
+        unusable line with the reason.
 Fails:  may be killed between any two steps and run again: see `lake`.
 """
 
@@ -26,16 +28,16 @@ from spark_jobs.read import believed, read_segments
 from spark_jobs.schema import CORRUPT, LINE
 
 VERSION = 2
-"""Rises when the tables of a day change, so that every day is made anew."""
+"""Incremented when the form of a day's tables changes, so that every day is rebuilt."""
 
 PLACES_LISTED = 100_000
-"""Lines set aside of one run whose places are looked up; `aside` has them all."""
+"""Maximum number of unusable lines located in one run; the table `aside` has all of them."""
 
 SMALL_BYTES = 4 * 1024 * 1024
-"""So much of staged lines is kept in memory while the tables are made of it."""
+"""Size in bytes below which the staged lines are cached in memory while the tables are built."""
 
 FEW_BYTES = 16 * 1024 * 1024
-"""Of lines, as they are kept, that are too few for a plan to be compiled."""
+"""Size in bytes of the staged Parquet lines below which compiling a plan does not pay."""
 
 STRETCHES = "stretches"
 PLACES = "places"
@@ -58,20 +60,20 @@ _LINES = (_KEPT_LINES, DIALOGS, _ASIDE)
 _LINE = ", ".join(f"`{name}` {LINE[name].dataType.simpleString()}" for name in LINE.fieldNames())
 DIALOG_SCHEMA = f"date string, {_LINE}"
 ROW_SCHEMA = f"{DIALOG_SCHEMA}, file string, row long, fault string, jumped boolean"
-"""A line as the lake has it."""
+"""Schema of a line in the lake."""
 
 _OFTEN_NEW = ("conversation_id", "seq", "at", "began_at", "ended_at", "row")
-"""Columns whose values hardly ever come again, so that a dictionary of them is made in vain."""
+"""Columns whose values hardly ever repeat, so that a Parquet dictionary of them is useless."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A day that is to be made anew, and of what.
+    """A day to rebuild, and its input.
 
-    `kept` were taken in before, so their rows come from the lake; `read` come from the landing, and
-    match their manifests.
+    The rows of the `kept` segments, ingested before, come from the lake. The `read` segments come
+    from the landing and match their manifests.
     """
 
     date: str
@@ -81,23 +83,23 @@ class Change:
 
     @property
     def segments(self) -> tuple[landing.Segment, ...]:
-        """All that the day is made of, by name."""
+        """All segments of the day, sorted by name."""
         return tuple(sorted((*self.kept, *self.read), key=lambda one: (one.name, one.boot_id)))
 
     @property
     def made_of(self) -> str:
-        """Differs when the day is made of anything else, and only then."""
+        """A hash of the day's input: it differs if and only if the input differs."""
         said = [[one.name, one.sha256] for one in self.segments]
         said += [[one.name, one.fault] for one in self.unusable]
         return _hash(said)
 
     @property
     def generation(self) -> str:
-        """Names the tables, which a later version makes in another way."""
+        """The name of the tables' generation, which also depends on `VERSION`."""
         return _hash([VERSION, self.made_of])
 
     def without(self, torn: Collection[landing.Segment]) -> "Change":
-        """The same, with these segments set aside whole because they cannot be unpacked."""
+        """Return this change with the `torn` segments, which cannot be unpacked, set aside."""
         read = tuple(one for one in self.read if one not in torn)
         aside = [
             landing.Unusable(self.date, one.name, landing.FAULT_TRUNCATED)
@@ -109,7 +111,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The days of which more has landed than was taken in."""
+    """The days to rebuild, and the number of days whose input has not changed."""
 
     days: tuple[Change, ...]
     unchanged: int
@@ -118,9 +120,9 @@ class Plan:
 def plan(
     source: Path, lake: Lake, dates: Iterable[str], *, forgotten: Collection[str] = ()
 ) -> Plan:
-    """Which of these days have to be made anew; reads manifests, and segments that are new.
+    """Return the days to rebuild; read their manifests and the segments that are new.
 
-    Of days that are `forgotten` nothing counts but what is in the landing now.
+    For `forgotten` days only what is in the landing now counts.
     """
     changed: list[Change] = []
     unchanged = 0
@@ -135,11 +137,14 @@ def plan(
 
 
 def _change(source: Path, date: str, said: Mapping[str, Any]) -> Change:
-    """What the day would be made of now; `said` is what the lake says of it."""
+    """Return the input of the day if it were rebuilt now; `said` is the lake's record of it."""
     there = landing.read_day(source, date)
     taken = [_segment(source, date, row) for row in said.get("taken", ())]
     again: list[landing.Segment] = []
-    if said.get("version", VERSION) != VERSION:  # it may make more of the lines than an older one
+    if said.get("version", VERSION) != VERSION:
+        # This version may get more out of the lines than the one that ingested them, so read again
+        # every segment that is still in the landing unchanged (the hash "" is that of `adopt`). One
+        # that is damaged or gone stays `kept`: the lake has the only copy of its rows (BI-L8).
         names = {one.name: one.sha256 for one in taken}
         same = (one for one in there.segments if names.get(one.name) in {one.sha256, ""})
         again = list(landing.verified(replace(there, segments=tuple(same), unusable=())).segments)
@@ -149,6 +154,8 @@ def _change(source: Path, date: str, said: Mapping[str, Any]) -> Change:
     new = tuple(one for one in there.segments if one.name not in names_taken)
     found = landing.verified(replace(there, segments=new))
     aside: dict[str, str] = dict(said.get("unusable", ()))
+    # A manifest of another day is found again below while it lies in this directory; once it has
+    # been moved to the right one, nothing of this day is missing.
     aside = {name: fault for name, fault in aside.items() if fault != landing.FAULT_DAY}
     torn = [
         one
@@ -163,7 +170,7 @@ def _change(source: Path, date: str, said: Mapping[str, Any]) -> Change:
 
 
 def ingest(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> None:
-    """Make these days anew."""
+    """Rebuild these days in the lake."""
     lake.clean()
     made = [one for one in days if one.read]
     if made:
@@ -171,7 +178,7 @@ def ingest(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) ->
     try:
         staged = _staged(spark, lake, days, say)
     except Exception:
-        lake.clean()  # what was staged may be what has filled the disk
+        lake.clean()  # the staged files may be what has filled the disk
         raise
     for day in staged:
         lake.publish(day.date, *_published(lake, day))
@@ -179,13 +186,18 @@ def ingest(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) ->
 
 
 def _staged(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> Sequence[Change]:
-    """Stage the days of which segments are read; those that cannot be unpacked are set aside."""
+    """Stage the days that have segments to read; set aside segments that cannot be unpacked.
+
+    Return the days as they were staged.
+    """
     made = [one for one in days if one.read]
     if not made:
         return days
     try:
         _stage(spark, lake, made, say)
     except Exception:
+        # A torn segment fails the whole job. `unpacks` reads a segment to its end, so the torn ones
+        # are searched for only now, and staging starts again without them.
         torn = [one for day in made for one in day.read if not landing.unpacks(one.path)]
         if not torn:
             raise
@@ -196,7 +208,10 @@ def _staged(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -
 
 
 def _published(lake: Lake, day: Change) -> tuple[dict[str, object], list[tuple[str, Path]]]:
-    """What the lake is to remember of a day, and its tables; those that it has may do."""
+    """Return the lake's new record of a day, and its staged tables.
+
+    No tables if only kept segments remain: those of the current generation are still right.
+    """
     said = said_of(day)
     current = lake.current(day.date)
     if current is not None and day.kept and not day.read:
@@ -205,7 +220,7 @@ def _published(lake: Lake, day: Change) -> tuple[dict[str, object], list[tuple[s
 
 
 def said_of(day: Change) -> dict[str, object]:
-    """What the lake is to remember of a day: which segments it was made of, what is set aside."""
+    """Return the lake's record of a day: the segments it was built from, and those set aside."""
     return {
         "version": VERSION,
         "generation": day.generation,
@@ -217,9 +232,9 @@ def said_of(day: Change) -> dict[str, object]:
 
 
 def adopt(spark: SparkSession, lake: Lake, dates: Iterable[str]) -> None:
-    """Have the lake say of days which segments they were made of, where an older version did not.
+    """Add the segments that days were built from to records of a version that did not name them.
 
-    The hashes of these are not known, and are left empty.
+    The hashes of these segments are not known, and are left empty.
     """
     for date in dates:
         said = lake.current(date)
@@ -258,7 +273,7 @@ def _hash(said: object) -> str:
 
 def _stage(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) -> None:
     staging = lake.staging
-    # An instance called 2026 or 1e5 is still a name.
+    # Partition values stay text: an instance may be called 2026 or 1e5.
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     segments = [one for day in days for one in day.segments]
     kept = _Kept(spark, lake, days)
@@ -291,12 +306,12 @@ def _stage(spark: SparkSession, lake: Lake, days: Sequence[Change], say: Say) ->
 
 
 class _Kept:
-    """What the lake has of the segments whose rows are kept; a table without any is None."""
+    """The rows in the lake of the kept segments; None for a table where no segment is kept."""
 
     def __init__(self, spark: SparkSession, lake: Lake, days: Sequence[Change]) -> None:
         self._spark, self._lake = spark, lake
         self._files: dict[str, list[str]] = {}
-        """By day, the names of segments; none where all that the lake has is kept."""
+        """The names of the kept segments by day; empty if every segment in the lake is kept."""
         for day in days:
             names = {one.name for one in day.kept}
             said = lake.current(day.date)
@@ -305,21 +320,24 @@ class _Kept:
         self._dates = sorted(self._files)
 
     def lines(self) -> DataFrame | None:
-        """Every line, those that were set aside as well."""
+        """Return every line, including unusable ones; None if no segment is kept."""
         if not self._dates:
             return None
         frames = [self._lake.frame(self._spark, name, self._dates, ROW_SCHEMA) for name in _LINES]
         return reduce(DataFrame.unionByName, frames).where(self._is_kept())
 
     def repeated(self) -> DataFrame | None:
-        """Lines that had been read before when they were read, as `repeated_lines` counts them."""
+        """Return the counts of lines dropped as repeats at ingestion, like `repeated_lines`.
+
+        None if no segment is kept.
+        """
         if not self._dates:
             return None
         found = self._lake.frame(self._spark, STRETCHES, self._dates, STRETCH_SCHEMA)
         return found.where(self._is_kept() & (F.col("repeated") > 0)).select(*_REPEATED)
 
     def places(self) -> list[tuple[object, ...]]:
-        """Where the lines stand that were set aside."""
+        """Return the places of the unusable lines."""
         if not self._dates:
             return []
         found = self._lake.frame(self._spark, PLACES, self._dates, PLACE_SCHEMA)
@@ -343,7 +361,10 @@ def _lines(
     kept: DataFrame | None,
     suspects: Collection[str],
 ) -> tuple[list[DataFrame], DataFrame | None]:
-    """All lines: those of segments by themselves, and those that may be there twice."""
+    """Return the lines that occur once, and those of the `suspects`, which may occur twice.
+
+    None in place of the second if there are none.
+    """
     doubtful = F.col("file").isin(sorted(suspects))
     once: list[DataFrame] = []
     twice: list[DataFrame] = []
@@ -357,7 +378,10 @@ def _lines(
 
 
 def _repeated(before: DataFrame | None, twice: DataFrame | None) -> DataFrame | None:
-    """How many lines of each segment were there twice: `before`, when it was taken in, and now."""
+    """Count the repeated lines of each segment: those `before`, at its ingestion, and those now.
+
+    None if neither frame is given.
+    """
     found = [] if before is None else [before]
     if twice is not None:
         found.append(repeated_lines(twice.where(F.col("fault").isNull())).select(*_REPEATED))
@@ -368,7 +392,7 @@ def _repeated(before: DataFrame | None, twice: DataFrame | None) -> DataFrame | 
 
 
 def _write_lines(staging: Path, once: Sequence[DataFrame], twice: DataFrame | None) -> None:
-    """All lines in one pass: those that count, dialogs apart, and those that are set aside."""
+    """Write all lines in one pass, to three tables: usable lines, dialogs, and lines set aside."""
     parts = [*once]
     if twice is not None:
         parts.append(distinct_lines(twice.where(F.col("fault").isNull())))
@@ -388,9 +412,9 @@ def _write_lines(staging: Path, once: Sequence[DataFrame], twice: DataFrame | No
 def _as_said(
     found: Iterable[coverage.Stretch], segments: Sequence[landing.Segment]
 ) -> list[coverage.Stretch]:
-    """What was found in each segment, with the numbers that its manifest says it has.
+    """Widen each stretch to the sequence numbers that its segment's manifest names.
 
-    A line at either end that cannot be used is spoilt, and no gap between two segments.
+    So an unusable line at either end of a segment counts as spoilt, not as a gap between segments.
     """
     manifests = {(one.date, one.name, one.boot_id): one for one in segments}
     merged: list[coverage.Stretch] = []
@@ -407,7 +431,7 @@ def _as_said(
 
 
 def _nothing_in(segment: landing.Segment) -> coverage.Stretch:
-    """A segment of which no line can be used still is there."""
+    """Return a stretch without lines: a segment with no usable line still exists."""
     return coverage.Stretch(
         date=segment.date,
         file=segment.name,
@@ -437,7 +461,10 @@ def _write_places(
     read: Sequence[landing.Segment],
     known: Sequence[tuple[object, ...]],
 ) -> None:
-    """`known` are the places of lines of segments that are not read now."""
+    """Write the unusable lines counted by segment, and their places.
+
+    `known` are the places in the kept segments, which are not read now.
+    """
     every = raw.select("date", "file", "row", "fault", CORRUPT)
     counted = coverage.files(every.where(F.col("fault").isNotNull())).collect()
     if not counted:

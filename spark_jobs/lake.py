@@ -1,16 +1,16 @@
-"""Where ingested days are kept, as Parquet; a day is replaced as a whole or not at all.
+"""Lake: stores ingested days as Parquet, and replaces a day as a whole or not at all.
 
     <lake>/lines/date=…/generation=…/instance=…/      usable lines, each once
-    <lake>/dialogs/date=…/generation=…/instance=…/    those of dialogs
-    <lake>/aside/date=…/generation=…/instance=…/      lines that cannot be used
-    <lake>/places/date=…/generation=…/                where the first of these stand
-    <lake>/stretches, histograms, steps, gauges, …    made of the lines
-    <lake>/current/<day>.json                         which generation holds, and the segments
-                                                      that were taken in
+    <lake>/dialogs/date=…/generation=…/instance=…/    usable dialog lines
+    <lake>/aside/date=…/generation=…/instance=…/      unusable lines
+    <lake>/places/date=…/generation=…/                places of the first of these
+    <lake>/stretches, histograms, steps, gauges, …    tables built from the lines
+    <lake>/current/<day>.json                         the day's record: the valid generation and
+                                                      the ingested segments
 
 Reads:  directories and the files of `current`.   Calls: the file system, and Spark to read Parquet.
-Never:  changes a generation that is there: another one is written beside it, the file of `current`
-        names it by one rename, and only then does the old one go. A crash leaves at most what
+Never:  changes an existing generation: a new one is written beside it, the file of `current` names
+        the new one by one rename, and only then is the old one removed. A crash leaves at most what
         `clean` removes.
 """
 
@@ -26,33 +26,34 @@ from pyspark.sql import DataFrame, SparkSession
 STAGING = "staging"
 
 Step = Callable[[str], None]
-"""Told the name of each step before it is taken; a test may fail there."""
+"""A callback that is called with the name of each step before the step; a test may raise in it."""
 
 
 def no_step(_step: str) -> None:
-    """Nobody is told."""
+    """Ignore the step."""
 
 
 class LakeDamagedError(Exception):
-    """What the lake says of a day is damaged; the text says where and what to do."""
+    """The lake's record of a day is damaged; the text names the file and the way out."""
 
 
 class Lake:
     """The directory of ingested days."""
 
     def __init__(self, root: Path, step: Step = no_step, *, pid: int | None = None) -> None:
-        """`pid`: of the process that works in it, this one if it is None."""
+        """Open the lake at `root`; `pid` is that of the process working in it (None: this one)."""
         self.root = root
         self.staging = root / f"{STAGING}-{pid or os.getpid()}"
-        """Where this run makes days. The Java of a run whose Python was killed may go on writing
-        for a moment, and must not write among what the next one stages."""
+        """Directory in which this run stages days. It has the pid in its name because the Java
+        process of a killed run may go on writing for a moment, and must not write among the files
+        that the next run stages."""
         self.step = step
-        """Told of what is done to the lake, and of the jobs that it is made by."""
+        """Called before each change of the lake, and before each job that builds a table."""
         self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
-        """What the files of `current` said, each as it was with that inode and time."""
+        """Cached records by file of `current`, each with the file's inode and modification time."""
 
     def clean(self) -> None:
-        """Remove what a run that was cut off has left."""
+        """Remove what interrupted runs have left: staged files, and generations not in use."""
         for left in self.root.glob(f"{STAGING}*"):
             shutil.rmtree(left, ignore_errors=True)
         for home in sorted(self.root.glob("*/date=*")):
@@ -66,14 +67,16 @@ class Lake:
                 shutil.rmtree(generation)
 
     def dates(self) -> list[str]:
-        """The days that are there."""
+        """Return the days in the lake."""
         return sorted(path.stem for path in (self.root / "current").glob("*.json"))
 
     def current(self, date: str) -> dict[str, Any] | None:
-        """What is said of a day: its `generation`, the segments `taken`, what is `unusable`.
+        """Return the record of a day: its `generation`, the segments `taken` and the `unusable`.
+
+        None if the lake does not have the day.
 
         Raises:
-            LakeDamagedError: it cannot be read.
+            LakeDamagedError: the record cannot be read.
         """
         path = self.root / "current" / f"{date}.json"
         try:
@@ -93,10 +96,10 @@ class Lake:
     def publish(
         self, date: str, said: Mapping[str, Any], parts: Iterable[tuple[str, Path]]
     ) -> None:
-        """Make a day of what was staged: `parts` are names of tables and their directories.
+        """Publish a staged day: `parts` are names of tables and their staged directories.
 
-        Without any, the day keeps the tables of the generation that `said` names. With some, that
-        must be another generation than the current one, which stays whole until it is replaced.
+        Without parts, the day keeps the tables of the generation that `said` names. With parts,
+        `said` must name a new generation; the current one stays whole until it is replaced.
         """
         current = self.current(date)
         for name, path in parts:
@@ -104,10 +107,10 @@ class Lake:
                 assert current is None or current["generation"] != said["generation"], date
                 self.step(f"place {name} of {date}")
                 home = self.root / name / f"date={date}" / _named(said["generation"])
-                shutil.rmtree(home, ignore_errors=True)  # of a run that did not get to name it
+                shutil.rmtree(home, ignore_errors=True)  # left by a run that died before `say`
                 home.parent.mkdir(parents=True, exist_ok=True)
                 path.rename(home)
-                _sync(home)  # the landing may no longer have what is in it
+                _sync(home)  # the landing may no longer have these lines when power fails
         self.step(f"name {date}")
         self.say(date, said)
         self.step(f"remove what {date} was")
@@ -115,7 +118,7 @@ class Lake:
             self._remove_others(home, said)
 
     def frame(self, spark: SparkSession, name: str, dates: Iterable[str], schema: str) -> DataFrame:
-        """A table over several days; days that are not there have no rows."""
+        """Return a table over several days; a day that is not in the lake has no rows."""
         home = self.root / name
         known = ((date, self.current(date)) for date in dates)
         paths = [
@@ -130,7 +133,7 @@ class Lake:
         return reader.parquet(*there).drop("generation")
 
     def say(self, date: str, said: Mapping[str, Any]) -> None:
-        """Write what is said of a day, by one rename."""
+        """Replace the record of a day, by one rename."""
         path = self.root / "current" / f"{date}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".part")
@@ -147,7 +150,7 @@ def _named(generation: object) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Make a directory safe, with all that it holds."""
+    """Sync a directory and everything in it to disk."""
     for path in [directory, *directory.rglob("*")]:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,8 +1,8 @@
 """Finds the segments that have landed, by their manifests (docs/reference/metrics-log.md).
 
 Reads:  `<landing>/<day>/*.manifest` and the files beside them.
-Never:  takes a segment without a manifest, or one that does not match it: that one is set aside
-        whole, and said.
+Never:  uses a segment without a manifest, or one that does not match its manifest: the latter is
+        set aside whole, and reported.
 """
 
 import gzip
@@ -21,9 +21,9 @@ FAULT_DAMAGED = "damaged"
 FAULT_MANIFEST = "manifest"
 FAULT_VERSION = "version"
 FAULT_DAY = "of another day"
-"""Its manifest names another day than the directory that it lies in: a copy, or moved there."""
+"""The manifest names another day than its directory: the segment was copied or moved there."""
 FAULT_TRUNCATED = "truncated"
-"""It is what its manifest describes, and yet it cannot be unpacked to its end."""
+"""The segment matches its manifest, but cannot be unpacked to its end."""
 
 _CHUNK = 1024 * 1024
 
@@ -46,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """A segment that is set aside whole, and why."""
+    """A segment that is set aside whole, with the reason."""
 
     date: str
     name: str
@@ -55,7 +55,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """All that has landed of one day, by name."""
+    """Everything that has landed of one day, sorted by name."""
 
     date: str
     segments: tuple[Segment, ...]
@@ -63,12 +63,12 @@ class Day:
 
 
 def days(landing: Path) -> list[str]:
-    """The days of which something has landed."""
+    """Return the days of which something has landed."""
     return sorted(path.name for path in landing.iterdir() if is_date(path.name) and path.is_dir())
 
 
 def is_date(text: str) -> bool:
-    """Whether it is a day such as 2026-11-18."""
+    """Return whether the text is a day in the form 2026-11-18."""
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
@@ -76,11 +76,11 @@ def is_date(text: str) -> bool:
 
 
 def read_day(landing: Path, day: str) -> Day:
-    """What the manifests of a day say."""
+    """Read the manifests of a day; the segments themselves are not read."""
     segments: list[Segment] = []
     unusable: list[Unusable] = []
     for path in sorted((landing / day).glob(f"*{MANIFEST}")):
-        if path.name.startswith("."):
+        if path.name.startswith("."):  # Spark's reader ignores hidden files as well
             continue
         found = _read(path, day)
         if isinstance(found, Segment):
@@ -91,7 +91,7 @@ def read_day(landing: Path, day: str) -> Day:
 
 
 def verified(day: Day) -> Day:
-    """The day without the segments that do not match their manifests; each is read for it."""
+    """Return the day with segments that do not match their manifests set aside; read each one."""
     good: list[Segment] = []
     bad = list(day.unusable)
     for one in day.segments:
@@ -103,7 +103,7 @@ def verified(day: Day) -> Day:
 
 
 def unpacks(path: Path) -> bool:
-    """Whether a packed segment can be unpacked to its end; reads all of it."""
+    """Return whether a packed segment can be unpacked to its end; read all of it."""
     try:
         with gzip.open(path) as opened:
             while opened.read(_CHUNK):
@@ -114,7 +114,7 @@ def unpacks(path: Path) -> bool:
 
 
 def overlapping(segments: Iterable[Segment]) -> set[str]:
-    """Names of the segments whose numbers another segment of the same boot and day has as well."""
+    """Return the names of segments that share numbers with another of the same boot and day."""
     by_boot: dict[tuple[str, str], list[Segment]] = defaultdict(list)
     for one in segments:
         by_boot[one.date, one.boot_id].append(one)

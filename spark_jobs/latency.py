@@ -1,4 +1,4 @@
-"""How long things took: percentiles from histograms that merge by adding.
+"""Latency: percentiles from histograms that merge by adding.
 
 Reads:  interval lines, one per (boot_id, seq).
 Never:  averages percentiles. Counts of a bucket are added over any grouping, which is exact, and
@@ -21,7 +21,7 @@ _GROUP = (*_SUBJECT, "span", "span_at")
 
 
 def latency(lines: DataFrame, *, step_us: int) -> DataFrame:
-    """Count and p50, p95, p99 in microseconds, per subject and histogram, over three spans.
+    """Return count, p50, p95 and p99 in microseconds, per subject and histogram, for three spans.
 
     Spans are the whole time (`span_at` null), each UTC hour, and each step of `step_us` for the
     plot. An interval belongs to the span in which it began. `name` is the queue, the pair or the
@@ -31,7 +31,10 @@ def latency(lines: DataFrame, *, step_us: int) -> DataFrame:
 
 
 def bucket_counts(lines: DataFrame, *, step_us: int = 0) -> DataFrame:
-    """Histograms as one row per bucket and span, with the merged count; no steps if 0."""
+    """Return the histograms as one row per bucket and span, with the merged count.
+
+    The spans have no steps if `step_us` is 0.
+    """
     measured = lines.where((F.col("kind") == "interval") & F.col("histograms").isNotNull())
     named = measured.select(
         "date",
@@ -54,7 +57,7 @@ def bucket_counts(lines: DataFrame, *, step_us: int = 0) -> DataFrame:
 
 
 def percentiles(counts: DataFrame) -> DataFrame:
-    """The value at the rank of 50, 95 and 99 in a hundred, rounded up, of each group."""
+    """Return the values of each group at the ranks of 50, 95 and 99 percent, rounded up."""
     group = Window.partitionBy(*_GROUP)
     upwards = group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = counts.withColumn("below", F.sum("count").over(upwards)).withColumn(
@@ -69,7 +72,7 @@ def percentiles(counts: DataFrame) -> DataFrame:
 
 
 def subject_name() -> Column:
-    """What an interval line is about, in one text."""
+    """Return the subject of an interval line as one text."""
     pair = F.concat_ws(" → ", "from_service", "to_service")
     return (
         F.when(F.col("scope") == "queue", F.col("queue"))

@@ -1,4 +1,4 @@
-"""The same report as a file that `spark-submit` takes.
+"""The report of `spark_jobs.report.main` as a file that `spark-submit` accepts.
 
 The package must be installed, or the directory above `spark_jobs` be on PYTHONPATH.
 """

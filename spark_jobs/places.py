@@ -1,9 +1,9 @@
-"""Where the lines that were set aside stand: segment, line and byte offset (BI-L1).
+"""Places of the unusable lines: segment, line and byte offset (BI-L1).
 
-Reads:  on the driver, the segments that have such lines, a second time: a frame of lines knows in
-        which order they came, but not where in the file a line begins.
-Never:  judges a line; it finds the n-th one that the reader saw. Where that is not the line that
-        was set aside, as in a file that the reader cut up, line and offset are None.
+Reads:  on the driver, the segments that have such lines, a second time: a frame has the order of
+        the lines, but not the offset in the file at which a line begins.
+Never:  decides whether a line is usable; it finds the n-th line that the reader saw. If that is not
+        the line that was set aside, as in a file that the reader split, line and offset are None.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from spark_jobs.coverage import SAMPLE_LENGTH
 from spark_jobs.schema import CORRUPT
 
 LONGEST = 1024 * 1024
-"""A line is looked at by this much of its beginning; the daemon writes none that comes near it."""
+"""Number of bytes read of the beginning of a line; the daemon's lines are far shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,15 @@ class Bad:
     number: int
     fault: str
     text: str | None
-    """Its beginning, where the reader could make nothing of it."""
+    """The beginning of the line if the reader could not parse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one line that was set aside stands: from line 1, from byte 0 of the unpacked file."""
+    """The place of one unusable line, from line 1 and byte 0 of the unpacked file.
+
+    `line` and `offset` are None if the line was not found.
+    """
 
     date: str
     file: str
@@ -48,9 +51,9 @@ class Place:
 
 
 def numbered(lines: DataFrame, limit: int) -> DataFrame:
-    """The first lines that were set aside, as rows like `Bad`.
+    """Return the first `limit` unusable lines, as rows like `Bad`.
 
-    `lines` are all lines, sound ones as well, with the `row` that the reader gave them.
+    `lines` are all lines, including usable ones, with the `row` that the reader gave them.
     """
     bad = lines.where(F.col("fault").isNotNull()).select(
         "date", "file", "row", "fault", F.substring(CORRUPT, 1, SAMPLE_LENGTH).alias("text")
@@ -63,7 +66,7 @@ def numbered(lines: DataFrame, limit: int) -> DataFrame:
 
 
 def locate(bad: Iterable[Bad], paths: Mapping[tuple[str, str], Path]) -> list[Place]:
-    """Each of these lines with its place; `paths` are of segments by date and name."""
+    """Return the place of each of these lines; `paths` are those of segments by date and name."""
     by_file: dict[tuple[str, str], dict[int, Bad]] = defaultdict(dict)
     for one in bad:
         by_file[one.date, one.file][one.number] = one
@@ -79,7 +82,7 @@ def locate(bad: Iterable[Bad], paths: Mapping[tuple[str, str], Path]) -> list[Pl
 
 
 def open_segment(path: Path) -> BinaryIO:
-    """The bytes of a segment, unpacked if it is packed."""
+    """Open a segment for its bytes, unpacked if it is packed."""
     return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -94,7 +97,7 @@ def _found(path: Path, wanted: Mapping[int, Bad]) -> Iterator[tuple[int, tuple[i
 
 
 def _seen(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """What the reader takes for a line: it passes over blank ones, and splits at a lone CR."""
+    """Yield what Spark's reader treats as lines: it skips blank ones, and splits at a lone CR."""
     for line, offset, raw in _pieces(opened):
         for part in raw.split(b"\r"):
             if part.strip(b" \t"):
@@ -103,7 +106,7 @@ def _seen(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _pieces(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Lines without their ends, each with its number and offset; of a long one, the beginning."""
+    """Yield each line without its end, cut to `LONGEST` bytes, with its number and offset."""
     line = offset = 0
     while raw := opened.readline(LONGEST):
         line += 1

@@ -1,8 +1,8 @@
-"""How jobs over few rows run: plans interpreted, and several at a time.
+"""Plans of small jobs: interpreted rather than compiled, and several jobs at a time.
 
-Calls:  Spark, threads.      Never: changes what comes out.
-To compile the plan of a job takes a second or more of processors, once for the plan and once more
-for the compiler itself; for some thousands of rows that is nearly all there is to do. And one job
+Calls:  Spark, threads.      Never: changes a result.
+Compiling the plan of a job takes a second or more of processor time, once for the plan and once
+more for the compiler itself; with some thousands of rows that is nearly all the work. And one job
 alone leaves processors idle while it is planned.
 """
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 AT_ONCE = 3
-"""So many jobs; some of them are planned while others are at work."""
+"""Number of jobs that run at a time, so that some are planned while others run."""
 
 _COMPILED = "spark.sql.codegen.wholeStage"
 
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 @contextmanager
 def interpreted(spark: SparkSession, *, when: bool = True) -> Iterator[None]:
-    """Compile no plan within; leave all as it is unless `when`."""
+    """Compile no plan within the block; change nothing unless `when` is true."""
     before = spark.conf.get(_COMPILED)
     assert before is not None, "Spark has a value for it"
     if when:
@@ -37,6 +37,6 @@ def interpreted(spark: SparkSession, *, when: bool = True) -> Iterator[None]:
 
 
 def side_by_side(work: Callable[[Key, Given], Made], given: Mapping[Key, Given]) -> dict[Key, Made]:
-    """What `work` makes of each; the first failure is raised once all others have ended."""
+    """Return the result of `work` for each item; raise the first failure once all have ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(given, pool.map(work, given.keys(), given.values()), strict=True))

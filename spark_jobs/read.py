@@ -1,8 +1,8 @@
-"""Finds the sealed segments and turns their lines into rows, each marked as usable or not.
+"""Reader: finds the sealed segments and turns their lines into rows, marked as usable or not.
 
 Reads:  `*.jsonl` and `*.jsonl.gz` below the input directory; a segment still being written ends in
-        `.open` and is left alone.
-Never:  drops a line silently (BI-L1, BI-L2): `fault` says what is wrong.
+        `.open` and is ignored.
+Never:  drops a line silently (BI-L1, BI-L2): the column `fault` gives the reason.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from spark_jobs.schema import COMMON, CORRUPT, LINE, REQUIRED, SCOPE_REQUIRED, V
 
 SEALED = "*.jsonl"
 PACKED = "*.jsonl.gz"
-"""What the names of sealed segments look like."""
+"""Patterns of the names of sealed segments."""
 
 FAULT_CORRUPT = "corrupt"
 FAULT_VERSION = "version"
@@ -24,27 +24,28 @@ FAULT_INCOMPLETE = "incomplete"
 FAULT_TIME = "time"
 
 NO_DATE = ""
-"""The date of lines that are looked at together, whatever their days."""
+"""The date given to lines that are reported together, whatever their days."""
 
 DAY_US = 86_400_000_000
 BACKWARDS_US = 60_000_000
-"""Lines are written in batches, so this much disorder in time is nothing to mention."""
+"""Disorder in time, in microseconds, that is not reported, because lines are written in batches."""
 
 EARLIEST_US = 946_684_800_000_000
 LATEST_US = 7_258_118_400_000_000
-"""Times outside 2000 to 2199 are taken for damage."""
+"""Bounds of believable times, in UTC microseconds: others than 2000 to 2199 are taken for damage.
+"""
 
 
 def sealed_segments(source: Path) -> list[Path]:
-    """The segments that `read_lines` will read, by name; the reader skips hidden names as well."""
+    """Return the segments that `read_lines` will read, sorted; Spark too skips hidden names."""
     found = (path for form in (SEALED, PACKED) for path in source.rglob(form) if path.is_file())
     return sorted(path for path in found if not _hidden(path.relative_to(source)))
 
 
 def read_lines(spark: SparkSession, source: Path) -> DataFrame:
-    """All lines below `source` with the columns of `LINE`, `date`, `file`, `row` and `fault`.
+    """Read all lines below `source`: the columns of `LINE`, `date`, `file`, `row` and `fault`.
 
-    The caller caches the result: a plan that prunes all columns but the corrupt text is refused.
+    The caller must cache the result: Spark refuses a plan that needs only the corrupt text.
     """
     raw = (
         _reader(spark)
@@ -60,7 +61,7 @@ def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
     raw = _reader(spark).json([_escaped(path) for path in paths])
     days = {path.parent.name for path in paths}
     if len(days) == 1:
-        return with_fault(_placed(raw, F.lit(*days)))  # nothing to find out for each line
+        return with_fault(_placed(raw, F.lit(*days)))  # spares parsing a path for each line
     day = F.substring_index(F.substring_index("_metadata.file_path", "/", -2), "/", 1)
     return with_fault(_placed(raw, day))
 
@@ -77,13 +78,13 @@ def _reader(spark: SparkSession) -> DataFrameReader:
 
 
 def _placed(raw: DataFrame, date: Column) -> DataFrame:
-    """`row` counts the lines of a file in their order; see `places`."""
+    """Add `file`, `date` and `row`, which rises in the order of a file's lines; see `places`."""
     named = raw.withColumn("file", F.col("_metadata.file_name")).withColumn("date", date)
     return named.withColumn("row", F.monotonically_increasing_id())
 
 
 def with_fault(lines: DataFrame) -> DataFrame:
-    """Add `fault`: null for a usable line, else why it is set aside (BI-L1, BI-L2)."""
+    """Add `fault`: null for a usable line, otherwise why it is set aside (BI-L1, BI-L2)."""
     other_version = F.col("v").isNotNull() & (F.col("v") != VERSION)
     fault = (
         F.when(other_version, FAULT_VERSION)
@@ -95,15 +96,15 @@ def with_fault(lines: DataFrame) -> DataFrame:
 
 
 def usable(lines: DataFrame) -> DataFrame:
-    """The lines that count, without the columns that only explain the others."""
+    """Return the usable lines, without the columns that only describe unusable ones."""
     return believed(lines.where(F.col("fault").isNull()).drop("fault", CORRUPT))
 
 
 def believed(lines: DataFrame) -> DataFrame:
-    """All lines, their times as far as they can be believed.
+    """Correct the beginnings of intervals that cannot be believed, and add `jumped`.
 
     An interval that ends before it begins, or lasts longer than a day, shows a clock that jumped:
-    it is taken to begin where it ends. `jumped`: the clock went back within it.
+    it is taken to begin where it ends. `jumped`: the clock went back within the interval.
     """
     believable = (F.col("at") - F.col("from_at")).between(0, DAY_US)
     began = F.when(believable, F.col("from_at")).when(F.col("from_at").isNotNull(), F.col("at"))
@@ -134,6 +135,6 @@ def _hidden(relative: Path) -> bool:
 
 
 def _escaped(source: Path) -> str:
-    """A directory or file as a path in which no character is taken for a pattern."""
+    """Return the path as a URI in which Spark takes no character for a pattern."""
     special = "\\*?[]{}"
     return "file:" + "".join(f"\\{c}" if c in special else c for c in str(source.resolve()))

@@ -1,7 +1,7 @@
-"""What one line of the metrics log looks like, version 1 (design D12, D16).
+"""Schema of a line of the metrics log, version 1 (design D12, D16).
 
-Reads:  nothing.      Never: inferred; a field that is not named here is ignored, and one that a
-        line of an older daemon does not have is null, which is no other version.
+Reads:  nothing.      Never: is inferred. A field not named here is ignored, and one that a line of
+        an older daemon lacks is null; neither makes another version.
 Times are UTC in whole microseconds since 1970, as LONG.
 """
 
@@ -17,10 +17,10 @@ from pyspark.sql.types import (
 )
 
 VERSION = 1
-"""The version of the lines these jobs understand; lines of any other are set aside and counted."""
+"""The version of lines that these jobs understand; other lines are set aside and counted."""
 
 CORRUPT = "_corrupt_record"
-"""Where the reader keeps the text of a line it cannot parse."""
+"""The column in which the reader keeps the text of a line that it cannot parse."""
 
 HISTOGRAM_BASE = 1.02
 """Bucket i of a histogram holds values v with i = floor(log(v) / log(HISTOGRAM_BASE))."""
@@ -33,7 +33,7 @@ HELD = StructType(
         StructField("since_at", LongType()),
     ]
 )
-"""The lock of a group that a transaction holds for long."""
+"""The lock of a conversation group that a transaction has held for long."""
 
 LINE = StructType(
     [
@@ -55,7 +55,7 @@ LINE = StructType(
         StructField("counters", MapType(StringType(), LongType())),
         StructField("gauges", MapType(StringType(), DoubleType())),
         StructField("histograms", MapType(StringType(), MapType(StringType(), LongType()))),
-        # kind "interval" of a queue, in lines of a daemon that writes them
+        # kind "interval" of a queue; older daemons do not write these
         StructField("groups", MapType(StringType(), LongType())),
         StructField("groups_within", LongType()),
         StructField("held", ArrayType(HELD)),
@@ -105,7 +105,7 @@ REQUIRED = {
     "event": ("event",),
     "mark": ("what",),
 }
-"""Fields that a line of each kind must have, beside those of every line."""
+"""Fields that a line of each kind must have, in addition to `COMMON`."""
 
 COMMON = ("v", "kind", "instance", "boot_id", "seq", "at")
 """Fields that every line must have."""
@@ -116,4 +116,4 @@ SCOPE_REQUIRED = {
     "destination": ("destination",),
     "instance": (),
 }
-"""Fields that name what an interval is about."""
+"""Fields that name the subject of an interval, by its scope."""

@@ -1,8 +1,8 @@
-"""Messages over time, per queue and per service pair, in steps that fit the span.
+"""Throughput: messages over time, per queue and per service pair, in steps that fit the span.
 
 Reads:  interval lines, one per (boot_id, seq).
-Never:  adds fractions: each interval's count is cut into whole thousandths of a message over the
-        steps it covers, so that sums do not depend on the order of adding.
+Never:  adds fractions: each interval's count is divided into whole thousandths of a message over
+        the steps it covers, so that sums do not depend on the order of adding.
 """
 
 from pyspark.sql import DataFrame
@@ -17,9 +17,9 @@ _STEPS_WANTED = 96
 
 
 def fitting_step(span_us: int, interval_us: int) -> int:
-    """The width in microseconds that gives a readable curve over `span_us`.
+    """Return the width of a step, in microseconds, that gives a readable curve over `span_us`.
 
-    About a hundred steps at most, none shorter than the usual interval between two lines.
+    At most about a hundred steps, none shorter than 0.9 of the usual interval between two lines.
     """
     least = max(span_us / _STEPS_WANTED, interval_us * 0.9)
     fitting = (width * SECOND_US for width in _WIDTHS_S if width * SECOND_US >= least)
@@ -27,7 +27,7 @@ def fitting_step(span_us: int, interval_us: int) -> int:
 
 
 def throughput(lines: DataFrame, *, step_us: int) -> DataFrame:
-    """Messages per step: `thousandths` of them, of each counter of queues and service pairs."""
+    """Count the `thousandths` of messages per step, for each counter of queues and pairs."""
     chosen = lines.where((F.col("kind") == "interval") & F.col("scope").isin("queue", "pair"))
     length = F.greatest(F.col("at") - F.col("from_at"), F.lit(1))
     counted = chosen.select(

@@ -1,1 +1,1 @@
-"""The morning report: runs the jobs over a directory of segments and writes page and aggregates."""
+"""Morning report: runs the jobs over a directory of segments; writes a page and aggregates."""

@@ -1,4 +1,4 @@
-"""`python -m spark_jobs.report`: hands over to `main`."""
+"""Entry point of `python -m spark_jobs.report`: calls `main`."""
 
 import sys
 

@@ -1,12 +1,12 @@
-"""Which input a page was made of, and which pages are made again as there is more (BI-L7). Pure.
+"""Input of pages: decides which pages are made again because their input changed (BI-L7). Pure.
 
-Reads:  what the summary of a report says, and what the lake says of its days.
-Never:  looks at a clock: a page says which day had landed last when it was made again, so the same
-        input, taken in in the same order, gives the same bytes.
+Reads:  the summaries of reports, and the lake's records of its days.
+Never:  reads a clock: a page names the newest day landed when it was made again, so the same input,
+        ingested in the same order, gives the same bytes.
 
-A page is made of its own day and of those that it looks back on; `made` in its summary says which
-segments of each these were. Pages of versions that did not say so are made again if their own day
-has more segments than they count.
+A page is made of its own day and of those that it looks back on; `made` in its summary names the
+input of each of these days. Pages of versions that did not record it are made again if their own
+day has more segments than they count.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from typing import Any
 from spark_jobs.report.words import counted
 
 DAYS_NAMED = 3
-"""So many other days are named as the reason; of more it is said how many they are."""
+"""Maximum number of other days named in the reason; of more, only the number is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a page had of one day: a hash of its segments and of what was set aside."""
+    """The input of a page from one day: a hash, and the number, of its segments."""
 
     made_of: str
     segments: int
@@ -29,11 +29,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """That a page was made again when `as_of` was the newest day that had landed.
+    """The making of a page again when `as_of` was the newest day that had landed.
 
-    `days` are those of which there was other input, each with the number of segments that came;
-    less than none where some are no longer there. `gone` counts the days that the lake no longer
-    had.
+    `days` are those whose input had changed, each with the change in its number of segments, which
+    is negative if segments are gone. `gone` counts the days that the lake no longer had.
     """
 
     as_of: str
@@ -41,7 +40,7 @@ class Again:
     gone: int = 0
 
     def because(self, date: str) -> str:
-        """The reason, in words, on the page of `date`."""
+        """Return the reason in words, as the page of `date` shows it."""
         own = [_landed(count, "this day") for day, count in self.days.items() if day == date]
         others = {day: count for day, count in sorted(self.days.items()) if day != date}
         said = [_landed(count, day, ", which it looks back on,") for day, count in others.items()]
@@ -64,7 +63,7 @@ def _landed(count: int, day: str, about: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a page was made of, by day, and what it was made again for, the latest last."""
+    """The input of a page by day, and the reasons why it was made again, the latest last."""
 
     inputs: Mapping[str, Input] = field(default_factory=dict)
     again: tuple[Again, ...] = ()
@@ -72,17 +71,17 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report that is there."""
+    """An existing report."""
 
     date: str
     before: str
     after: str
     segments: int
     made: Made | None
-    """None = a version made it that did not say."""
+    """None: the report is of a version that did not record its input."""
 
     def changes(self, now: Mapping[str, Input]) -> dict[str, int]:
-        """The days of which there is other input now, and how many segments more."""
+        """Return the days whose input has changed, with the change in their number of segments."""
         own = now[self.date]
         if self.made is None:
             more = own.segments - self.segments
@@ -96,12 +95,12 @@ class Report:
         }
 
     def lacks_days(self, now: Mapping[str, Input]) -> bool:
-        """Whether the lake no longer has some of the days that the page was made of."""
+        """Return whether the lake no longer has all of the days that the page was made of."""
         return self.made is not None and not {*self.made.inputs} <= {*now}
 
 
 def report_of(said: Mapping[str, Any]) -> Report:
-    """The report that has this summary."""
+    """Return the report with this summary."""
     made = said.get("made")
     return Report(
         date=said["date"],
@@ -113,7 +112,7 @@ def report_of(said: Mapping[str, Any]) -> Report:
 
 
 def inputs(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Input]:
-    """What there is of days, by what the lake says of them."""
+    """Return the input that each day has now, from the lake's records."""
     return {date: Input(one["made_of"], one["segments"]) for date, one in said.items()}
 
 
@@ -121,9 +120,9 @@ NOTHING = Made()
 
 
 def made_now(report: Report | None, date: str, now: Mapping[str, Input], as_of: str) -> Made:
-    """What the page of `date` is to say that it is made of, and what it was made again for.
+    """Return the input that the page of `date` has now, and the reasons why it was made again.
 
-    A day that is still the newest, as when it is looked at every hour, is not late.
+    Input of a day that is still the newest, as with an hourly report, is not late: no reason.
     """
     if report is None:
         return Made(now)
@@ -132,6 +131,7 @@ def made_now(report: Report | None, date: str, now: Mapping[str, Input], as_of: 
     if not days or as_of <= date:
         return Made(now, before)
     gone = len({*report.made.inputs} - {*now}) if report.made is not None else 0
+    # Several runs while the same day is the newest count as one: their changes are added up.
     if before and before[-1].as_of == as_of:
         *before_that, last = before
         days = {day: last.days.get(day, 0) + days.get(day, 0) for day in {*last.days, *days}}
@@ -140,7 +140,7 @@ def made_now(report: Report | None, date: str, now: Mapping[str, Input], as_of: 
 
 
 def as_said(made: Made) -> dict[str, object]:
-    """The same for `summary.json`."""
+    """Return the value in the form of `summary.json`."""
     return {
         "inputs": {date: asdict(one) for date, one in sorted(made.inputs.items())},
         "again": [asdict(one) for one in made.again],

@@ -1,6 +1,7 @@
-"""What an operator should hear of beside the books: few alerts, each with a command. Pure.
+"""Alerts for the operator other than those of the books: few, with a command each. Pure.
 
-Reads:  `Data`.      Never: says anything of what has no past to be compared with.
+Reads:  `Data`.      Never: reports slowness, new failures, or growth of dialogs and disks without
+        earlier days to compare with.
 """
 
 from collections import defaultdict
@@ -15,16 +16,16 @@ from spark_jobs.report.data import DAY_US, Data, Failure, Gauge
 from spark_jobs.report.words import counted, duration, hours_of, number
 
 NIGHTS = 3
-"""Growth on so many nights in a row is a leak until shown otherwise."""
+"""Number of nights in a row of which growth counts as a leak until shown otherwise."""
 
 GROWTH = 1.05
 LEAST_GROWTH = 20.0
-"""By so much in a night, and at least by so many dialogs."""
+"""Growth in a night that counts: by the factor `GROWTH`, and by at least `LEAST_GROWTH` dialogs."""
 
 DISK_DAYS = 7.0
 CERTIFICATE_DAYS = 14.0
 FAILED_PART = 0.01
-"""The part of the messages received from which on a new failure is an alert."""
+"""The part of the messages received above which a new failure has status ACT."""
 
 COVERED = 0.99
 
@@ -39,7 +40,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to know of the day, and what to do; of status fine where that is nothing."""
+    """A finding about the day with advice; of status FINE if nothing is to be done."""
 
     status: Status
     text: str
@@ -49,7 +50,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a queue or a peer stood at the end of the day."""
+    """The state of a queue at the end of the day."""
 
     instance: str
     broker: str
@@ -61,11 +62,11 @@ class Standing:
     oldest_s: float
     worst_oldest_s: float
     since: int | None
-    """Hour since when it is so, where that can be told."""
+    """The hour since which a stalled queue has received nothing; None: not stalled, or unknown."""
 
 
 def alerts(data: Data) -> Iterator[Point]:
-    """Everything but the books and the coverage of the logs."""
+    """Yield all alerts except those about the books and the coverage of the logs."""
     yield from _stuck(data)
     yield from _slow(data)
     yield from _failed(data)
@@ -74,7 +75,7 @@ def alerts(data: Data) -> Iterator[Point]:
 
 
 def queues(data: Data) -> list[Standing]:
-    """Every queue, by how it stood in the last hour of which there is a line (A5)."""
+    """Return the state of every queue in the last hour that has a line, the worst first (A5)."""
     received: dict[tuple[str, str, str], set[int]] = defaultdict(set)
     for counter in data.counters:
         if counter.scope == "queue" and counter.counter == "received":
@@ -243,7 +244,10 @@ def _ending(data: Data) -> Iterator[Point]:
 
 
 def disk_days(data: Data) -> dict[str, float]:
-    """How many days the disk of each instance lasts at the rate of the last week; not all do."""
+    """Return the days until the disk of each instance is full, at the rate of the last week.
+
+    Leave out instances whose disks do not fill, or with too few nights to say so.
+    """
     free: dict[str, dict[str, float]] = defaultdict(dict)
     for gauge in data.nights:
         if gauge.gauge == "disk_free_bytes":
@@ -276,7 +280,7 @@ def _by_subject(data: Data) -> dict[tuple[str, str, str, str], _Hours]:
 
 
 def _last(gauges: dict[str, Gauge], name: str) -> float:
-    """What was said last in the hour; a gauge that is left out is zero from then on."""
+    """Return the last value of a gauge in the hour, zero if later lines leave the gauge out."""
     gauge = gauges.get(name)
     newest = max(one.last_at for one in gauges.values())
     return gauge.last if gauge is not None and gauge.last_at == newest else 0.0

@@ -1,7 +1,7 @@
-"""Is it slower than usual? Each hour against the same hour of the same weekday before. Pure.
+"""Baseline: compares each hour's latencies with the same hour of the same weekday before. Pure.
 
 Reads:  hourly percentiles of the day and of the days it is compared with.
-Never:  calls a subject slow that has no past, or an hour with few messages.
+Never:  reports a subject as slow without earlier days, or an hour with few messages.
 """
 
 from collections import defaultdict
@@ -12,14 +12,14 @@ from spark_jobs.latency import HOUR_US, SPAN_HOUR
 from spark_jobs.report.data import DAY_US, Data, Latency
 
 FACTOR = 2.0
-"""Out of the band is what takes so many times as long as the slowest of the weeks before."""
+"""An hour is out of the band if it takes this many times as long as the slowest week before."""
 
 LEAST_US = 10_000
-"""What is quicker than this is never out of the band."""
+"""A p95 of at most this many microseconds is never out of the band."""
 
 LEAST_COUNT = 20
 HOURS = 3
-"""So many hours in a row are worth a word."""
+"""Number of hours in a row out of the band from which a subject is reported."""
 
 MEASURES = ("wait_us", "wire_us", "outbox_us", "handler_us")
 Subject = tuple[str, str, str, str, str]
@@ -35,14 +35,14 @@ class Slow:
     name: str
     measure: str
     hours: tuple[int, ...]
-    """Hours of the day, 0 to 23, all that were out of the band."""
+    """All hours of the day, 0 to 23, that were out of the band."""
     worst_us: int
     usual_us: int
     """The p95 of the worst hour, and the slowest of the same hour before."""
 
 
 def slow(data: Data) -> list[Slow]:
-    """What was out of its band for `HOURS` hours in a row, the worst first."""
+    """Return the subjects out of their band for `HOURS` hours in a row, the worst first."""
     usual = _bands(data.baseline)
     out: dict[Subject, dict[int, tuple[int, int]]] = defaultdict(dict)
     for line in data.latency:
@@ -57,7 +57,7 @@ def slow(data: Data) -> list[Slow]:
 
 
 def _bands(baseline: Iterable[Latency]) -> dict[tuple[Subject, int], int]:
-    """The slowest p95 of each hour of the day."""
+    """Return the slowest p95 of each subject and hour of the day."""
     found: dict[tuple[Subject, int], int] = {}
     for line in baseline:
         hour = _hour(line)

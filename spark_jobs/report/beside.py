@@ -1,4 +1,4 @@
-"""What lies beside a page: the aggregates as Parquet, one file each, and a few tables as CSV.
+"""Files beside a page: the aggregates as Parquet, one file each, and a few tables as CSV.
 
 Reads:  frames with a `date`, and `Data`.      Calls: Spark, the file system.
 Never:  lets a name act as a formula in a spreadsheet (BI-L4).
@@ -25,7 +25,7 @@ ORDERS: Mapping[str, Sequence[str]] = {
     "latency": ("instance", "broker", "scope", "name", "measure", "span", "span_at"),
     "throughput": ("instance", "broker", "scope", "name", "counter", "step_at"),
 }
-"""The aggregates by name, and by what each is sorted."""
+"""The aggregates by name, each with its sort columns."""
 
 _ALL = "all"
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -36,8 +36,8 @@ def write_parquet(
 ) -> None:
     """Write the rows of each date as the one file `name`.parquet in the date's directory.
 
-    The same rows give the same bytes: Spark draws part of a file's name at random, so the file gets
-    its own, and its footer is put in order.
+    Equal rows give equal bytes: Spark puts a random part into a file's name, so the file is
+    renamed, and the footer is put in order.
     """
     directory = aside / name
     wanted = frame.where(F.col("date").isin(list(dates)))
@@ -57,7 +57,7 @@ def write_parquet(
 
 
 def write_csv(data: Data, home: Path) -> None:
-    """The tables that people take into a spreadsheet."""
+    """Write the tables that people open in a spreadsheet."""
     pairs = [{**asdict(pair), "undelivered_by": ""} for pair in data.pairs]
     tables: Iterable[tuple[str, Sequence[str], Iterable[Mapping[str, object]]]] = (
         ("conservation", _names(Pair), pairs),
@@ -95,7 +95,7 @@ def _groups(data: Data) -> Iterator[dict[str, object]]:
 
 
 def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """Rows as CSV below a line of names; text that a spreadsheet would run is marked as text."""
+    """Return the rows as CSV with a header; mark text that a spreadsheet would run as text."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=names, lineterminator="\n")
     writer.writeheader()
@@ -104,7 +104,7 @@ def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
 
 
 def harmless(value: object) -> object:
-    """Text that begins like a formula gets a quote before it; control characters go."""
+    """Put a quote before text that begins like a formula; replace control characters (BI-L4)."""
     if not isinstance(value, str):
         return value
     text = "'" + value if value.startswith(_FORMULA) else value

@@ -1,9 +1,10 @@
-"""Makes reports: of a directory of segments as one, or of days that have landed.
+"""Build: makes one report of a directory of segments, or a report of each day that has landed.
 
-Reads:  segments, or the landing and the lake.      Calls: the jobs, `collect`, `judge`, `page`.
-Never:  touches an earlier report before the new one is whole (BI-L5): all is written aside and
-        each file then takes its place by one rename, last the summary, which says what the page
-        was made of. Leaves no page as it is of which there is other input now (BI-L7).
+Reads:  segments, or the landing and the lake.
+Calls:  the jobs, `ingest`, `collect`, `verdict`, `page`.
+Never:  touches an earlier report before the new one is complete (BI-L5): every file is written
+        aside and then takes its place by one rename, last the summary, which names the input of
+        the page. Nor keeps a page whose input has changed (BI-L7).
 """
 
 import json
@@ -45,26 +46,27 @@ LAKE = "lake"
 PAGE = "report.html"
 SUMMARY = "summary.json"
 HALVES_SENT = 500_000
-"""So many dialogs are sent to every task rather than sorted together with a month of others."""
+"""Maximum number of dialogs that are broadcast to every task; more are joined by sorting them with
+a month of others."""
 
 MADE_AGAIN = "made again: "
-"""Begins what is said of a page that was there and had other input."""
+"""Beginning of the output line about a page that was made again because its input had changed."""
 
 PLACES_LISTED = 100
-"""Lines set aside that are looked up where there is no lake to keep them."""
+"""Maximum number of unusable lines that are located if there is no lake."""
 
 _ASIDE = ".new-"
-"""Where reports are made before they take their places; a run that is killed leaves it behind."""
+"""Prefix of the directory in which reports are written first; a killed run leaves it behind."""
 
 Say = Callable[[str], None]
 
 
 class NoReportError(Exception):
-    """The input gives no report; the text says why and what to do."""
+    """No report can be made of the input; the text gives the reason and the way out."""
 
 
 def build(spark: SparkSession, source: Path, output: Path, say: Say) -> Verdict:
-    """Make one report of all below `source` in `output`, an existing directory."""
+    """Make one report of all segments below `source` in `output`, an existing directory."""
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=output) as name:
         aside = Path(name)
         frames, step_us = _read_directory(spark, source, say)
@@ -85,14 +87,14 @@ def build_days(
     forget_removed: bool = False,
     step: Step = no_step,
 ) -> dict[str, Verdict]:
-    """Ingest what has landed since, and make the reports of these days in `root`/<day>.
+    """Ingest the segments landed since the last run, and make the reports of days in `root`/<day>.
 
-    Reports of other days are made again if they have other input now, or do not lead to their
-    neighbours. With `forget_removed` the days asked for are made of what is in the landing now;
-    what was taken in and is no longer there goes; a day with nothing there cannot be made, and is
-    refused. `step` is told what is about to be done. Only one run at a time may work in `root`.
+    Reports of other days are made again if their input has changed, or if they do not link to their
+    neighbours. With `forget_removed` the requested days are built from what is in the landing now:
+    rows of segments no longer there are removed, and a day with nothing usable there is refused.
+    `step` is called before each change. Only one run at a time may work in `root`.
 
-    Returns: the verdicts of the days asked for, and of those that had other input.
+    Return the verdicts of the requested days, and of those whose input had changed.
     """
     lake = Lake(root / LAKE, step)
     if forget_removed:
@@ -109,6 +111,8 @@ def build_days(
         raise NoReportError(f"nothing of {span_of(missing)} has landed at {source}")
     as_of = max({*landing.days(source), *there})
     now = again.inputs({date: lake.current(date) or {} for date in there})
+    # A page may have been made from a lake that has since been lost: rather keep it than make it
+    # again of less (BI-L8).
     kept = _made_of_more(known, now, say, asked=dates if forget_removed else ())
     if kept >= {*wanted}:
         raise NoReportError(f"the lake has less of {span_of(wanted)} than the report was made of")
@@ -138,7 +142,7 @@ def build_days(
         for date, one in with_neighbours(data, pages).items()
     }
     homes = {date: root / date for date in data}
-    for left in root.glob(f"{_ASIDE}*"):
+    for left in root.glob(f"{_ASIDE}*"):  # left by killed runs; only this run works in `root`
         shutil.rmtree(left)
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=root) as name, interpreted(spark):
         verdicts = _write(made, data, homes, Path(name), say, step=step)
@@ -151,7 +155,7 @@ def build_days(
 
 
 def _refuse_empty(source: Path, lake: Lake, dates: Collection[str]) -> None:
-    """Nothing is forgotten where nothing could take its place, as when no landing is mounted."""
+    """Refuse to forget days with nothing usable in the landing, as when it is not mounted."""
     empty = [
         date
         for date in lake.dates()
@@ -174,7 +178,7 @@ def _ingest(
     *,
     forgotten: Collection[str] = (),
 ) -> None:
-    """Take in what has landed of these days since; of the `forgotten` only what is there now."""
+    """Ingest what has landed of these days; of the `forgotten`, keep only what is there now."""
     ingest.adopt(spark, lake, lake.dates())
     landed = [date for date in landing.days(source) if date in dates]
     plan = ingest.plan(source, lake, landed, forgotten=forgotten)
@@ -182,7 +186,7 @@ def _ingest(
         say(f"{len(plan.days)} days have changed, {plan.unchanged} have not")
         ingest.ingest(spark, lake, plan.days, say)
     else:
-        lake.clean()  # after a run that was killed when it had named a day
+        lake.clean()  # a run may have been killed after it had named the day's new generation
 
 
 def _write(
@@ -218,6 +222,8 @@ def _write(
 
 def _publish(aside: Path, output: Path, step: Step) -> None:
     output.mkdir(exist_ok=True)
+    # The summary comes last. It names the input of the page: if the process dies between two
+    # renames, the old summary still makes the next run replace the page.
     last = {PAGE: 1, SUMMARY: 2}
     files = sorted(aside.glob("*"), key=lambda path: (last.get(path.name, 0), path.name))
     for path in files:
@@ -226,7 +232,10 @@ def _publish(aside: Path, output: Path, step: Step) -> None:
 
 
 def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames, int]:
-    """The tables of all segments below `source`, as if they were of one day."""
+    """Read the tables of all segments below `source` as if they were of one day.
+
+    Return them with the width of a step in microseconds.
+    """
     lines = read_lines(spark, source).cache()
     files = coverage.files(lines.where(F.col("fault").isNotNull())).cache()
     good = usable(lines)
@@ -261,7 +270,7 @@ def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames
 
 
 def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
-    """The tables of these days, and of the days before as far as they are compared with."""
+    """Read the tables of these days, and of earlier days as far as these are compared with them."""
     history = sorted({one for date in dates for one in history_of(date)})
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
@@ -292,7 +301,10 @@ def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
 
 
 def _halves(dialogs: DataFrame, dates: Sequence[str], *, is_first: bool) -> DataFrame:
-    """What is looked for in the days before; nearly always so little that each task can hold it."""
+    """Return the dialogs to search for in the days before: nearly always few enough to broadcast.
+
+    The frame is empty if `is_first`: the lake has no day before.
+    """
     if is_first:
         return dialogs.where(F.lit(False)).select(F.col("date").alias("day"), "conversation_id")
     found = conservation.one_sided(dialogs, dates).cache()
@@ -311,9 +323,9 @@ def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
 def _made_of_more(
     known: Mapping[str, Report], now: Mapping[str, Input], say: Say, *, asked: Collection[str]
 ) -> set[str]:
-    """The days whose reports stay, for they were made of more than the lake has (BI-L8).
+    """Return the days whose reports were made of more than the lake has, and stay (BI-L8).
 
-    Those are not among them that it was `asked` to make of what there is.
+    Days `asked` to be made of what the lake has are not among them.
     """
     found = set()
     for date, report in sorted(known.items()):
@@ -332,7 +344,10 @@ def _leading(
     now: Mapping[str, Mapping[str, Input]],
     wanted: Collection[str],
 ) -> list[str]:
-    """Days whose pages do not lead to their neighbours, and can be made again of as many days."""
+    """Return the days whose pages do not link to their neighbours and can be made again.
+
+    Leave out a day whose page was made of days that the lake no longer has.
+    """
     every = sorted({*pages, *wanted})
     found = []
     for before, date, after in zip(["", *every], every, [*every[1:], ""], strict=False):
@@ -360,5 +375,5 @@ def _step(boots: Sequence[coverage.Boot]) -> int:
 
 
 def span_of(dates: Sequence[str]) -> str:
-    """The first and the last of these days, in words."""
+    """Return the first and the last of these days in words."""
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

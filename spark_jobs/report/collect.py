@@ -1,8 +1,7 @@
-"""Turns the tables of one or many days into the plain values that a report is made of.
+"""Collector: turns the tables of one or many days into the plain values that a report is made of.
 
-Reads:  tables as frames: of the days asked for and, for what is compared, of days before them.
-Calls:  the pure jobs that look across days.      Never: writes anything but the aggregates that
-        are to lie beside a page, and those where it is told.
+Reads:  tables as frames: of the requested days and, for comparisons, of days before them.
+Calls:  the pure jobs that span several days.      Never: writes files.
 """
 
 from collections import defaultdict
@@ -44,35 +43,35 @@ from spark_jobs.report.data import (
 FINDINGS_SHOWN = 20
 MARKS_SHOWN = 200
 PLACES_SHOWN = 100
-"""Lines set aside that the page lists with their place; the lake has more."""
+"""Maximum number of unusable lines that the page lists with their place; the lake has more."""
 
 HISTORY_DAYS = 30
 WEEKS = 4
 NIGHTLY = ("disk_free_bytes", "store_bytes", "wal_bytes", "parked", "certificate_expires_at")
-"""Gauges that are followed from night to night, beside those of dialog endpoints."""
+"""Gauges that are compared from night to night, in addition to those of dialog endpoints."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The tables, of the days asked for and of those before."""
+    """The tables of the requested days and of the days before them."""
 
     dialogs: DataFrame
-    """Lines of dialogs, under the date of the books they belong to."""
+    """Dialog lines, with the date of the books they belong to."""
     stretches: DataFrame
     files: DataFrame
     places: DataFrame
     tables: Mapping[str, DataFrame]
     totals: DataFrame | None = None
-    """Figures of these days and of those they are compared with; None = there are none of these."""
+    """Figures of these days and of those they are compared with; None: no day to compare with."""
     commits: DataFrame | None = None
-    """How long commits took, of all days that are looked at; None = there is but one."""
+    """Durations of commits on all days read; None: there is only one day."""
 
 
 @dataclass(frozen=True)
 class Aggregates:
-    """What lies beside a page as Parquet, of all days asked for."""
+    """The tables that are written beside a page as Parquet, for all requested days."""
 
     conservation: DataFrame
     findings: DataFrame
@@ -81,25 +80,27 @@ class Aggregates:
 
 
 def weekdays_before(date: str) -> list[str]:
-    """The same weekday of the last four weeks."""
+    """Return the same weekday of the last four weeks, the latest first."""
     return [days_before(date, 7 * week) for week in range(1, WEEKS + 1)]
 
 
 def history_of(date: str) -> list[str]:
-    """The days that a report of this day looks at, itself included."""
+    """Return the days that a report of this day reads, including the day itself."""
     return [days_before(date, days) for days in range(HISTORY_DAYS, -1, -1)]
 
 
 def days_before(date: str, days: int) -> str:
-    """The day that is so many days before this one."""
+    """Return the date that is `days` days before this one."""
     return (calendar.fromisoformat(date) - timedelta(days)).isoformat()
 
 
 def aggregates(frames: Frames) -> Aggregates:
-    """The books and the figures, each row with its date."""
+    """Compute the books and the figures, each row with its date."""
     conversations = conservation.dialogs(frames.dialogs)
     booked = conservation.books(conservation.directions(conversations)).cache()
-    booked.count()  # here, where the plan of all dialogs is compiled
+    # Fill the cache here: this plan covers all dialogs and must be compiled, while `collect` runs
+    # with interpreted plans.
+    booked.count()
     return Aggregates(
         conservation=conservation.pairs(booked).cache(),
         findings=conservation.findings(booked),
@@ -116,7 +117,7 @@ def collect(
     step_us: int,
     unusable: Mapping[str, Sequence[SetAside]] | None = None,
 ) -> dict[str, Data]:
-    """The values of each of these days. What is earlier is compared with, and no more."""
+    """Return the values of each of these days; earlier days only serve comparisons."""
     wanted = F.col("date").isin(list(dates))
     tables = frames.tables
     optional = {"totals": frames.totals, "commits": frames.commits}
@@ -208,7 +209,7 @@ def collect(
 
 
 def with_neighbours(found: Mapping[str, Data], known: Iterable[str]) -> dict[str, Data]:
-    """The same, each with the days before and after it of which there is a report."""
+    """Set the neighbours of each day: the nearest days before and after that have a report."""
     every = sorted({*found, *known})
     places = {date: at for at, date in enumerate(every)}
     return {
@@ -253,7 +254,7 @@ def _summed(rows: Iterable[Row]) -> tuple[tuple[int, int], ...]:
 
 
 def _boots(today: list[Row], earlier: list[list[Row]], files: list[Row]) -> list[coverage.Boot]:
-    """A boot that ran on other days before goes on from there, unless it is new."""
+    """Return the boots of a day; one that ran on earlier days goes on from its last stretch."""
     before: dict[str, Stretch] = {}
     for rows in earlier:
         for row in rows:
@@ -268,7 +269,7 @@ def _boots(today: list[Row], earlier: list[list[Row]], files: list[Row]) -> list
 
 
 def _segments(stretches: list[Row], files: list[Row]) -> tuple[Segment, ...]:
-    """Lines that count and lines that are set aside, by segment."""
+    """Return the numbers of usable and unusable lines by segment."""
     good: dict[str, int] = defaultdict(int)
     for row in stretches:
         good[row["file"]] += row["lines"] + row["repeated"]

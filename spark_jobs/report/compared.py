@@ -1,7 +1,7 @@
-"""What a day is held against: figures of the same weekday before, and how long commits took.
+"""Comparison figures: those of the same weekday before, and the durations of commits.
 
 Reads:  tables of several days as frames, and collected rows.
-Never:  takes a counter apart by hour: a day is one number here, beside how much of it is covered.
+Never:  splits a counter by hour: a day is one number here, with the time that its logs cover.
 """
 
 from collections import defaultdict
@@ -16,20 +16,20 @@ from spark_jobs.latency import SPAN_ALL, percentiles
 from spark_jobs.report.data import Past, Total
 
 COUNTERS = ("sent", "received", "rolled_back", "losses", "duplicates", "retransmitted")
-"""Counters that are compared, beside those that say why something failed or was dropped."""
+"""Counters that are compared, in addition to those of failures and drops by reason."""
 
 GAUGES = ("ready", "dialogs_waiting", "parked", "endpoints", "store_bytes", "wal_bytes")
-"""Gauges of which the most of a day is compared."""
+"""Gauges whose maximum of a day is compared."""
 
 COMMIT = "commit_us"
-"""The time of a store that has the sync of the disk in it and hardly anything else."""
+"""The duration of a store that is almost only the sync of its disk."""
 
 Row = dict[str, Any]
 _SUBJECT = ("date", "instance", "broker", "scope", "name")
 
 
 def totals(counters: DataFrame, gauges: DataFrame, dates: Collection[str]) -> DataFrame:
-    """Of these days what was counted, and the most that gauges were: `what` and its `value`."""
+    """Return the totals of counters and the maxima of gauges per day: `what` and its `value`."""
     day = F.col("date").isin(sorted(dates))
     why = F.col("counter").startswith("failed_") | F.col("counter").contains("dropped_")
     counted = (
@@ -46,13 +46,13 @@ def totals(counters: DataFrame, gauges: DataFrame, dates: Collection[str]) -> Da
 
 
 def commits(histograms: DataFrame) -> DataFrame:
-    """Per day and store: percentiles of how long commits took."""
+    """Return the percentiles of the durations of commits per day and store."""
     is_commit = (F.col("measure") == COMMIT) & (F.col("scope") == "instance")
     return percentiles(histograms.where(is_commit & (F.col("span") == SPAN_ALL)))
 
 
 def past(stretches: Iterable[Row], totals: Iterable[Row], failures: Iterable[Row]) -> Past:
-    """One day, of the rows of its tables."""
+    """Build the figures of one day from the rows of its tables."""
     covered: dict[str, int] = defaultdict(int)
     for row in stretches:
         if row["lines"]:

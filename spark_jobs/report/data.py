@@ -1,4 +1,4 @@
-"""What the jobs found, as plain values: everything the page, the figures and the verdict read.
+"""Report data: the results of the jobs as plain values, for the page, the figures and the verdict.
 
 Reads:  collected rows.      Never: holds a frame, a session or a path.
 Field names are those of the frames' columns. Times are UTC microseconds.
@@ -16,7 +16,7 @@ from spark_jobs.report.again import NOTHING, Made
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Lines of one segment with one `fault` (None: usable)."""
+    """The lines of one segment with one `fault` (None: usable)."""
 
     file: str
     fault: str | None
@@ -26,7 +26,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A start, stop or recovery, or something that changed how an instance works."""
+    """A start, stop or recovery, or an event that changed how an instance works."""
 
     at: int
     instance: str
@@ -105,7 +105,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """How a subject stood in one hour; see `gauges.gauges`."""
+    """A gauge of one subject in one hour; see `gauges.gauges`."""
 
     date: str
     instance: str
@@ -121,7 +121,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """What was counted in one hour; see `gauges.counters`."""
+    """A counter's total in one hour; see `gauges.counters`."""
 
     instance: str
     broker: str
@@ -150,7 +150,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One fingerprint of what failed; see `failures.failures`."""
+    """One fingerprint of a failure; see `failures.failures`."""
 
     instance: str
     broker: str
@@ -163,12 +163,12 @@ class Failure:
     example: str
     conversation_id: str
     is_new: bool
-    """It was on none of the days before, of which there are some."""
+    """Whether the failure was on none of the days before; False if there are no such days."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotGroup:
-    """How many messages of a queue were of one group, at least; see `hot_groups`."""
+    """The least number of messages of a queue that one group had; see `hot_groups`."""
 
     instance: str
     broker: str
@@ -179,7 +179,7 @@ class HotGroup:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lock of a group as it was seen from `since_at` to `seen_at`; see `held`."""
+    """The lock of a group, held since `since_at` and seen last at `seen_at`; see `held`."""
 
     instance: str
     broker: str
@@ -193,7 +193,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """Percentiles of one time of a day, of a store; see `latency.percentiles`."""
+    """The p99 of one duration of a store on one day; see `latency.percentiles`."""
 
     date: str
     instance: str
@@ -205,7 +205,7 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A counter's sum over a day, or the most that a gauge was on it."""
+    """A counter's sum over a day, or a gauge's maximum on it."""
 
     instance: str
     broker: str
@@ -217,18 +217,18 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a day is compared with, or the same of the day itself."""
+    """The figures of one day for a comparison."""
 
     covered: tuple[tuple[str, int], ...] = ()
-    """How long the logs of each instance are, in microseconds."""
+    """Microseconds covered by the logs of each instance."""
     totals: tuple[Total, ...] = ()
     failures: tuple[Total, ...] = ()
-    """How often each failed: `scope` is the event, `what` the fingerprint."""
+    """Number of failures by fingerprint: `scope` is the event, `what` the fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A segment that could not be used at all."""
+    """A segment that was set aside whole."""
 
     file: str
     fault: str
@@ -236,7 +236,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """All of a report."""
+    """All values of a report."""
 
     segments: tuple[Segment, ...]
     places: tuple[Place, ...]
@@ -249,49 +249,49 @@ class Data:
     rates: tuple[Rate, ...]
     step_us: int
     date: str = ""
-    """The day; "" where all that was given is looked at together."""
+    """The day; "" for one report of all segments in a directory."""
     before: str = ""
     after: str = ""
-    """The days before and after it of which there are reports."""
+    """The nearest days before and after that have a report; "" if there is none."""
     gauges: tuple[Gauge, ...] = ()
     nights: tuple[Gauge, ...] = ()
-    """How things stood at the end of each of the last days, this one included."""
+    """The last gauges of each of the last days, including this one."""
     counters: tuple[Counter, ...] = ()
     activation: tuple[Activation, ...] = ()
     failures: tuple[Failure, ...] = ()
     baseline: tuple[Latency, ...] = ()
-    """Of the same hours of the same weekday, four weeks back; `span_at` is as of that day."""
+    """Latencies of the same weekday of the last four weeks; `span_at` is on that day."""
     spread: tuple[tuple[int, int], ...] = ()
-    """What all messages waited: (bucket, count)."""
+    """Histogram of the waits of all messages: (bucket, count)."""
     spread_before: tuple[tuple[int, int], ...] = ()
-    """The same of the days of the baseline."""
+    """Histogram of the waits on the days of the baseline."""
     unusable: tuple[SetAside, ...] = ()
     groups: tuple[HotGroup, ...] = ()
     held: tuple[Held, ...] = ()
     commits: tuple[Night, ...] = ()
-    """How long commits took on each of the last days, this one included."""
+    """Durations of commits on each of the last days, including this one."""
     own: Past = Past()
     past: tuple[Past, ...] = ()
-    """The same weekday of the last four weeks, as far as it is known."""
+    """The figures of the same weekday of the last four weeks, as far as the lake has them."""
     made: Made = NOTHING
-    """Which segments of which days it was made of, and what it was made again for."""
+    """The input of the page, and the reasons for which it was made again."""
 
     @property
     def first_at(self) -> int:
-        """When the first line's interval began; of a day, its midnight."""
+        """The beginning of the first line's interval; for the report of a day, its midnight."""
         if self.date:
             return midnight(self.date)
         return min(boot.first_at for boot in self.boots)
 
     @property
     def last_at(self) -> int:
-        """When the last line was written; of a day, its end."""
+        """The instant of the last line; for the report of a day, its end."""
         if self.date:
             return midnight(self.date) + DAY_US
         return max(boot.last_at for boot in self.boots)
 
     def faulty(self, *faults: str) -> int:
-        """How many lines were set aside for one of these faults."""
+        """Return the number of lines set aside for one of these faults."""
         return sum(part.lines for part in self.segments if part.fault in faults)
 
 
@@ -299,7 +299,7 @@ DAY_US = 86_400_000_000
 
 
 def midnight(date: str) -> int:
-    """When a day begins, in UTC microseconds."""
+    """Return the beginning of a day in UTC microseconds."""
     return int(datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()) * 1_000_000
 
 
@@ -307,7 +307,7 @@ Value = TypeVar("Value")
 
 
 def values(kind: type[Value], rows: Iterable[Mapping[str, object]]) -> tuple[Value, ...]:
-    """Rows as values of `kind`, other columns left out. Lists become tuples."""
+    """Convert rows to values of `kind` without the other columns; lists become tuples."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # all are dataclasses
     return tuple(kind(**{name: _frozen(row[name]) for name in names}) for row in rows)
 

@@ -1,7 +1,7 @@
-"""Pictures that are no line over time, in the colours of the page around them. Pure.
+"""Drawings other than line charts, in the colours of the page around them. Pure.
 
 Reads:  numbers and names; every name is escaped and shown without control characters (BI-L4).
-Never:  draws a date or a random id: the same numbers give the same bytes.
+Never:  draws a date or a random id: equal numbers give equal bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from spark_jobs.schema import HISTOGRAM_BASE
 HOURS = 24
 _WIDTH = 720.0
 _LEFT = 72.0
-"""Room for what stands at an axis, also on a phone, whose letters are larger in these units."""
+"""Room for the labels of an axis, enough for a phone, where text is larger in these units."""
 
 _PLOT = 180.0
 _COLOURS = ("var(--c1)", "var(--c2)", "var(--c3)", "var(--mark)", "var(--look)")
@@ -23,9 +23,9 @@ Wording = Callable[[float], str]
 
 
 def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
-    """A row a name and a cell an hour, stronger for more; the value is the cell's title.
+    """Draw a row per name with a cell per hour, stronger for more; the value is the cell's title.
 
-    No SVG: on a phone each name stands above its cells, which needs no scrolling.
+    Not as SVG, so that a phone can show each name above its cells without scrolling.
     """
     most = max((value for row in rows.values() for value in row), default=0.0) or 1.0
     clock = "".join(f"<span>{hour:02}</span>" for hour in range(0, HOURS, 3))
@@ -34,7 +34,7 @@ def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
         called = escape(shown(name))
         cells = []
         for hour, value in enumerate(row):
-            # The root makes a small wait visible beside a large one.
+            # The square root keeps a small wait visible beside a large one.
             depth = 0.08 + 0.92 * (value / most) ** 0.5 if value else 0.04
             said = f"{called}, {hour:02}:00: {escape(wording(value))}"
             cells.append(f'<i style="opacity:{depth:.2f}" title="{said}"></i>')
@@ -44,7 +44,7 @@ def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
 
 
 def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
-    """A bar an hour, made of the values of each name, the first at the bottom."""
+    """Draw a bar per hour, stacked from the values of each name, the first at the bottom."""
     totals = [sum(row[hour] for row in columns.values()) for hour in range(HOURS)]
     most = max(totals) or 1.0
     width = (_WIDTH - _LEFT) / HOURS
@@ -67,7 +67,7 @@ def stacked(columns: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
 def spread(
     today: Sequence[tuple[int, int]], before: Sequence[tuple[int, int]], wording: Wording
 ) -> Markup:
-    """The part of all values below each value, of histograms: today, and what is usual."""
+    """Draw the cumulative distributions of two histograms: today, and the days before."""
     buckets = [bucket for bucket, _ in (*today, *before)]
     low, high = min(buckets), max(*buckets, min(buckets) + 1)
 
@@ -78,9 +78,9 @@ def spread(
     step = max((high - low) // 5, 1)
     for bucket in range(low, high + 1, step):
         value = HISTOGRAM_BASE ** (bucket + 0.5)
-        is_last = across(bucket) > _WIDTH - 40  # there would be no room for its second half
+        is_last = across(bucket) > _WIDTH - 40  # no room for the second half of a centred label
         x, anchor = (_WIDTH, "end") if is_last else (across(bucket), "middle")
-        anchor = "start" if bucket == low else anchor  # its first half would lie on that of 0 %
+        anchor = "start" if bucket == low else anchor  # centred, it would overlap the label of 0 %
         parts.append(_text(x, _PLOT + 31, wording(value), anchor=anchor))
     for colour, curve in ((_COLOURS[3], before), (_COLOURS[0], today)):
         total = sum(count for _, count in curve)
@@ -97,7 +97,7 @@ def spread(
 
 
 def flows(pairs: Sequence[tuple[str, str, int]]) -> Markup:
-    """Who sent how much to whom: a band from the left to the right for each pair."""
+    """Draw a band from the sender on the left to the receiver on the right for each pair."""
     total = sum(count for _, _, count in pairs) or 1
     senders = _places([(name, count) for name, _, count in pairs], total)
     receivers = _places([(name, count) for _, name, count in pairs], total)
@@ -128,7 +128,7 @@ def flows(pairs: Sequence[tuple[str, str, int]]) -> Markup:
 
 
 def _places(named: Sequence[tuple[str, int]], total: int) -> dict[str, tuple[float, float]]:
-    """Top and height of each name, in the order of coming."""
+    """Return the top and height of each name, in the order of first appearance."""
     found: dict[str, tuple[float, float]] = {}
     heights: dict[str, float] = {}
     for name, count in named:

@@ -1,8 +1,8 @@
-"""Line charts as SVG that takes its colours and its type from the page around it.
+"""Line charts as SVG that takes its colours and font from the page around it.
 
-Reads:  numbers and instants; the only names in a picture are the titles of its upright lines,
-        and those are escaped.
-Never:  draws a date or a random id: the same numbers give the same bytes.
+Reads:  numbers and instants; the only names in a picture are the titles of its upright lines, which
+        are escaped.
+Never:  draws a random id or the date of drawing: equal numbers give equal bytes.
 """
 
 import io
@@ -22,7 +22,7 @@ from spark_jobs.report.words import moment
 
 _SECOND_US = 1_000_000
 POINTS_OF_A_LINE = 3
-"""With fewer points a curve shows each as a dot."""
+"""A curve with fewer points than this shows each as a dot."""
 
 _MINUTE_S = 60
 _DAY_S = 86_400
@@ -30,7 +30,7 @@ _SIZE_INCHES = (5.2, 2.15)
 _TIME_STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600)
 _TIME_LABELS = 6
 
-# Colours that stand for CSS variables until the picture is done.
+# Placeholder colours, replaced by CSS variables when the picture is finished.
 _INK, _GRID, _MARK, _CRASH = "#010101", "#020202", "#030303", "#070707"
 COLOURS = ("#040404", "#050505", "#060606")
 _VARIABLES = {
@@ -65,7 +65,7 @@ _UPRIGHT = "upright-"
 
 
 class Sign(Enum):
-    """What an upright line stands for; the value names it in the page's style sheet."""
+    """The meaning of an upright line; the value is its class in the page's style sheet."""
 
     START = "start"
     CRASH = "crash"
@@ -90,7 +90,7 @@ class Upright:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the charts of a report share: the time shown."""
+    """The time shown, which the charts of a report share."""
 
     first_at: int
     last_at: int
@@ -104,9 +104,9 @@ def chart(
     wording: Callable[[float], str],
     logarithmic: bool = False,
 ) -> str:
-    """One `<svg>` with up to three curves over time, and thin upright lines at `marks`.
+    """Return an `<svg>` with up to three curves over time, and thin upright lines at `marks`.
 
-    A point is (UTC microseconds, value); `wording` writes a value at the vertical axis.
+    A point is (UTC microseconds, value); `wording` formats a value of the vertical axis.
     """
     name = f"{frame}{curves}{marks}{logarithmic}"
     with mpl.rc_context():
@@ -130,7 +130,7 @@ def chart(
 
 
 def _draw(axes: Axes, curve: Curve, colour: str, *, ground: bool) -> None:
-    """A curve; the `ground` of what goes in is broad and filled, so that what comes out shows."""
+    """Draw a curve; a `ground` curve is broad and filled, so that others show in front of it."""
     x = [at for at, _ in curve]
     y = [value for _, value in curve]
     marker = "o" if len(curve) < POINTS_OF_A_LINE else None

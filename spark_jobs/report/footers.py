@@ -1,25 +1,29 @@
-"""The footer of a Parquet file, put in one order. Pure.
+"""Footers of Parquet files, put in a fixed order. Pure.
 
 Reads:  the Thrift compact protocol, in which a footer is written.
-Never:  changes what a file says, or how long it is: what is put in order are sets. The writer
-        lists the encodings of a column in an order that differs from one JVM to the next.
+Never:  changes the meaning or length of a file: only sets are sorted. The writer lists the
+        encodings of a column in an order that differs from one JVM to the next.
 """
 
 from collections.abc import Iterator
 
 MAGIC = b"PAR1"
 _TAIL = 8
-"""Length of the footer, and the magic."""
+"""Number of bytes at the end of a file: the length of the footer, and the magic."""
 
 _ENCODINGS = (4, 1, 3, 2)
-"""Numbers of the fields: row groups, their columns, what is said of one, its encodings."""
+"""Path of field numbers: row groups, their columns, the metadata of one, its encodings."""
 
 _TRUTHS = (1, 2)
 _LONG_LIST = 15
 
 
 def in_order(raw: bytes) -> bytes:
-    """The same file; ValueError: it is none."""
+    """Return the file with the sets of its footer sorted.
+
+    Raises:
+        ValueError: this is not a Parquet file.
+    """
     if len(raw) < 2 * len(MAGIC) + _TAIL or raw[-4:] != MAGIC:
         raise ValueError("this is no Parquet file")
     begin = len(raw) - _TAIL - int.from_bytes(raw[-_TAIL:-4], "little")
@@ -33,18 +37,18 @@ def in_order(raw: bytes) -> bytes:
 
 
 class _Footer:
-    """Walks once over all of it, and notes where the members of sets stand."""
+    """A single pass over a footer that notes where the members of each set are."""
 
     def __init__(self, raw: bytes, at: int) -> None:
         self._raw, self._at = raw, at
         self.sets: list[list[slice]] = []
 
     def struct(self, path: tuple[int, ...]) -> None:
-        """All fields; `path` are the numbers of those that lead here."""
+        """Read all fields of a struct; `path` has the numbers of the fields that lead to it."""
         field = 0
         while header := self._byte():
             field = field + (header >> 4) if header >> 4 else self._number() >> 1
-            if header & 15 not in _TRUTHS:  # which are in their header
+            if header & 15 not in _TRUTHS:  # a boolean's value is in its header
                 self._value(header & 15, (*path, field))
 
     def _value(self, kind: int, path: tuple[int, ...]) -> None:

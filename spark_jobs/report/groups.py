@@ -1,6 +1,6 @@
-"""Conversation groups on the page: who has most of a queue's messages, who is kept by whom. Pure.
+"""Conversation groups on the page: those with most of a queue's messages, and held locks. Pure.
 
-Reads:  `Data`.      Never: alerts; a large customer is no fault, and a reader may work for long.
+Reads:  `Data`.      Never: alerts; a large group is no fault, and a reader may work for long.
 """
 
 from collections import defaultdict
@@ -11,41 +11,41 @@ from spark_jobs.report.data import Data, HotGroup
 
 SHOWN = 20
 STILL_US = 60_000_000
-"""What was seen so shortly before the last line of an instance is taken to go on."""
+"""A lock seen this many microseconds before an instance's last line counts as still held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How a queue's messages of a day were spread over groups."""
+    """The distribution of a queue's messages of a day over conversation groups."""
 
     instance: str
     broker: str
     name: str
     received: int
     named: int
-    """So many of them at least were of the groups that are named, which are 20 at most."""
+    """The least number of messages that the listed groups, at most 20, had together."""
     within: int
-    """So many more a group may have had, and one that is not named in all."""
+    """Upper bound of the undercount of each listed group, and of the count of any unlisted one."""
     groups: tuple[tuple[str, int], ...]
-    """The largest groups, each with how many messages it had at least."""
+    """The largest groups, each with the least number of messages that it had."""
 
     def most(self, messages: int) -> int:
-        """How many messages a group had at most that had so many at least."""
+        """Return the most messages that a group can have had that had at least `messages`."""
         return min(messages + self.within, self.received)
 
     @property
     def largest_most(self) -> int:
-        """How many messages the largest group had at most."""
+        """The most messages that the largest group can have had."""
         return self.most(self.groups[0][1])
 
     def part(self, messages: int) -> float:
-        """Of all that the queue received."""
+        """Return `messages` as a fraction of all that the queue received."""
         return messages / self.received if self.received else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A lock that somebody held for long."""
+    """A lock that a transaction held for long."""
 
     instance: str
     broker: str
@@ -55,23 +55,23 @@ class Kept:
     by: str
     since_at: int
     held_us: int
-    """As long as it was seen; a day ends, and logs do."""
+    """Microseconds for which the lock was seen: it may go on after the day or the logs end."""
     is_held: bool
-    """It was held as the last lines were written."""
+    """Whether the lock was held when the last lines were written."""
 
 
 def tells_groups(data: Data) -> bool:
-    """Whether the lines show that their daemons write of groups; those of older ones do not.
+    """Return whether the lines are of daemons that report groups; older ones do not.
 
-    That nothing is said of groups tells nothing: lines leave out what is none. But a daemon that
-    says any of this, or a peer's clock, says all of it.
+    Lines without groups prove nothing, because a line leaves out what is empty. But a daemon that
+    reports groups, held locks or a peer's clock reports all three.
     """
     has_clock = any(one.gauge == "clock_ahead_s" for one in data.gauges)
     return bool(data.groups or data.held or has_clock)
 
 
 def skew(data: Data) -> list[Skew]:
-    """Every queue with a group that stands out, by the part of its largest."""
+    """Return every queue with listed groups, sorted by the part of its largest group."""
     received: dict[tuple[str, str, str], int] = defaultdict(int)
     for one in data.counters:
         if (one.scope, one.counter) == ("queue", "received"):
@@ -86,7 +86,8 @@ def skew(data: Data) -> list[Skew]:
         groups = tuple((group, -count) for count, group in named[:SHOWN])
         if groups:
             total = sum(count for _, count in groups)
-            # Lines may be missing, and what a queue received is said in more of them.
+            # Lines may be missing, and not the same ones have groups and the count of received
+            # messages: the groups' sum is a lower bound of the latter.
             whole = max(received[queue], total)
             found.append(Skew(*queue, whole, total, within, groups))
     found.sort(key=lambda one: (-one.part(one.groups[0][1]), one.name, one.instance))
@@ -94,7 +95,7 @@ def skew(data: Data) -> list[Skew]:
 
 
 def kept(data: Data) -> list[Kept]:
-    """Locks that were held for long: those that still are first, then the longest."""
+    """Return the locks held for long: first those still held, each part with the longest first."""
     ends = {
         instance: max(boot.last_at for boot in data.boots if boot.instance == instance)
         for instance in {boot.instance for boot in data.boots if not boot.stopped}

@@ -1,7 +1,7 @@
-"""The command: reads sealed segments, runs the jobs, writes the pages and the aggregates.
+"""Report command: reads sealed segments, runs the jobs, writes the pages and the aggregates.
 
-Reads:  its arguments.      Calls: `build`, in a session of Spark.
-Exit:   0 fine, 1 look, 2 act, of several days the gravest; also 2, with the reason, when no report
+Reads:  its arguments.      Calls: `build`, in a Spark session.
+Exit:   0 fine, 1 look, 2 act; for several days the gravest. Also 2, with the reason, if no report
         can be made; 64 for wrong arguments.
 """
 
@@ -30,7 +30,7 @@ LOG = "spark.log"
 _SCRATCH = ".spark-"
 NO_REPORT = 2
 USAGE = 64
-"""That of `brokerd` for wrong words; argparse's own is 2, which means something else here."""
+"""Exit status of `brokerd` for wrong arguments; argparse's own, 2, has another meaning here."""
 
 Made = TypeVar("Made")
 
@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 def main(arguments: Sequence[str] | None = None, *, step: Step = no_step) -> int:
     """Run the command; see the module's header for the exit status.
 
-    `step` is told what is about to be done to the reports of days and what they are made of.
+    `step` is called before each change of a day's report, and of the lake it is made from.
     """
     options = _options(arguments)
     log: Path = options.output / LOG
@@ -108,7 +108,7 @@ def _nightly(options: argparse.Namespace, log: Path, step: Step) -> int:
 
 
 def _dates(source: Path, first: str, last: str | None) -> list[str]:
-    """The days asked for, each a real date; `yesterday` is the last day but today that landed."""
+    """Return the requested days, each a real date; `last` means the newest day that has landed."""
     if not source.is_dir():
         raise NoReportError(f"there is no directory {source}")
     if first == "last":
@@ -126,7 +126,7 @@ def _nothing_at(source: Path) -> NoReportError:
 
 @contextmanager
 def _alone(output: Path) -> Iterator[None]:
-    """Two runs on one lake would remove what the other stages."""
+    """Hold the lock of `output`: two runs on one lake would remove each other's staged files."""
     with (output / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,9 +137,10 @@ def _alone(output: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
-    """Where Spark keeps what it sorts, which of a large day is a lot: on the disk of the lake.
+    """Create a directory for Spark's sort files, which are large for a large day, in `output`.
 
-    What a run that was killed has left goes first; only one at a time works in `output`.
+    First remove those that killed runs have left, which is safe because only one run at a time
+    works in `output`.
     """
     for left in output.glob(f"{_SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -176,7 +177,7 @@ def _segments(source: Path) -> list[Path]:
 
 
 def _size(paths: Sequence[Path]) -> int:
-    """Bytes of the lines, roughly: packed ones are a tenth of that."""
+    """Return the size of the lines in bytes, roughly: ten times that of a packed segment."""
     sizes = ((path.stat().st_size, path.suffix == ".gz") for path in paths)
     return sum(size * 10 if packed else size for size, packed in sizes)
 
@@ -207,7 +208,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end."""
+        """Print the error and exit with `USAGE`."""
         self.exit(USAGE, f"report: {message}\n")
 
 
@@ -224,6 +225,6 @@ def _fail(reason: str, *, log: Path | None = None) -> int:
 
 
 def _keep(error: Exception, log: Path) -> None:
-    """All of it, which is pages of Java, where Spark's own words are."""
+    """Append the whole traceback, which has pages of Java, to the log with Spark's own output."""
     with suppress(OSError), log.open("a", encoding="utf-8") as file:
         file.writelines(traceback.format_exception(error))

@@ -1,13 +1,13 @@
-"""What changed? The largest moves of a day against the same weekday of the last four weeks. Pure.
+"""Moves: the largest changes of a day against the same weekday of the last four weeks. Pure.
 
 Reads:  `Data`: the day's own figures, and those of the days it is compared with.
-Never:  compares with days on which the instance has no logs, or judges: a move is no alert.
+Never:  compares with days on which the instance has no logs, or alerts: a move need not be bad.
 
-A figure is held against the median of the days before, and counts as moved by as much as it lies
-beyond the spread of these days. Three things keep what is small from what is large: to both sides
-of the ratio as much is added as is worth no mention; what is below that on both sides is left out;
-and of two moves by the same factor the one of the larger figure comes first. So one message that
-became three is nothing, and half of a million that are missing is much.
+A figure is compared with the median of the days before; its move is the part of the difference that
+lies beyond the spread of these days. Three rules keep small figures from outranking large ones: a
+floor, below which a figure is negligible, is added to both sides of the ratio; a figure below the
+floor on both sides is left out; and of two moves by the same factor that of the larger figure comes
+first. So one message that became three is no move, and half of a million missing is a large one.
 """
 
 from collections import defaultdict
@@ -24,20 +24,20 @@ from spark_jobs.report.data import Data, Latency, Past, Total
 
 SHOWN = 10
 LEAST_FACTOR = 1.25
-"""What is beyond the spread of the days before by less than this has not moved."""
+"""A figure beyond the spread of the days before by less than this factor has not moved."""
 
 SPREAD = 0.1
-"""Days differ at least by so much, as a logarithm, however few are known."""
+"""Least spread assumed of the days before, as a natural logarithm, however few are known."""
 
 COUNT, RATE, TIME, SIZE = "count", "rate", "time", "size"
-"""How a figure is written: as it is, by the second, microseconds, bytes."""
+"""Units of figures: a number, a number per second, microseconds, bytes."""
 
 _BYTES = 16e6
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One figure that is not what it usually is."""
+    """A figure that differs from its usual value."""
 
     what: str
     instance: str
@@ -55,7 +55,7 @@ class _Kind:
     what: str
     unit: str
     floor: float
-    """So much is worth no mention."""
+    """The amount below which a figure is negligible."""
 
 
 _COUNTED = {
@@ -87,11 +87,11 @@ _ATTEMPTS = _Kind("connections failed", RATE, 5)
 _DROPPED = _Kind("fragments dropped", RATE, 20)
 
 Subject = tuple[str, str, str, str, str]
-"""Instance, broker, scope, name, and what is counted."""
+"""Instance, broker, scope, name, and the name of the figure."""
 
 
 def moves(data: Data) -> list[Move]:
-    """The largest, the largest first; none without days to compare with."""
+    """Return the largest moves, the largest first; none without days to compare with."""
     known = [past for past in data.past if past.covered]
     if not known:
         return []
@@ -101,13 +101,14 @@ def moves(data: Data) -> list[Move]:
 
 
 def _amounts(own: Past, known: list[Past]) -> Iterator[Move]:
-    """What is counted by day: as much as is to be expected in the time that is covered."""
+    """Yield the moves of daily totals, those before scaled to the time that today's logs cover."""
     today, before = _by_subject(own), [_by_subject(past) for past in known]
     ours, theirs = dict(own.covered), [dict(past.covered) for past in known]
     sent = {(one[3], one[4]) for each in (today, *before) for one in each if one[2] == "pair"}
     for subject in sorted({*today, *chain.from_iterable(before)}):
         instance, _, scope, name, what = subject
         kind = _kind(scope, what)
+        # What a pair received repeats what it sent, if the sender's side is in the logs.
         is_twice = scope == "pair" and what == "received" and (name, "sent") in sent
         length = ours.get(instance, 0)
         days = [n for n, covered in enumerate(theirs) if covered.get(instance)]
@@ -173,7 +174,7 @@ def _timed(line: Latency) -> Subject:
 
 
 def _score(now: float, usual: list[float], floor: float) -> float:
-    """How much of a move it is; 0 = none."""
+    """Return the size of the move; 0 if the figure has not moved."""
     middle = median(usual)
     if max(now, middle) < floor:
         return 0.0

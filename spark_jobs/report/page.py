@@ -1,4 +1,4 @@
-"""The page: one HTML file that asks nobody for anything.
+"""Page of the report: one self-contained HTML file.
 
 Reads:  `Data` and `Verdict`, the template and style sheet beside this module.
 Never:  lets a name act as markup (BI-L4): everything is escaped, control characters are shown.
@@ -19,19 +19,19 @@ from spark_jobs.report.verdict import Verdict
 
 PANELS_SHOWN = 8
 STARTS_DRAWN = 200
-"""Upright lines for starts in one chart; a daemon that dies at once may start without end."""
+"""Maximum number of starts drawn in one chart; a daemon that fails at once may restart for ever."""
 
 LEAST_COVERED = 0.5
 """The part of a step that the logs must cover for its rate to be drawn."""
 
 POINTS_FILLED = 3_000
-"""Steps up to which a curve says zero where nothing was counted."""
+"""Number of steps up to which a curve is drawn as zero in steps without a count."""
 
 AFTER_CRASH = "started after a crash"
-"""What is said of a boot if the one before it wrote no orderly stop."""
+"""Text shown for a boot whose predecessor wrote no orderly stop."""
 
 WAIT = "wait_us"
-"""The histogram of a queue: from enqueue to committed receive."""
+"""The histogram of a queue's waits, from enqueue to committed receive."""
 
 _SECOND_US = 1_000_000
 _INSIDE = {
@@ -43,7 +43,7 @@ _INSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart: `legend` pairs a text with the colour's number, `signs` with a class."""
+    """A small chart: `legend` names its curves in order, `signs` pairs a class with a text."""
 
     title: str
     note: str
@@ -53,7 +53,7 @@ class Panel:
 
 
 def render(data: Data, verdict: Verdict) -> str:
-    """The whole document; the same data give the same text."""
+    """Return the whole document; equal data give equal text."""
     environment = Environment(
         loader=PackageLoader("spark_jobs.report", "."),
         autoescape=True,
@@ -102,14 +102,14 @@ def render(data: Data, verdict: Verdict) -> str:
 
 
 def shown(value: object) -> object:
-    """Text with control and formatting characters made visible; anything else as it is."""
+    """Make control and formatting characters of text visible; return other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return words.shown(value)
 
 
 def _figure(value: float, unit: str) -> str:
-    """A figure of a move in its unit."""
+    """Format a figure of a move in its unit."""
     match unit:
         case moves.RATE:
             return words.rate(value)
@@ -135,7 +135,7 @@ def _totals(data: Data) -> dict[str, int]:
 
 
 def _extra_columns(data: Data) -> list[tuple[str, str, str]]:
-    """Columns of the balance that are shown only if one of them is not zero."""
+    """Return the columns of the balance that are shown only if some pair's value is not zero."""
     columns = [
         ("undelivered", "withdrawn", "taken back by the sender when the dialog ended"),
         ("later", "not yet seen", "the receiver's line is older than the sender's"),
@@ -224,19 +224,19 @@ def _rate_panel(
     drawn = figures.chart(curves, frame=_frame(data), marks=marks, wording=words.rate)
     peak = max((value for curve in curves for _, value in curve), default=0.0)
     place = _place(instance, broker)
-    # A point of the curve is the mean of a step, and so is the highest one.
+    # A point of the curve is the mean of a step, so the peak is named with the step's width.
     most = f"busiest {words.duration(data.step_us)}: {words.rate(peak)}"
     note = f"{place}, {most}" if place else most
     return Panel(name, note, present, _signs(marks), Markup(drawn))  # noqa: S704  # titles escaped
 
 
 def _filled(data: Data, known: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Messages per second at the middle of each step, zero where nothing was counted."""
+    """Return messages per second at the middle of each step, zero in steps without a count."""
     first = data.first_at - data.first_at % data.step_us
     every = range(first, data.last_at + 1, data.step_us)
     steps = sorted(known) if len(every) > POINTS_FILLED else every
     well = {at for at in steps if _covered_us(data, at) >= data.step_us * LEAST_COVERED}
-    # All that was counted may lie in a step cut short by the end of the logs; it is drawn then.
+    # If every count lies in a step that the end of the logs cuts short, draw those steps too.
     drawn = well if well & known.keys() else well | known.keys()
     return [
         (_middle(data, at), known.get(at, 0.0) / _covered_us(data, at) * _SECOND_US)
@@ -245,13 +245,13 @@ def _filled(data: Data, known: Mapping[int, float]) -> list[tuple[int, float]]:
 
 
 def _middle(data: Data, step_at: int) -> int:
-    """Where the point of a step is drawn: within the chart, however short the logs are."""
+    """Return the instant of a step's point, which is within the chart however short the logs."""
     end = min(step_at + data.step_us, data.last_at)
     return (max(step_at, data.first_at) + end) // 2
 
 
 def _covered_us(data: Data, step_at: int) -> int:
-    """How much of a step lies in the time of the logs; the first and the last are cut."""
+    """Return how many microseconds of a step are in the time of the logs, at least 1."""
     end = min(step_at + data.step_us, data.last_at)
     return max(end - max(step_at, data.first_at), 1)
 
@@ -261,7 +261,7 @@ def _frame(data: Data) -> figures.Frame:
 
 
 def _marks(data: Data, instance: str | None) -> list[figures.Upright]:
-    """Every boot, and the marks that are no start; of all instances if none is named."""
+    """Return a line for each boot and each mark other than a start, of one instance or all."""
     boots = [boot for boot in data.boots if instance in {None, boot.instance}]
     starts = sorted((_start(data, boot) for boot in boots), key=lambda mark: (mark.at, mark.title))
     others = [
@@ -273,7 +273,7 @@ def _marks(data: Data, instance: str | None) -> list[figures.Upright]:
 
 
 def _start(data: Data, boot: Boot) -> figures.Upright:
-    """Where a boot begins; the first of an instance may have begun before the logs do."""
+    """Return the line of a boot; an instance's first boot may have begun before the logs do."""
     at = boot.first_at if boot.started_at is None else boot.started_at
     if boot.after_crash:
         return _upright(at, figures.Sign.CRASH, f"{boot.instance} {AFTER_CRASH}")
@@ -288,7 +288,7 @@ def _upright(at: int, sign: figures.Sign, title: str) -> figures.Upright:
 
 
 def _signs(marks: Iterable[figures.Upright]) -> tuple[tuple[str, str], ...]:
-    """The legend of the upright lines that are there, each kind once."""
+    """Return the legend of the upright lines, each kind once."""
     there = {mark.sign for mark in marks}
     texts = {figures.Sign.START: STARTED, figures.Sign.CRASH: AFTER_CRASH}
     return tuple((sign.value, text) for sign, text in texts.items() if sign in there)

@@ -1,7 +1,7 @@
-"""What the page shows of a day beside the books and the waits: values in the shape of tables. Pure.
+"""Sections of the page other than the books and the waits, as values for its tables. Pure.
 
-Reads:  `Data`.      Calls: alerts (for how queues stand), drawings, figures.
-Never:  more than `SHOWN` rows a table; what lies beside the page has all.
+Reads:  `Data`.      Calls: alerts (for the state of queues), drawings, figures.
+Never:  more than `SHOWN` rows in a table; the files beside the page have more.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from spark_jobs.report.trends import disks, trends
 
 SHOWN = 20
 LEAST_HOURS = 2
-"""A curve over the day has so many points at least; the table says what one hour was like."""
+"""Least number of points of a curve over the day; a single hour is only in the table."""
 
 LEAST_NIGHTS = 2
 YEARS_DAYS = 3_650
@@ -32,12 +32,12 @@ PARTS = {
     "retry": "retry_us",
     "handler": "handler_us",
 }
-"""What a message waits for, in order of travel, and the histogram that says how long."""
+"""The stages in which a message waits, in order of travel, with the histogram of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """How busy the readers of a queue were."""
+    """The load of the readers of a queue."""
 
     instance: str
     broker: str
@@ -51,7 +51,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What one instance had to do with one destination."""
+    """The traffic of one instance with one destination."""
 
     instance: str
     name: str
@@ -64,26 +64,26 @@ class Peer:
     suppressed: bool
     p95_us: int | None
     clock_s: float | None
-    """By how much its clock was ahead, as said last; None = it was never said."""
+    """Seconds by which the peer's clock was ahead, as reported last; None: never reported."""
     worst_clock_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How one gauge moved from the first night that is known to the last."""
+    """The change of one gauge from the first night known to the last."""
 
     instance: str
     name: str
     what: str
     first: float | None
-    """None = there is no night before this one."""
+    """None: no night before this one is known."""
     last: float
     nights: int
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing with its legend, as the page's macro takes it."""
+    """A drawing with its legend, in the form that the page's macro takes."""
 
     title: str
     note: str
@@ -93,7 +93,7 @@ class Picture:
 
 
 def context(data: Data) -> Mapping[str, object]:
-    """All of it, by the names that the template uses."""
+    """Return the values of all sections by the names that the template uses."""
     spread_over = skew(data)
     standing = queues(data)
     return {
@@ -125,14 +125,14 @@ def context(data: Data) -> Mapping[str, object]:
 
 
 def _hot(queues: Iterable[Skew]) -> list[tuple[Skew, str, int]]:
-    """The groups with the largest parts of their queues."""
+    """Return the groups with the largest parts of their queues' messages."""
     every = [(one, group, count) for one in queues for group, count in one.groups]
     every.sort(key=lambda one: (-one[0].part(one[2]), -one[2], one[0].name, one[1]))
     return every[:SHOWN]
 
 
 def _age_map(data: Data, standing: Iterable[Standing]) -> Picture | None:
-    """How old the oldest message of each queue was, hour by hour."""
+    """Draw the age of the oldest message of each queue by the hour; None if none waited."""
     ages: dict[str, list[float]] = {}
     wanted = {(one.instance, one.broker, one.name) for one in standing if one.worst_oldest_s}
     for gauge in data.gauges:
@@ -153,7 +153,10 @@ def _seconds(value: float) -> str:
 
 
 def _parts(data: Data) -> Picture | None:
-    """What messages waited for: the median of each part, weighed over queues and peers."""
+    """Draw the waits of messages by the hour: for each stage the mean of its medians.
+
+    The medians are weighted by the messages of their queue or peer. None if nothing waited.
+    """
     totals = {name: [0.0] * drawings.HOURS for name in PARTS}
     counts = {name: [0] * drawings.HOURS for name in PARTS}
     named = {measure: name for name, measure in PARTS.items()}
@@ -200,7 +203,7 @@ def _busy(data: Data) -> list[Busy]:
 
 
 def _readers(data: Data) -> list[Picture]:
-    """Readers and their ceiling over the day, of the queues that sat at it longest."""
+    """Draw readers and their ceiling over the day, for the queues longest at the ceiling."""
     pictures = []
     for busy in _busy(data)[:4]:
         hours = [
@@ -217,7 +220,7 @@ def _readers(data: Data) -> list[Picture]:
         ]
         svg = figures.chart(
             curves,
-            # The middle of an hour may lie beyond the logs.
+            # The middle of an hour may be outside the time of the logs.
             frame=figures.Frame(min(data.first_at, middles[0]), max(data.last_at, middles[-1])),
             marks=(),
             wording=lambda value: f"{value:g}",
@@ -228,7 +231,7 @@ def _readers(data: Data) -> list[Picture]:
 
 
 def peers(data: Data) -> list[Peer]:
-    """Every pair of an instance and a destination of which something was counted."""
+    """Return every pair of an instance and a destination that has a counter."""
     counts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for one in data.counters:
         if one.scope == "destination":
@@ -266,7 +269,7 @@ def peers(data: Data) -> list[Peer]:
 
 
 def _clocks(data: Data) -> dict[tuple[str, str], list[float]]:
-    """What was said last in each hour, in their order."""
+    """Return the last clock difference of each hour, by instance and peer, in order of time."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     told = (one for one in data.gauges if one.gauge == "clock_ahead_s")
     for gauge in sorted(told, key=lambda one: one.hour_at):
@@ -275,7 +278,7 @@ def _clocks(data: Data) -> dict[tuple[str, str], list[float]]:
 
 
 def _dropped(data: Data) -> list[tuple[str, str, int]]:
-    """What instances dropped, repeated or sent again: (instance, what, how many)."""
+    """Count the duplicates, retransmits and drops of instances: (instance, what, count)."""
     found: dict[tuple[str, str], int] = defaultdict(int)
     for one in data.counters:
         is_wanted = one.counter in {"duplicates", "retransmitted"} or "dropped_" in one.counter
@@ -308,12 +311,12 @@ def _grown(data: Data) -> list[Grown]:
 
 
 def _disk_days(data: Data) -> dict[str, int]:
-    """How long the disks last that are filling; what is years away is left out."""
+    """Return the days until the filling disks are full; leave out those that last for years."""
     return {name: round(days) for name, days in disk_days(data).items() if days < YEARS_DAYS}
 
 
 def _open_dialogs(data: Data) -> Picture | None:
-    """Dialog endpoints by state over the last nights, of all instances together."""
+    """Draw the dialog endpoints by state over the last nights, for all instances together."""
     if not data.date:
         return None
     states: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,6 +1,6 @@
-"""The Spark session of the report, and where its JVM may grumble.
+"""Spark session of the report, and the redirection of its JVM's error output.
 
-Calls:  pyspark.      Never: sets a master when `spark-submit` has brought one.
+Calls:  pyspark.      Never: sets a master if `spark-submit` has set one.
 """
 
 import os
@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 _QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _THOROUGH_JVM = (
-    # Nobody waits for one answer, so what counts is all the work and not the longest pause.
+    # No caller waits for a single answer, so total work matters and the longest pause does not.
     "-XX:+UseParallelGC "
-    # Ten times the usual: what runs for each line gets there at once, and what only plans the jobs
-    # does not; half of what the thorough compiler did was never used.
+    # Ten times the defaults: code that runs for each line reaches them at once, and code that only
+    # plans the jobs does not. Half of the thorough compiler's output was never used.
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
@@ -27,26 +27,26 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
-    # Nobody reads that mark, and a process is started for the mode of each file that is made.
+    # The mark is never read, and a process is started to set the mode of each file.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # In one process nothing is out of reach, but all of it may be stopped for a while, as a machine
-    # that is asleep is. After two minutes without a heartbeat Spark would drop the only executor
-    # there is, and sixty heartbeats later the Java process would end without a word.
+    # Nothing in a single process can lose its connection, but the whole process may be suspended,
+    # as on a sleeping machine. After two minutes without a heartbeat Spark would drop its only
+    # executor, and sixty heartbeats later the Java process would end without a message.
     "spark.network.timeout": "20d",
-    # Several files open at once need less memory each, and nothing has to be sorted for them.
+    # Smaller blocks allow several files to be open at once, so that rows need not be sorted.
     "spark.hadoop.parquet.block.size": str(32 * 1024 * 1024),
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "16",
-    # To look at a directory takes less time than to start a task that does.
+    # Listing a directory takes less time than starting a task that lists it.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
 SMALL_BYTES = 32 * 1024 * 1024
-"""Input up to this size takes the settings that start quickly."""
+"""Input up to this size gets the settings that start quickly."""
 
 _SMALL = {
     "spark.driver.extraJavaOptions": _QUICK_JVM,
@@ -59,10 +59,10 @@ _SMALL = {
 
 
 def start(scratch: Path, *, small: bool) -> SparkSession:
-    """A session whose files stay below `scratch`; local with two threads unless submitted.
+    """Start a session whose files stay below `scratch`, local with two threads unless submitted.
 
-    `small` input spends its time in starting, not in computing: compiling less halves it. What
-    comes out is the same.
+    With `small` input, starting takes the time, not computing: compiling less halves it. The
+    results are the same.
     """
     builder: SparkSession.Builder = SparkSession.builder
     builder = builder.appName("brokerd report")
@@ -81,15 +81,18 @@ def start(scratch: Path, *, small: bool) -> SparkSession:
 
 
 def _without_checksums(spark: SparkSession) -> None:
-    """Write no second file beside each file; pages of Parquet have their own checksums."""
-    jvm, context = spark._jvm, spark.sparkContext  # no other way leads there
+    """Write no checksum file beside each file; pages of Parquet have their own checksums."""
+    jvm, context = spark._jvm, spark.sparkContext  # PySpark has no public way to the setting
     assert jvm is not None, "this process has started it"
     local = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
     local.setWriteChecksum(False)
 
 
 def death_of(spark: SparkSession) -> str:
-    """How its Java process ended, if it has: what a call of it raises then does not say so."""
+    """Return how the session's Java process ended; "" if it runs, or was not started by this one.
+
+    The exception of a call to an ended process does not tell.
+    """
     process = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     status = None if process is None else process.poll()
     if status is None:
@@ -100,7 +103,7 @@ def death_of(spark: SparkSession) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """In one line, of what Spark raises the cause of all: it begins with where that came out."""
+    """Return the root cause of an error in one line; Spark's own text begins with the outermost."""
     cause = getattr(error, "java_exception", None)
     if cause is None:
         said = str(error).strip() or type(error).__name__
@@ -113,15 +116,15 @@ def reason_of(error: BaseException) -> str:
 
 
 def submitted() -> bool:
-    """Whether `spark-submit` started this process, so that a JVM is there already."""
+    """Return whether `spark-submit` started this process, so that a JVM is already running."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
 def errors_into(log: Path) -> Iterator[None]:
-    """Send what this process and the JVM it starts write to standard error into `log`.
+    """Redirect standard error of this process, and of the JVM that it starts, to `log`.
 
-    The JVM keeps writing there after the block; this process does not.
+    The JVM keeps writing to `log` after the block; this process does not.
     """
     keep = os.dup(2)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)

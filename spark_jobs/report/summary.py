@@ -1,6 +1,6 @@
 """`summary.json`: the figures of the page for programs. Pure.
 
-Keys are stable; the same data give the same object.
+Keys are stable; equal data give equal objects.
 """
 
 from dataclasses import asdict
@@ -20,7 +20,7 @@ VERSION = 2
 
 
 def summary(data: Data, verdict: Verdict) -> dict[str, object]:
-    """The report without its pictures. Times are UTC microseconds."""
+    """Return the report without its pictures. Times are UTC microseconds."""
     spans = [asdict(line) for line in data.latency if line.span != SPAN_STEP]
     return {
         "v": VERSION,

@@ -1,7 +1,7 @@
-"""Disks over the last nights: how long commits took with their sync, how large the logs became.
+"""Trends of disks over the last nights: durations of commits, and sizes of write-ahead logs. Pure.
 
-Reads:  `Data`.      Calls: figures.      Never: a night that is not in the lake; no line is drawn
-for one.  Pure.
+Reads:  `Data`.      Calls: figures.
+Never:  makes up a night that is not in the lake, or draws a line for a single night.
 """
 
 from collections import defaultdict
@@ -21,22 +21,22 @@ Store = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """How one store stood on this day, and on the first that is known."""
+    """The figures of one store on this day, and on the first day known."""
 
     instance: str
     broker: str
     p99_us: int | None
     first_p99_us: int | None
-    """None = there is no night before this one."""
+    """None: no night before this one is known."""
     wal_bytes: float
-    """The most of the day."""
+    """The maximum of the day."""
     first_wal_bytes: float | None
     nights: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A chart over nights, of the stores where it is most."""
+    """A chart over nights of the stores with the largest values."""
 
     title: str
     note: str
@@ -46,7 +46,7 @@ class Trend:
 
 
 def disks(data: Data) -> list[Disk]:
-    """Every store of which there is a figure of this day."""
+    """Return every store that has a figure on this day."""
     times, logs = _times(data), _logs(data)
     found = []
     for store in sorted({*times, *logs}):
@@ -68,13 +68,13 @@ def disks(data: Data) -> list[Disk]:
 
 
 def _before(known: dict[str, float], date: str) -> float | None:
-    """What was on the first night that is known, if it is not this one."""
+    """Return the value of the first night known; None if that is this one."""
     first = min(known, default=date)
     return None if first == date else known[first]
 
 
 def trends(data: Data) -> list[Trend]:
-    """A chart of each, where there are nights enough."""
+    """Return a chart of commits and one of logs, each if it has enough nights."""
     if not data.date:
         return []
     drawn = [
@@ -88,7 +88,7 @@ def _times(data: Data) -> dict[Store, dict[str, float]]:
     found: dict[Store, dict[str, float]] = defaultdict(dict)
     for one in data.commits:
         found[one.instance, one.broker][one.date] = float(one.p99_us)
-    if not data.commits:  # the only day there is
+    if not data.commits:  # there is only this day: see `collect.Frames.commits`
         for line in data.latency:
             if (line.measure, line.scope, line.span) == ("commit_us", "instance", "all"):
                 found[line.instance, line.broker][data.date] = float(line.p99_us)

@@ -1,6 +1,6 @@
-"""The verdict: fine, look or act, with one sentence and what to do about each point. Pure.
+"""Verdict: fine, look or act, with one sentence and advice about each point. Pure.
 
-Reads:  `Data`.      Never: calls a quiet day anything but fine.
+Reads:  `Data`.      Calls: `alerts`.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from spark_jobs.report.words import counted, hours_of, time_of_day
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The whole day in a sentence."""
+    """The status of the day, a sentence about it, and the points behind it."""
 
     status: Status
     sentence: str
@@ -26,7 +26,7 @@ class Verdict:
 
 
 def judge(data: Data) -> Verdict:
-    """Weigh conservation first, coverage second (REL-31, BI-L1 to BI-L3)."""
+    """Evaluate conservation first, coverage second, alerts last (REL-31, BI-L1 to BI-L3)."""
     found = (*_books(data), *_logs(data), *alerts(data))
     points = tuple(sorted(found, key=lambda point: -point.status))
     status = max((point.status for point in points), default=Status.FINE)
@@ -140,7 +140,7 @@ def _whole_segments(data: Data) -> Iterator[Point]:
 
 
 def _gaps(data: Data) -> Iterator[Point]:
-    """Where whole segments are missing; a line spoilt within one is counted as such."""
+    """Yield a point if numbers are missing; a line spoilt within a segment is not one of them."""
     missing = sum(boot.missing for boot in data.boots)
     if not missing:
         return
@@ -161,7 +161,7 @@ def _gaps(data: Data) -> Iterator[Point]:
 
 
 def _span(gap: Gap) -> str:
-    """When it was, to the hour where most of one or more is missing."""
+    """Return the time of a gap in words: the hours of which more than half is missing, if any."""
     if gap.until_at - gap.after_at < DAY_US:
         first, last = gap.after_at // HOUR_US, gap.until_at // HOUR_US
         hours = [hour % 24 for hour in range(first, last + 1) if _within(gap, hour) > HOUR_US // 2]
@@ -171,7 +171,7 @@ def _span(gap: Gap) -> str:
 
 
 def _within(gap: Gap, hour: int) -> int:
-    """How much of an hour lies in the gap."""
+    """Return how many microseconds of an hour lie in the gap."""
     begin = hour * HOUR_US
     return min(gap.until_at, begin + HOUR_US) - max(gap.after_at, begin)
 

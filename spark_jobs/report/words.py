@@ -1,4 +1,4 @@
-"""Figures as people read them. Pure."""
+"""Formatting of figures for people. Pure."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ _WHOLE = 100
 _THOUSAND = 1000
 _ROUNDED_UP = 999.5
 _MANY = 3
-"""From so many times on a factor says more than a percentage."""
+"""Factor from which on a change is given as a factor, not as a percentage."""
 
 
 def number(value: int) -> str:
-    """20000 as 20,000."""
+    """Format 20000 as 20,000."""
     return f"{value:,}"
 
 
 def counted(value: int, noun: str) -> str:
-    """1 message, 2 messages."""
+    """Format a number with its noun: 1 message, 2 messages."""
     return f"{number(value)} {noun}" if value == 1 else f"{number(value)} {noun}s"
 
 
 def duration(us: int) -> str:
-    """Microseconds with three significant figures and a unit."""
+    """Format microseconds with three significant figures and a unit."""
     for limit, unit, name in (
         (1_000, 1, "µs"),
         (_SECOND_US, 1_000, "ms"),
@@ -36,41 +36,41 @@ def duration(us: int) -> str:
 
 
 def moment(us: int) -> datetime:
-    """The instant as an aware datetime."""
+    """Return the instant as an aware datetime, to the second."""
     return datetime.fromtimestamp(us // _SECOND_US, UTC)
 
 
 def day_and_time(us: int) -> str:
-    """2026-11-20 17:45:48."""
+    """Format an instant as 2026-11-20 17:45:48."""
     return moment(us).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def time_of_day(us: int) -> str:
-    """17:45:48."""
+    """Format an instant as 17:45:48."""
     return moment(us).strftime("%H:%M:%S")
 
 
 def span(first_at: int, last_at: int) -> str:
-    """From and to, the day said once if it is the same."""
+    """Format a span of time, with the day only once if both ends are on it."""
     same_day = moment(first_at).date() == moment(last_at).date()
     end = time_of_day(last_at) if same_day else day_and_time(last_at)
     return f"{day_and_time(first_at)} to {end} UTC"
 
 
 def rate(per_second: float) -> str:
-    """Messages per second, or per minute when there are few."""
+    """Format a rate per second, or per minute if it is below one per second."""
     if per_second >= 1 or per_second == 0:
         return f"{per_second:,.0f}/s" if per_second >= _WHOLE else f"{per_second:.3g}/s"
     return f"{per_second * 60:.2g}/min"
 
 
 def signed(seconds: float) -> str:
-    """A difference of clocks, with its direction."""
+    """Format a difference of clocks with its sign."""
     return f"{'-' if seconds < 0 else '+'}{duration(round(abs(seconds) * _SECOND_US))}"
 
 
 def change(usual: float, now: float) -> str:
-    """By how much a figure is not what it usually is."""
+    """Format the change of a figure from its usual value."""
     if not usual or not now:
         return "gone" if usual else "new"
     factor = now / usual
@@ -78,7 +78,7 @@ def change(usual: float, now: float) -> str:
 
 
 def hours_of(hours: Sequence[int]) -> str:
-    """Hours of a day as 03:00 to 06:00, those in a row together."""
+    """Format hours of a day as 03:00 to 06:00, hours in a row as one span."""
     spans: list[list[int]] = []
     for hour in sorted(hours):
         if spans and spans[-1][1] == hour:
@@ -89,12 +89,12 @@ def hours_of(hours: Sequence[int]) -> str:
 
 
 def shown(value: str) -> str:
-    """Text with control and formatting characters made visible."""
+    """Make control and formatting characters of the text visible."""
     return "".join(f"\\u{ord(c):04x}" if unicodedata.category(c)[0] == "C" else c for c in value)
 
 
 def size(value: float) -> str:
-    """Bytes with a unit of a thousand."""
+    """Format bytes with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(value) < _ROUNDED_UP:
             return f"{value:.3g} {unit}"
