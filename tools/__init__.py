@@ -1,1 +1,1 @@
-"""What the Makefile calls: set-up, locks, the rule report. Never imported by brokerd itself."""
+"""Programs of the Makefile: set-up, locks, rule report, wording; brokerd never imports them."""

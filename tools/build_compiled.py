@@ -1,7 +1,7 @@
-"""Compiles what is in C while brokerd is installed, where there is a C compiler; goes on without.
+"""Build hook: compiles the C part while brokerd is installed, if there is a C compiler.
 
 Reads:  brokerd/storage/compiled.        Calls: $CC, or the compiler Python itself was built with.
-Never:  stops an installation: without it Python does the same (brokerd/storage/engine.py).
+Never:  stops an installation: without the C part Python does its work (brokerd/storage/engine.py).
 """
 
 import os
@@ -22,10 +22,10 @@ SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin"
 
 
 class CompiledHook(BuildHookInterface[Any]):
-    """Adds the compiled part to a wheel, or puts it beside its sources for an editable one."""
+    """A hook that adds the compiled part to a wheel, or beside its sources if editable."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile it, and say so in the wheel's tag."""
+        """Compile the C part, and mark the wheel's tag as platform-specific."""
         made = Path(self.root, MADE)
         if failure := compile_to(made):
             self.app.display_warning(
@@ -40,7 +40,10 @@ class CompiledHook(BuildHookInterface[Any]):
 
 
 def compile_to(made: Path) -> str:
-    """Compile; why not, "" = it is done. A daemon that runs keeps what it has loaded."""
+    """Compile the C part to `made`; return the reason of a failure, "" if there was none.
+
+    The file is replaced by a rename, so that a running daemon keeps the one it has loaded.
+    """
     try:
         compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         flags = ["-O2", "-fPIC", "-fvisibility=hidden", "-pthread", *SHARED]

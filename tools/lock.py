@@ -37,7 +37,7 @@ _DEV = (
     "--group",
     "build",
 )
-# dev.txt comes first; the others are held to its versions.
+# dev.txt comes first, because its versions constrain the others.
 LOCKS: dict[str, tuple[str, ...]] = {
     "dev": _DEV,
     "fuzz": (*_DEV, "--group", "fuzz"),
@@ -48,12 +48,12 @@ LOCKS: dict[str, tuple[str, ...]] = {
 
 
 def lock_path(name: str, root: Path = ROOT) -> Path:
-    """Where the lock of this name lies."""
+    """Return the path of the lock of this name."""
     return root / "requirements" / f"{name}.txt"
 
 
 def inputs_digest(root: Path = ROOT) -> str:
-    """A hash of everything in pyproject.toml that decides what the locks contain."""
+    """Return a hash of everything in pyproject.toml that determines the contents of the locks."""
     document = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     project = document["project"]
     decisive = [
@@ -67,7 +67,7 @@ def inputs_digest(root: Path = ROOT) -> str:
 
 
 def stale_locks(root: Path = ROOT) -> list[str]:
-    """One line for each lock that is missing, made from other inputs, or names a host."""
+    """Return a line for each lock that is missing, made from other inputs, or names a host."""
     expected = inputs_digest(root)
     problems = []
     for name in LOCKS:
@@ -85,7 +85,11 @@ def stale_locks(root: Path = ROOT) -> list[str]:
 
 
 def compile_locks(*, upgrade: bool) -> None:
-    """Write every lock; raise `CalledProcessError` if the resolver finds no solution."""
+    """Write every lock; exit if uv is missing.
+
+    Raises:
+        CalledProcessError: the resolver finds no solution.
+    """
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if uv is None:
         sys.exit("lock: uv is needed to make the locks; `make lock` installs it into .venv")
@@ -107,7 +111,7 @@ def compile_locks(*, upgrade: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the locks, or with --check say whether they fit pyproject.toml."""
+    """Write the locks, or with --check only report whether they fit pyproject.toml."""
     parser = argparse.ArgumentParser(prog="lock", description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, fail if one is stale")
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions allowed")

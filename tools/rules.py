@@ -1,7 +1,7 @@
-"""The rule report: which rules of docs/spec have a test that names them.
+"""Rule report: the rules of docs/spec, with and without a test that names them.
 
-Reads:  docs/spec/*.md for the rules, docs/spec/untestable.md for those no test can show, and the
-        marks `pytest.mark.rule("DLP-26")` under tests, without importing anything.
+Reads:  docs/spec/*.md for the rules, docs/spec/untestable.md for those that no test can show, and
+        the marks `pytest.mark.rule("DLP-26")` under tests, without importing anything.
 Writes: build/rules.json.
 Fails:  if a test or untestable.md names a rule that does not exist, or a rule is defined twice.
 """
@@ -29,7 +29,7 @@ _ROW = re.compile(r"\|([^|]*)\|(.*)\|\s*$")
 
 
 class UnreadableMark(Exception):
-    """A mark names its rule by something else than a string written out."""
+    """A mark names its rule by something other than a string literal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule and where it is defined."""
+    """A rule with the place of its definition."""
 
     id: str
     place: Place
@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(kw_only=True)
 class Chapter:
-    """What the report says about one chapter."""
+    """The figures of one chapter."""
 
     rules: int = 0
     tested: int = 0
@@ -69,14 +69,14 @@ class Chapter:
 
 @dataclass(kw_only=True)
 class Report:
-    """The chapters in the order of the documents, and what is wrong with the names."""
+    """The chapters in the order of the documents, and the problems with the names of rules."""
 
     chapters: dict[str, Chapter]
     problems: list[str]
 
 
 def rules_in(text: str, path: Path) -> Iterator[Rule]:
-    """Every rule that this document defines, in order; notes are left out."""
+    """Yield every rule that this document defines, in order, without notes."""
     for number, line in enumerate(text.splitlines(), start=1):
         for start, end in _definitions(line):
             definition = line[start:end]
@@ -90,7 +90,7 @@ def rules_in(text: str, path: Path) -> Iterator[Rule]:
 
 
 def _definitions(line: str) -> Iterator[tuple[int, int]]:
-    """Where on this line definitions begin and end; several may share a list item, if in bold."""
+    """Yield the beginning and end of each definition on a line; several if they are in bold."""
     first = _LISTED.match(line) or _IN_TABLE.match(line)
     if first is None:
         return
@@ -101,9 +101,10 @@ def _definitions(line: str) -> Iterator[tuple[int, int]]:
 
 
 def marks_in(source: str, path: Path) -> Iterator[tuple[str, Place]]:
-    """Every rule id in a `pytest.mark.rule(...)` of this module, wherever it stands.
+    """Yield every rule id in a `pytest.mark.rule(...)` anywhere in this module.
 
-    Raises `UnreadableMark` if an argument is not a plain string.
+    Raises:
+        UnreadableMark: an argument is not a string literal.
     """
     for node in ast.walk(ast.parse(source, filename=str(path))):
         match node:
@@ -120,7 +121,7 @@ def marks_in(source: str, path: Path) -> Iterator[tuple[str, Place]]:
 
 
 def untestable_in(text: str, path: Path) -> Iterator[tuple[str, str, Place]]:
-    """The rows of the table of untestable rules: id, reason, place."""
+    """Yield the rows of the table of untestable rules: id, reason, place."""
     for number, line in enumerate(text.splitlines(), start=1):
         row = _ROW.match(line)
         if row is not None and re.fullmatch(_ID, row.group(1).strip()):
@@ -128,7 +129,7 @@ def untestable_in(text: str, path: Path) -> Iterator[tuple[str, str, Place]]:
 
 
 def examine(root: Path) -> Report:
-    """Read rules, exceptions and tests below this folder and compare them."""
+    """Compare the rules, the untestable ones and the tests below this folder."""
     problems: list[str] = []
     rules = _unique(_all_rules(root), problems)
     tested = _known(_all_marks(root, problems), rules, problems)
@@ -189,7 +190,7 @@ def _unique(rules: Iterable[Rule], problems: list[str]) -> dict[str, Rule]:
 def _known(
     named: Iterable[tuple[str, Place]], rules: dict[str, Rule], problems: list[str]
 ) -> set[str]:
-    """Those names that are rules in force; each other one becomes a problem."""
+    """Return the names that are rules in force; add a problem for each of the others."""
     known = set()
     for name, place in named:
         if name not in rules:
@@ -202,13 +203,13 @@ def _known(
 
 
 def as_json(report: Report) -> str:
-    """The report as other programs read it."""
+    """Return the chapters as JSON, for other programs."""
     chapters = {name: vars(chapter) for name, chapter in report.chapters.items()}
     return json.dumps({"chapters": chapters}, indent=2) + "\n"
 
 
 def as_text(report: Report) -> str:
-    """The report as people read it: one line a chapter, and the sum."""
+    """Return the report for people: a line for each chapter, and the sum."""
     heading = f"{'chapter':8}{'rules':>7}{'tested':>8}{'untestable':>12}{'missing':>9}"
     lines = [heading]
     total = Chapter()
@@ -227,7 +228,7 @@ def _line(name: str, chapter: Chapter) -> str:
 
 
 def main(root: Path = ROOT) -> int:
-    """Print the report, write it, and fail on a wrong name."""
+    """Print and write the report; return 1 if there are problems with names, else 0."""
     report = examine(root)
     target = root / REPORT
     target.parent.mkdir(exist_ok=True)

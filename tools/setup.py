@@ -40,7 +40,7 @@ COMPILED = (
         str(file.relative_to(ROOT)) for file in (ROOT / "brokerd/storage/compiled").glob("*.[ch]")
     ),
 )
-"""What is compiled at set-up, and how."""
+"""Files that determine the compiled part: its sources and the build hook."""
 QUIET_SECONDS = 2.0
 WIDTH = 96
 IS_BUILT = "import sys; from brokerd.storage.compiled.library import BUILT; sys.exit(not BUILT)"
@@ -52,12 +52,12 @@ class SetUpError(Exception):
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print a line of progress."""
     print(f"set-up: {text}", flush=True)
 
 
 def digest(name: str) -> str:
-    """What .venv must have been made from to be right for this set, place and interpreter."""
+    """Return a hash of everything that a .venv of this set in this folder is made from."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     parts = [
         str(ROOT),
@@ -70,12 +70,12 @@ def digest(name: str) -> str:
 
 
 def stamp(name: str) -> Path:
-    """The file whose content says from what this set was installed."""
+    """Return the path of the file with the digest from which this set was installed."""
     return ENVIRONMENT / f".set-up-{name}"
 
 
 def is_ready(name: str) -> bool:
-    """True if this set, or a larger one, stands in a working .venv."""
+    """Return whether .venv has an interpreter, and this set or a larger one is up to date in it."""
     return INTERPRETER.exists() and any(
         stamp(larger).is_file() and stamp(larger).read_text(encoding="utf-8") == digest(larger)
         for larger in COVERED_BY[name]
@@ -83,7 +83,7 @@ def is_ready(name: str) -> bool:
 
 
 def run(command: Sequence[str], *, doing: str) -> None:
-    """Run one step, with a sign of life every two seconds; its full output goes to the log."""
+    """Run one step, printing progress every two seconds; its full output goes to the log."""
     say(doing)
     started = time.monotonic()
     recent: deque[str] = deque(maxlen=30)
@@ -131,12 +131,12 @@ def _drain(output: IO[str], log: IO[str], recent: deque[str]) -> None:
 
 
 class Pip:
-    """Installs with the pip inside .venv."""
+    """An installer that uses the pip inside .venv."""
 
     name = "pip"
 
     def create(self) -> None:
-        """Make .venv, with pip in it."""
+        """Create .venv, with pip in it."""
         if (
             importlib.util.find_spec("venv") is None
             or importlib.util.find_spec("ensurepip") is None
@@ -150,7 +150,7 @@ class Pip:
         run(command, doing=f"creating .venv with {sys.executable}")
 
     def prepare(self) -> None:
-        """See that pip is there: an environment made by uv has none."""
+        """Add pip to .venv if it has none, as one made by uv may not."""
         if not _succeeds([str(INTERPRETER), "-m", "pip", "--version"]):
             run([str(INTERPRETER), "-m", "ensurepip"], doing="adding pip to .venv")
 
@@ -161,7 +161,7 @@ class Pip:
 
 
 class Uv:
-    """Installs with uv."""
+    """An installer that uses uv."""
 
     name = "uv"
 
@@ -169,12 +169,12 @@ class Uv:
         self._program = program
 
     def create(self) -> None:
-        """Make .venv, with pip in it for those who look for it."""
+        """Create .venv, with pip in it for users who expect it."""
         command = [self._program, "venv", "--clear", "--seed", "--python", sys.executable]
         run([*command, str(ENVIRONMENT)], doing=f"creating .venv with {sys.executable} and uv")
 
     def prepare(self) -> None:
-        """Nothing: uv needs no help from inside."""
+        """Do nothing: uv needs nothing inside .venv."""
 
     def install(self, arguments: Sequence[str], *, doing: str) -> None:
         """Install, from hashes and without fetching any build tool."""
@@ -187,15 +187,20 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 
 def set_up(name: str, installer: Pip | Uv) -> None:
-    """Make .venv fit the lock; raise `SetUpError` naming the step that failed."""
+    """Make .venv fit the lock.
+
+    Raises:
+        SetUpError: a step failed; the text names it.
+    """
     if not (INTERPRETER.exists() and _succeeds([str(INTERPRETER), "-c", "pass"])):
         installer.create()
     elif not _succeeds([str(INTERPRETER), "-c", NEW_ENOUGH]):
         raise SetUpError(".venv has a Python older than 3.11; remove the folder and try again")
     installer.prepare()
     build, lock = (f"requirements/{part}.txt" for part in ("build", name))
-    # A lock is complete, so nothing is left to resolve. pip would: where a package wants another
-    # one with an extra, pip takes the newest release of that, and fails, as no lock names it yet.
+    # A lock is complete, so nothing is left to resolve. pip would resolve all the same: if a
+    # package requires another one with an extra, pip picks the newest release of that one, and
+    # fails because no lock has its hash yet.
     locked = ["--require-hashes", "--no-deps", "--no-build-isolation"]
     installer.install([*locked, "-r", build], doing=f"installing {build}")
     if name != "run" and not any(ENVIRONMENT.glob("lib/python*/site-packages/pyspark")):
@@ -209,7 +214,7 @@ def set_up(name: str, installer: Pip | Uv) -> None:
 
 
 def set_up_by_any_means(name: str) -> None:
-    """Use uv if it is there; if it fails, which may be for want of its own settings, use pip."""
+    """Use uv if it is on PATH; if it fails, perhaps because it lacks settings, use pip."""
     uv = shutil.which("uv")
     if uv is not None:
         try:
@@ -223,7 +228,7 @@ def set_up_by_any_means(name: str) -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock that keeps two set-ups of this folder from meeting."""
+    """Hold the lock of this folder, so that only one set-up runs in it at a time."""
     LOG.parent.mkdir(exist_ok=True)
     with (LOG.parent / "set-up.lock").open("w") as handle:
         try:
@@ -235,20 +240,20 @@ def alone() -> Iterator[None]:
 
 
 def made_with() -> tuple[str, str] | None:
-    """Where the Python of .venv is installed, and its version; None = that is not known."""
+    """Return the prefix and version of the Python of .venv; None if they are not known."""
     try:
         text = (ENVIRONMENT / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = dict(line.split(" = ", 1) for line in text.splitlines() if " = " in line)
-    version = fields.get("version_info") or fields.get("version")  # as uv writes it, or venv
+    version = fields.get("version_info") or fields.get("version")  # the names of uv, and of venv
     if version is None or "home" not in fields:
         return None
     return str(Path(fields["home"]).resolve().parent), ".".join(version.split(".")[:2])
 
 
 def see_to_named() -> None:
-    """A Python was named, and another one may have made .venv, which stays as it is."""
+    """Warn if .venv was made with another Python than the one named: it stays as it is."""
     own = str(Path(sys.base_prefix).resolve()), f"{sys.version_info.major}.{sys.version_info.minor}"
     found = made_with()
     if found is not None and found != own:

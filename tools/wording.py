@@ -1,8 +1,8 @@
-"""The first words of docstrings, held to `docs/internals/style.md`.
+"""Wording check: the first words of docstrings, against `docs/internals/style.md`.
 
 Reads:  the docstrings under brokerd, spark_jobs, tools and migrations, and `tools/wording.toml`,
-        which says how many of each package still begin badly.
-Fails:  if a package has more of them than it may, or fewer: then the number there is to be lowered.
+        which has the number of those of each package that still begin badly.
+Fails:  if a package has more of them than allowed, or fewer: then lower its number in the file.
 """
 
 import ast
@@ -20,13 +20,14 @@ RIDDLES = re.compile(
     r"(?:Whoever|Whose|Whom|Who|What|Its|It|They|These|Those|This|That|The same|The other|Of"
     r"|So many|So much|Such|Ones|Told|Asked|Nobody|Nothing)\b"
 )
-"""What no docstring may begin with: a clause without a subject, or a pronoun."""
+"""First words that no docstring may have: clauses without a subject, and pronouns."""
 CLAUSES = re.compile(r"(?:Whether|Where|When|Which|How|As|One)\b")
-"""What a docstring of a function may not begin with: it says what to do ("Return whether …")."""
+"""First words that no function's docstring may have: it begins with an order ("Return whether …").
+"""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of each docstring of a module, and whether a function has it."""
+    """Yield line and text of each docstring of a module, and whether it is that of a function."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -42,7 +43,7 @@ def docstrings(path: Path) -> Iterator[tuple[int, str, bool]]:
 
 
 def acts(node: ast.AST) -> bool:
-    """Return whether a definition is a function, but no property, which names a value."""
+    """Return whether a definition is a function, but not a property, which names a value."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     return not any("property" in ast.unparse(one) for one in node.decorator_list)
@@ -54,7 +55,7 @@ def package(path: Path) -> str:
 
 
 def found(root: Path) -> dict[str, list[str]]:
-    """Return where docstrings begin badly, by package."""
+    """Return the places of docstrings that begin badly, by package."""
     bad: dict[str, list[str]] = defaultdict(list)
     for part in PARTS:
         for path in sorted((root / part).rglob("*.py")):
@@ -68,7 +69,7 @@ def found(root: Path) -> dict[str, list[str]]:
 
 
 def complaints(bad: dict[str, list[str]], allowed: dict[str, int]) -> list[str]:
-    """Return what is wrong with the counts, one line for each package."""
+    """Return a line for each package whose count is not the allowed one."""
     wrong = []
     for name in sorted(bad.keys() | allowed.keys()):
         count, most = len(bad.get(name, ())), allowed.get(name, 0)
@@ -80,7 +81,7 @@ def complaints(bad: dict[str, list[str]], allowed: dict[str, int]) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Check the counts; with `--list [PACKAGE]` show the docstrings."""
+    """Check the counts, or with `--list [PACKAGE]` print the docstrings; return the exit status."""
     bad = found(ROOT)
     if argv[:1] == ["--list"]:
         for name, places in sorted(bad.items()):
