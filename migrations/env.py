@@ -1,4 +1,4 @@
-"""Alembic's entry: brings one store up to the schema this version knows, over a given connection.
+"""Alembic's environment: upgrades one store to this version's schema over a given connection.
 
 Reads:  the connection that the storage package put into `config.attributes["connection"]`.
 Calls:  the revisions in versions/, in the transaction of that connection.
@@ -12,7 +12,7 @@ from brokerd.storage.tables import metadata
 
 
 def run_migrations() -> None:
-    """Run the revisions that are due; the caller holds the transaction, commits or rolls back.
+    """Run the outstanding revisions; the caller owns the transaction, and commits or rolls back.
 
     Tables are altered by copy (`render_as_batch`), because SQLite can change little in place.
     """

@@ -1,4 +1,4 @@
-"""Notes of messages that were received and are deleted later.
+"""Removal notes: received messages whose rows are deleted later.
 
 Revision:   0002
 Follows:    0001
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table of notes."""
+    """Create the table of notes."""
     op.create_table(
         "queue_removals",
         sa.Column("removal_key", sa.Integer(), nullable=False),

@@ -1,4 +1,4 @@
-"""How fast what waits at a queue rises in level (PBT-16).
+"""Ageing interval of queues, after which waiting messages rise by one level (PBT-16).
 
 Revision:   0003_receive
 Follows:    0002
@@ -14,5 +14,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the option; queues that are there do without."""
+    """Add the option, which existing queues do not have."""
     op.add_column("service_queues", sa.Column("receive_ageing", sa.Integer(), nullable=True))

@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the two tables, and the columns of queues and endpoints."""
+    """Create the two tables, and the columns of queues and endpoints."""
     op.add_column("service_queues", sa.Column("retention_max_rows", sa.Integer()))
     op.add_column("service_queues", sa.Column("retention_max_bytes", sa.Integer()))
     op.add_column("service_queues", sa.Column("retention_policy", sa.String()))

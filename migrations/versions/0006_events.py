@@ -1,4 +1,4 @@
-"""Event notifications, and what every broker has for them.
+"""Event notifications, and the built-in objects that they need.
 
 Revision:   0006_events
 Follows:    0005_dialogs
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables; the message type and the contract are built in from now on (OBJ-31)."""
+    """Create the tables, and the message type and contract, now built in (OBJ-31)."""
     op.create_table(
         "event_notifications",
         sa.Column("notification_key", sa.Integer(), nullable=False),
@@ -46,7 +46,7 @@ def upgrade() -> None:
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("event_key"),
     )
-    # A file without a broker in it is made by a test of the schema alone.
+    # `FROM store` inserts nothing into a file without a broker, as tests of the schema make one.
     op.execute(
         "INSERT INTO service_message_types (name, validation)"
         " SELECT 'urn:brokerd:EventNotification', 'well_formed_json' FROM store"

@@ -1,4 +1,4 @@
-"""What administration keeps of a broker, and since when an endpoint is in its state.
+"""Administrative data of a broker, and the instant since which an endpoint is in its state.
 
 Revision:   0007_admin
 Follows:    0006_events
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; an endpoint that is there has been in its state since it began."""
+    """Add the columns; existing endpoints count as in their state since they began."""
     op.add_column("store", sa.Column("host", sa.LargeBinary()))
     op.add_column("store", sa.Column("disabled_reason", sa.String()))
     op.add_column("store", sa.Column("unfinished", sa.String()))

@@ -1,4 +1,4 @@
-"""State that applications kept for conversation groups that are over.
+"""Removal of the application state of conversation groups that have ended.
 
 Revision:   0008_ended_groups
 Follows:    0007_admin
@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Remove what outlived its group: it goes with the group's last endpoint now (GRP-2)."""
+    """Delete the state that outlived its group: it now goes with the last endpoint (GRP-2)."""
     op.execute(
         "DELETE FROM group_states WHERE NOT EXISTS (SELECT 1 FROM conversation_endpoints"
         " WHERE conversation_endpoints.group_id = group_states.group_id"

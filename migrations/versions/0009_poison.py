@@ -1,4 +1,4 @@
-"""How queues deal with poison messages, why they are off, and the groups that are set aside.
+"""Poison message handling of queues, the reason of their status, and groups that are set aside.
 
 Revision:   0009_poison
 Follows:    0008_ended_groups
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add what was not kept so far: a queue that is there behaves as it did."""
+    """Add the columns and the table of groups; existing queues behave as before."""
     for name, kind in (
         ("poison_mode", sa.String()),
         ("poison_threshold", sa.Integer()),

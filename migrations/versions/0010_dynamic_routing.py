@@ -1,4 +1,4 @@
-"""What every broker has to ask a dynamic routing service for routes.
+"""Built-in objects with which a broker asks a dynamic routing service for routes.
 
 Revision:   0010_dynamic_routing
 Follows:    0009_poison
@@ -11,7 +11,7 @@ down_revision = "0009_poison"
 branch_labels = None
 depends_on = None
 
-# A file without a broker in it is made by a test of the schema alone.
+# `FROM store` inserts nothing into a file without a broker, as tests of the schema make one.
 _STATEMENTS = (
     "INSERT INTO service_contracts (name)"
     " SELECT 'urn:brokerd:BrokerConfigurationNotice' FROM store",
@@ -24,7 +24,8 @@ _STATEMENTS = (
     " FROM service_message_types WHERE name IN ('urn:brokerd:MissingRoute',"
     " 'urn:brokerd:FailedRoute', 'urn:brokerd:MissingRemoteServiceBinding',"
     " 'urn:brokerd:FailedRemoteServiceBinding')",
-    # Who asks is made with the first route to the service, which may be declared already.
+    # The asking service and its queue are created with the first route to the routing service,
+    # which may exist already.
     "INSERT INTO service_queues (name, is_enqueue_enabled, is_receive_enabled, max_readers,"
     " is_activation_enabled) SELECT 'urn:brokerd:DynamicRoutingQueue', 1, 1, 0, 0 FROM routes"
     " WHERE service_name = 'SQL/ServiceBroker/BrokerConfiguration' LIMIT 1",
@@ -35,6 +36,6 @@ _STATEMENTS = (
 
 
 def upgrade() -> None:
-    """The message types and the contract are built in from now on (BCN-1)."""
+    """Create the message types and the contract, which are now built in (BCN-1)."""
     for statement in _STATEMENTS:
         op.execute(statement)

@@ -1,4 +1,4 @@
-"""Where and how readers of a queue run.
+"""Activation options of queues: where and how their readers run.
 
 Revision:   0011_activation
 Follows:    0010_dynamic_routing
@@ -14,5 +14,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; the readers that there are run in the daemon."""
+    """Add the column; existing readers run in the daemon."""
     op.add_column("service_queues", sa.Column("activation_options", sa.String()))

@@ -1,4 +1,4 @@
-"""After how long a notification of activation that nobody heeds is followed by another.
+"""Time after which an activation notification without effect is repeated.
 
 Revision:   0012_activation_timeout
 Follows:    0011_activation
@@ -14,5 +14,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; subscriptions that there are have the usual one."""
+    """Add the column; existing subscriptions have the default."""
     op.add_column("event_notifications", sa.Column("activation_timeout", sa.Integer()))

@@ -14,6 +14,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; the routes that there are have one address (RTE-50)."""
+    """Add the column; existing routes have one address (RTE-50)."""
     mirror = sa.Column("mirror", sa.String(), nullable=False, server_default=sa.text("''"))
     op.add_column("routes", mirror)

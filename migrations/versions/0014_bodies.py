@@ -1,4 +1,4 @@
-"""Bodies in pieces: large ones, and those of messages that are not complete.
+"""Bodies in pieces: those of large messages and of incomplete ones.
 
 Revision:   0014_bodies
 Follows:    0013_mirrors
@@ -18,7 +18,7 @@ _ARRIVING = 1
 
 
 def upgrade() -> None:
-    """Make the tables, and bring over the fragments of messages that are not complete (DLP-11)."""
+    """Create the tables, and copy the fragments of incomplete messages into them (DLP-11)."""
     op.create_table(
         "bodies",
         sa.Column("body_key", sa.Integer(), nullable=False),
@@ -42,7 +42,7 @@ def upgrade() -> None:
 
 
 def _bring_over(connection: sa.Connection) -> None:
-    """One fragment at a time: they may be as large as all memory."""
+    """Copy the fragments one at a time, because together they may not fit in memory."""
     found = connection.execute(
         sa.text(
             "SELECT endpoint_key, fragment FROM message_fragments"

@@ -1,4 +1,4 @@
-"""Hashes of bodies are XXH3-64, which older versions would take for damage.
+"""XXH3-64 as the hash of bodies, which older versions would take for damage.
 
 Revision:   0016_xxh3
 Follows:    0015_last_message
@@ -11,4 +11,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nothing: a hash that is there says by its length which one it is (REL-6)."""
+    """Change nothing: the length of a stored hash tells its kind (REL-6)."""

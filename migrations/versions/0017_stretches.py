@@ -1,4 +1,4 @@
-"""Messages beyond the window are found by stretches of queuing orders, then by conversation.
+"""Indexes of the backlog, by stretches of queuing orders and then by conversation.
 
 Revision:   0017_stretches
 Follows:    0016_xxh3
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the index anew, and one for the few messages that come before all others (RCV-9)."""
+    """Rebuild the index, and create one of the few messages that precede all others (RCV-9)."""
     op.drop_index("queue_messages_of", "queue_messages")
     op.create_index(
         "queue_messages_of",

@@ -1,4 +1,4 @@
-"""Messages beyond a window go on shelves: tables that are emptied at once.
+"""Shelves for the backlog of queues: tables that are emptied as a whole.
 
 Revision:   0018_shelves
 Follows:    0017_stretches
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the shelves, which are empty: what is beyond windows now stays where it is."""
+    """Create the shelves, empty: messages already in a backlog stay where they are."""
     for number in range(2, 18):
         name = f"shelf_{number}"
         op.create_table(

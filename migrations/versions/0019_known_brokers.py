@@ -1,4 +1,4 @@
-"""The brokers that an instance has, so that one whose file is gone is missed.
+"""Table of the brokers of an instance, so that it notices if a broker's file is gone.
 
 Revision:   0019_known_brokers
 Follows:    0018_shelves
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table, which is empty: a start puts in what it finds (MAN-16)."""
+    """Create the table, empty: the next start adds the brokers that it finds (MAN-16)."""
     op.create_table(
         "known_brokers",
         sa.Column("name", sa.String(), nullable=False),

@@ -1,4 +1,4 @@
-"""Very many unread messages of a dialog that ends are noted, and deleted later.
+"""Drop notes: ended dialogs with very many unread messages, which are deleted later.
 
 Revision:   0020_drops
 Follows:    0019_known_brokers
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table of notes, which is empty: so far such messages went with the end itself."""
+    """Create the table of notes, empty: until now the end itself deleted such messages."""
     op.create_table(
         "queue_drops",
         sa.Column("endpoint_key", sa.Integer(), nullable=False),

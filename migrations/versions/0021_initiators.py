@@ -1,4 +1,4 @@
-"""Initiators' sides of dialogs that are over are removed.
+"""Removal of closed initiator endpoints.
 
 Revision:   0021_initiators
 Follows:    0020_drops
@@ -13,8 +13,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Let the purge have closed initiators: one that ended after its target was kept until its
-    lifetime was over, although it goes at once (DLG-T17)."""
+    """Let the purge remove closed initiators at once.
+
+    An initiator that ended after its target is to be removed at once (DLG-T17), but was kept until
+    its lifetime had expired.
+    """
     op.execute(
         "UPDATE conversation_endpoints SET purge_at = 0 WHERE is_initiator = 1 AND state = 'CD'"
     )
