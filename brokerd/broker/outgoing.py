@@ -469,6 +469,9 @@ class Outgoing:
         self._beyond = 0
         self.withdrawn_before = before
         self.damaged = None
+        # Reads go on behind the withdrawn rows: a sweep deletes these later, and until then a page
+        # of nothing else would be read again and again.
+        self.last_sequence = max(self.last_sequence, self._joined)
         return OutgoingRemoval(orders, self._joined, beyond)
 
     @property

@@ -51,7 +51,8 @@ class Place:
         )  # fmt: skip
         self.out.recovered(MESSAGES, 0)
 
-    async def page(self, *_asked):
+    async def page(self, _live, first, *_limits):
+        self.asked = first
         return await self.pages.get()
 
     def is_ready(self, _out):
@@ -148,3 +149,18 @@ async def test_a_withdrawal_takes_all_once_and_counts_them_once():
     assert place.out.withdraw(101).orders == []
     place.out.published(row(MESSAGES))
     assert place.out.pending == 0
+
+
+@pytest.mark.rule("DLG-T18", "DLP-45")
+async def test_what_is_read_after_withdrawal_begins_behind_the_withdrawn_rows():
+    """They stay in the store until they are swept: a page of them alone would come for ever."""
+    place = Place()
+    place.out.withdraw(MESSAGES + 1)
+    error = row(MESSAGES)
+    place.out.joining(error)
+    place.out.published(error)
+    assert place.out.has_work()
+    place.out.refill()
+    await place.read([MESSAGES])
+    assert (place.asked, place.held) == (MESSAGES, [MESSAGES])
+    assert not place.out._may_read
