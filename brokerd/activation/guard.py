@@ -23,8 +23,8 @@ def main(memory: int, account: str, last_words: float, command: list[str]) -> in
     """Run the command to its end.
 
     `account`: UID:GID whose rights the command has; empty = our own. `last_words`: seconds between
-    SIGTERM and SIGKILL once our parent is gone. 0 for a reader of a daemon: it could reach the next
-    daemon, and be one more than that has started."""
+    SIGTERM and SIGKILL once our parent is gone. 0, SIGKILL at once, for a reader of a daemon: a
+    survivor could connect to the restarted daemon as a reader that it did not start."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)

@@ -206,10 +206,11 @@ class Beyond:
         return count
 
     def _catch_up(self, level: int) -> None:
-        """Advance the cursor of a level without a backlog: all it published has been in the window.
+        """Advance the cursor of a level whose backlog is empty: everything published in it has been
+        in the window.
 
-        Otherwise the orders of messages loaded out of turn, past ones that nobody receives, would
-        be kept for ever."""
+        Otherwise the orders of messages loaded out of turn would be kept for ever behind a message
+        that nobody receives."""
         ahead = self._ahead[level]
         if not ahead.orders or self._counts.get(level):
             return
@@ -458,7 +459,7 @@ class Beyond:
             resume()
 
     async def _learn(self, live: Live) -> None:
-        """Count the backlog of an endpoint whose group is locked, so that only one task counts."""
+        """Count an endpoint's backlog. The caller holds its group's lock, so one task counts."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
         found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))

@@ -38,7 +38,7 @@ _LOOKS_A_TICK = 5_000
 
 
 class Counting:
-    """Changes of the number of messages that an endpoint has in its queue's backlog."""
+    """Changes to an endpoint's backlog while it is being counted."""
 
     __slots__ = ("application", "messages")
 
@@ -299,8 +299,8 @@ class Endpoints:
     def reading(self) -> Iterator[Callable[[Iterable[EndpointKey]], set[EndpointKey]]]:
         """Bracket a read of endpoint rows that are then adopted.
 
-        Yields a function to call once after each read. It returns which of the endpoints read were
-        evicted meanwhile: their rows may have changed since, and have to be read again."""
+        Yields a function to call once after each read. It returns which of the endpoints just read
+        have been evicted since; read those again, as their rows may have changed."""
         self._reads += 1
         since: dict[EndpointKey, int] = {}
         began = self._departures

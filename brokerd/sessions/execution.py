@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Work(ABC):
-    """Work that a session has under way; when called back it goes on where it was."""
+    """Work that a session has under way; a callback resumes it where it stopped."""
 
     __slots__ = ("_session", "_turn", "tx")
 

@@ -1,5 +1,5 @@
-"""The fast path of the commonest requests: transactions that only send, dialogs of one message in one
-request, and a SEND or END inside an open transaction.
+"""The fast path of the commonest requests: transactions that only send, dialogs of one message,
+and a SEND or END inside an open transaction.
 
 Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.
 Never: answers an error: the general path takes whatever is unusual, and reports what is wrong.

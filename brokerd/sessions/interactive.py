@@ -51,7 +51,7 @@ _ENDINGS: Final = frozenset({wire.Commit, wire.Rollback})
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """A request of a transaction that could not be taken: it fails in its place (CLP-37)."""
+    """A request that could not be accepted; its error is reported when its turn comes (CLP-37)."""
 
     error: BrokerError
     answered: bool = False

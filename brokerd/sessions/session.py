@@ -390,7 +390,7 @@ class ClientSession(asyncio.Protocol):
         return [*open_ones, *dict.fromkeys((*self._under_way, *self._starting))]
 
     def abort_all(self, reason: str) -> None:
-        """Roll back the work that is in the way and has begun."""
+        """Roll back begun work that keeps an administrative operation waiting."""
         begun = [one for one in self.open_transactions if one.in_the_way]
         for work in (*begun, *self._under_way):
             work.abort(reason)

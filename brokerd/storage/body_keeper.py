@@ -113,7 +113,7 @@ class BodyKeeper:
             self._submit(bodies.sweep_on, self._swept)
 
     def go_on(self) -> None:
-        """Repeat a sweep that found no room; find out whether there are any bodies left."""
+        """Sweep again if bodies were left over for lack of room, or may exist."""
         if self._left or self.some:
             self.left()
 

@@ -81,7 +81,7 @@ class BodyRow(NamedTuple):
 
 
 class PieceRow(NamedTuple):
-    """A piece of a body; a fragment, stored as it arrived."""
+    """One piece of a body; of an arriving body, one fragment as received."""
 
     body_key: BodyKey
     piece: int

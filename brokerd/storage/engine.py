@@ -225,9 +225,9 @@ class Reader(Protocol):
         ...
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
-        """Return the rows of a page, without sizes.
+        """Return the rows of a page without their size column.
 
-        A row is the last one if the sizes up to it reach `max_bytes`.
+        The page ends with the row at which the sizes total `max_bytes`.
         """
         ...
 

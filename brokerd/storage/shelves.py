@@ -225,7 +225,7 @@ class Shelves:
         }
 
     def is_as_it_was(self, number: int, added: int) -> bool:
-        """Return whether nothing was put on the shelf since, nor will be."""
+        """Return whether nothing was put on the shelf since `added` was noted, nor will be now."""
         shelf = self._taken.get(number)
         return shelf is not None and shelf.added == added and not shelf.coming
 

@@ -20,8 +20,9 @@ STORED = "stored"
 
 
 def before_send(tx: Transaction, lives: Sequence[Live], body: bytes | None) -> Blocked | None:
-    """Wait until a large body is stored, once for each message that gets it, and for each retained
-    copy. The groups are locked, so that later messages stay behind it."""
+    """Wait until a large body is stored: one copy for each message and each retained copy.
+
+    The groups stay locked meanwhile, so later messages queue behind it."""
     if body is None or len(body) < tx.broker.options.large_body:
         return None
     wanted = len(lives) + sum(live.queue.retains for live in lives)

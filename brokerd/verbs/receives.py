@@ -432,6 +432,7 @@ def _found_nothing(queue: QueueState, request: ReceiveRequest) -> None:
 
 
 def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:
-    """Return whether the wait may outlast waits for locks, so cannot open a circle (GRP-12)."""
+    """Return whether the wait may outlast any wait for a lock. If so, its end breaks no deadlock
+    (GRP-12)."""
     assert request.wait is not None
     return request.wait == FOREVER or request.wait > tx.broker.options.lock_timeout

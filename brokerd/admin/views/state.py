@@ -190,9 +190,8 @@ class StateReport:
         )
 
     def _waiting(self) -> list[DestinationStatus]:
-        # A destination without waiting messages has a row as well; messages without a destination
-        # are grouped by broker and reason.
-        """Return rows of what waits to be sent, by destination, or without one by reason."""
+        """Return rows of waiting messages: one for each destination, even if none wait for it, and
+        one for each broker and reason of messages without a destination."""
         waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
         for broker in self._brokers.values():
             for live in broker.endpoints.all():

@@ -45,7 +45,7 @@ class Terms(NamedTuple):
 
 
 class OneWay(NamedTuple):
-    """One dialog, which is a transaction of its own."""
+    """A dialog that is begun, sent on and ended in one transaction."""
 
     request: int
     token: int

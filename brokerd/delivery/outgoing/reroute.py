@@ -159,7 +159,7 @@ class Rerouting:
                 self._go_on(broker, out)
 
     def move_away(self, address: str) -> int:
-        """Classify all dialogs of an address that is no longer used again (RTE-41).
+        """Reclassify all dialogs of an address that is no longer in use (RTE-41).
 
         Return the number of dialogs."""
         self._lines.pop(address, None)

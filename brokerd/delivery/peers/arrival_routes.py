@@ -90,7 +90,7 @@ class Ways:
     def forget(self) -> None:
         """Discard all ways, because a table has changed or a route expired; keep the choices.
 
-        A choice counts again as long as its route matches."""
+        A kept choice is reused while its route still matches."""
         self._ways.clear()
         self._used = {key: at for key, at in self._used.items() if key in self._choices}
 
