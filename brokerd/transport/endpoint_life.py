@@ -72,7 +72,7 @@ class EndpointLife:
             self._say_port()
 
     def _authorise(self, peer: Hello) -> RejectReason | None:
-        """Return why a peer is refused; None if the endpoint is started, so it may log in (END-4)."""
+        """Return why a peer is refused; None if the endpoint is started: it may log in (END-4)."""
         if self.endpoint.state is EndpointState.DISABLED:
             return RejectReason.ENDPOINT_DISABLED
         return None if self._dialer.running else RejectReason.DRAINING

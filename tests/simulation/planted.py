@@ -169,7 +169,7 @@ SEEDS = {
     "two_principals": 1016,
     "ack_before_commit": 1000,
     "early_fragment_lost": 1000,
-    "end_acknowledged_before_it_is_durable": 1162,
+    "end_acknowledged_before_it_is_durable": 1064,
     "first_fragment_twice": 1003,
     "token_not_asked": 1002,
     "token_not_stored": 1002,
