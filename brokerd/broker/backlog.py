@@ -159,11 +159,12 @@ class Beyond:
         self._count_on(level, count)
         self._since[level] = since
 
-    @property
-    def since(self) -> Instant | None:
-        """When the oldest message of the backlog was enqueued, or before; None = unknown."""
-        known = [self._since.get(level, 0) for level, count in self._counts.items() if count]
-        return Instant(min(known)) if known and all(known) else None
+    def since(self, *, besides: Collection[int]) -> list[Instant]:
+        """Return when the first message of each level was enqueued, or somewhat before.
+
+        `besides`: levels to leave out. Levels of which it is not known are missing."""
+        levels = (one for one, count in self._counts.items() if count and one not in besides)
+        return [Instant(since) for since in map(self._since.get, levels) if since]
 
     def joining(self, row: QueueRow) -> None:
         """Note that a message of the backlog has joined the commit pipeline."""

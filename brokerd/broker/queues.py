@@ -207,15 +207,19 @@ class QueueState:
     def oldest_at(self) -> Instant | None:
         """Enqueue time of the oldest ready message, or None if no message is ready.
 
-        Locked groups do not count. If no such group is in memory, as after a start, return the time
-        of the backlog."""
-        # All of the heap: its first group is the one to be received next, by priority, and groups
-        # that have left stay in it until they come up.
-        groups = (entry[2] for entry in self._heap if entry[2].entry is entry and entry[2].ready)
-        first = min(map(oldest_at, groups), default=None)
-        if first is not None:
-            return first
-        return self.past.since if self.ready_count else None
+        Locked groups do not count. For levels with nothing in memory, as after a start, the backlog
+        says it."""
+        first: dict[int, tuple[int, int, Group]] = {}
+        for entry in self._heap:  # all of it: it is ordered by level, and holds stale entries
+            level, order, group = entry
+            if group.entry is entry and group.ready:
+                known = first.get(level)
+                if known is None or order < known[1]:
+                    first[level] = entry
+        times = [oldest_at(group) for _, _, group in first.values()]
+        if self.ready_count:
+            times += self.past.since(besides={-level for level in first})
+        return min(times, default=None)
 
     def ready_groups(self, most: int) -> int:
         """Count the unlocked groups in memory that have messages, up to `most`."""
