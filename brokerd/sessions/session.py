@@ -713,12 +713,13 @@ class ClientSession(asyncio.Protocol):
         self.closed = True
         self._stop_login()
         self._unread.clear()
-        self._starting.clear()
         for one in self.open_transactions:
             self.forget(one.number)
             one.give_up()
-        for work in list(self._under_way):
+        # Requests that have not begun may have checks under way, whose bodies must be forgotten.
+        for work in (*self._under_way, *self._starting):
             work.give_up()
+        self._starting.clear()
         self._under_way.clear()
         self._sessions.ended(self)
         self.freed()

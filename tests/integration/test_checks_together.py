@@ -14,6 +14,7 @@ from brokerd.sessions import execution, fast_requests
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.test_large_bodies import Gate
+from tests.integration.test_sessions import H, ask, client
 
 SCHEMA = '{"type": "object", "required": ["n"]}'
 OBJECTS: dict[str, Any] = {
@@ -30,6 +31,14 @@ OBJECTS: dict[str, Any] = {
 
 def count(number: int) -> bytes:
     return b'{"n": %d}' % number
+
+
+def begin(handle: bytes) -> list[object]:
+    return ["begin_dialog", [handle, "urn:here", "urn:there", {"contract": "counts"}]]
+
+
+def send(handle: bytes, body: bytes) -> list[object]:
+    return ["send", [handle, "Count", body]]
 
 
 class Place:
@@ -176,3 +185,27 @@ def test_checked_sends_have_the_same_effect_on_either_way(
         ]  # fmt: skip
 
     both(tmp_path)
+
+
+@pytest.mark.rule("OBJ-61", "REL-18")
+@scenario
+async def test_a_client_that_leaves_takes_its_checks_along(place: Place) -> None:
+    """Also those of requests that wait for the one before them to begin."""
+    (handle,) = await place.dialogs(1)
+    raw = await client(place.daemon)
+    raw.write(
+        ask(1, None, "transact", 0, [begin(H), send(H, count(0))]),
+        ask(2, None, "transact", 1, [send(handle, count(1))]),
+        ask(3, None, "transact", 2, [send(handle, count(2))]),
+    )
+    await place.wait()
+    inspection = place.daemon.broker.inspection
+    assert [pending.body for pending in place.gate.open] == [count(at) for at in range(3)]
+    assert len(inspection) == 3
+    raw.transport.close()
+    await place.wait()
+    assert len(inspection) == 0
+    assert all(pending.cancelled for pending in place.gate.open)
+    place.finish_all()
+    await place.wait()
+    assert await place.received() == []
