@@ -210,6 +210,8 @@ class OpenTx(Work):
                 continue
             if isinstance(outcome, Blocked):
                 self._wait(outcome)
+                # It may wait for a message now and so no longer be in the way (MAN-1).
+                self._session.freed()
                 return
             self._take_off()
             self._has_only_begun = False

@@ -396,8 +396,8 @@ class ClientSession(asyncio.Protocol):
             work.abort(reason)
 
     def freed(self) -> None:
-        """Notify an operation that keeps this client out: a transaction has ended, or is idle and
-        may hold no lock any more (MAN-1)."""
+        """Notify an operation that keeps this client out: a transaction has ended, or is idle or
+        waits, and may not be in the way any more (MAN-1)."""
         if self._held_back is not None:
             self._sessions.exclusive.finished()
 

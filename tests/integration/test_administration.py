@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from brokerd.broker import sweeps
+from brokerd.broker.blocked import Resume
 from brokerd.broker.broker import Broker
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -401,6 +402,40 @@ async def test_who_only_waits_for_a_message_is_not_waited_for(place: Place) -> N
     assert await waiting == []
     assert place.daemon.loop.time() - began < 1
     tx.rollback()
+    await other.close()
+
+
+@pytest.mark.rule("MAN-1")
+@scenario
+async def test_an_operation_goes_on_when_a_receive_begins_to_wait_for_a_message(
+    place: Place,
+) -> None:
+    """Before that, the receive is in the way: it waits for the store."""
+    other = await place.daemon.session()
+    queue = place.daemon.broker.queues["shop"]
+    reads: list[Resume | None] = []
+
+    def hold(resume: Resume | None = None) -> None:
+        reads.append(resume)
+
+    queue.must_look_further = lambda *_: not reads  # type: ignore[method-assign]
+    queue.past.fetch = hold  # type: ignore[method-assign]
+    tx = other.transaction()
+    receiving = place.daemon.loop.create_task(tx.receive("shop", wait=600))
+    await place.daemon.pass_time(1)
+    disabling = place.daemon.loop.create_task(place.main.admin.disable(wait=30))
+    await place.daemon.pass_time(1)
+    assert not disabling.done()
+    (go_on,) = reads
+    assert go_on is not None
+    go_on()
+    await place.daemon.pass_time(1)
+    assert disabling.done()
+    assert (await disabling).is_broker_enabled is False
+    assert not receiving.done()
+    tx.rollback()
+    with pytest.raises(TransactionAborted):
+        await receiving
     await other.close()
 
 
