@@ -118,7 +118,7 @@ class OpenTx(Work):
         Raises `Busy` if too many bytes of bodies wait already (CLP-30)."""
         size = body_size(verb)
         if size:
-            self._session.has_to_wait(size)
+            self._session.add_waiting(size)
         self._todo.append((request, verb))
         if self.is_idle:
             self.go_on()

@@ -405,7 +405,7 @@ class ClientSession(asyncio.Protocol):
 
     def _start(self, work: Alone) -> None:
         """Begin independent requests in the order in which they were written (CLP-31)."""
-        self.has_to_wait(work.size)
+        self.add_waiting(work.size)
         if self._starting:
             work.prepare()
             self._starting.append(work)
@@ -441,10 +441,14 @@ class ClientSession(asyncio.Protocol):
         if self._starting and self._starting[0] not in self._under_way and not self.closed:
             self._start_first()
 
-    def has_to_wait(self, size: int) -> None:
-        """Count the bytes of a request's bodies, which stay in memory until the request is done.
+    def add_waiting(self, size: int) -> None:
+        """Add the bytes of a request's bodies to those of the requests that wait.
 
-        Raises `Busy` if the request has a body and `is_loaded` (CLP-30)."""
+        They count until the request is done, as they stay in memory so long.
+
+        Raises:
+            Busy: the request has a body, and too many bytes of bodies wait already (CLP-30).
+        """
         if size and self.is_loaded:
             raise Busy(f"requests of this client wait with {self.waiting_bytes} bytes of bodies")
         self.waiting_bytes += size
