@@ -18,7 +18,7 @@ from brokerd.ids import Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.fast_requests import send_held_up
-from brokerd.sessions.verb_dispatch import judge, message_values, perform, prepare
+from brokerd.sessions.verb_dispatch import judge, message_values, perform
 from brokerd.verbs import receives
 from brokerd.verbs.body_checks import CHECK
 from brokerd.verbs.large_bodies import STORED
@@ -53,6 +53,12 @@ class Work(ABC):
     @abstractmethod
     def abort(self, reason: str) -> None:
         """End the work on the daemon's decision, and answer the reason (CLP-37)."""
+
+    def next_to_check(self) -> object:
+        """Return the next verb whose body may be checked ahead of its turn, each verb once.
+
+        None = there is none at present."""
+        return None
 
     @abstractmethod
     def _go_on(self) -> None:
@@ -96,9 +102,6 @@ class Alone(Work):
         self.size = size
         """Bytes of the bodies that the request sends."""
 
-    def prepare(self) -> None:
-        """Begin the checks that the request will wait for, as its turn may come late."""
-
     def abort(self, reason: str) -> None:
         """Fail the request, without effect, because it is too old."""
         self.give_up()
@@ -124,7 +127,7 @@ class Alone(Work):
 class OneShot(Alone):
     """A whole transaction in one request (CLP-34)."""
 
-    __slots__ = ("_at", "_verbs")
+    __slots__ = ("_at", "_prepared", "_verbs")
 
     def __init__(
         self,
@@ -136,11 +139,15 @@ class OneShot(Alone):
         super().__init__(session, request, token, sum([body_size(verb) for verb in verbs_]))
         self._verbs = verbs_
         self._at = 0
+        self._prepared = 0  # verbs that `next_to_check` has returned or passed over
 
-    def prepare(self) -> None:
-        """Begin the checks for which the remaining verbs will wait, all together."""
-        for verb in self._verbs[self._at :]:
-            prepare(self.tx, verb)
+    def next_to_check(self) -> wire.PlainVerb | None:
+        """Return the next verb that has not run."""
+        at = max(self._prepared, self._at)
+        if at == len(self._verbs):
+            return None
+        self._prepared = at + 1
+        return self._verbs[at]
 
     def _go_on(self) -> None:
         """Run verbs until one has to wait or all are done, then commit."""
@@ -160,7 +167,8 @@ class OneShot(Alone):
                 blocked = perform(self.tx, todo[self._at])
                 if blocked is not None:
                     if not self._turn and (blocked.what != CHECK or len(todo) > 1):
-                        self.prepare()
+                        self._prepared = self._at  # dialogs it has begun are known only now
+                        session.checks_ahead.begin(self)
                     self._hold_up(blocked)
                     return
                 self._at += 1

@@ -33,7 +33,6 @@ from brokerd.sessions.verb_dispatch import (
     judge,
     message_values,
     perform,
-    prepare,
     to_receive,
     to_undone,
 )
@@ -68,6 +67,7 @@ class OpenTx(Work):
         "_given_up",
         "_has_only_begun",
         "_is_committing",
+        "_prepared",
         "_receive",
         "_todo",
         "number",
@@ -78,6 +78,7 @@ class OpenTx(Work):
         super().__init__(session)
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
+        self._prepared = 0  # requests at the head of `_todo` that `next_to_check` has returned
         self.tx.idle = True
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
@@ -124,8 +125,15 @@ class OpenTx(Work):
             self.go_on()
         elif self._undoes(verb):
             self._interrupt()
-        elif self.tx.state is TxState.OPEN:
-            prepare(self.tx, verb)
+        else:
+            self._session.checks_ahead.begin(self)
+
+    def next_to_check(self) -> wire.Verb | Unfit | None:
+        """Return the verb of the next request that has not run."""
+        if self._prepared >= len(self._todo):
+            return None
+        self._prepared += 1
+        return self._todo[self._prepared - 1][1]
 
     def _undoes(self, verb: wire.Verb | Unfit) -> bool:
         """Return whether the verb undoes the request that waits, once its turn comes (CLP-113)."""
@@ -232,6 +240,7 @@ class OpenTx(Work):
     def _take_off(self) -> wire.Verb | Unfit:
         """Remove the first request and return its verb."""
         _, verb = self._todo.popleft()
+        self._prepared = max(0, self._prepared - 1)
         size = body_size(verb)
         if size:
             self._session.waits_no_longer(size)

@@ -26,6 +26,7 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import HeldBack
+from brokerd.sessions.checks_ahead import ChecksAhead
 from brokerd.sessions.execution import Alone, AutoReceive, OneShot, Work
 from brokerd.sessions.fast_requests import send_at_once
 from brokerd.sessions.interactive import OpenTx, Unfit
@@ -79,6 +80,7 @@ class ClientSession(asyncio.Protocol):
         self._outstanding = 0
         self.waiting_bytes = 0
         """Bytes of the bodies of requests that were taken and are not done."""
+        self.checks_ahead = ChecksAhead(self.broke)
         self._starting: deque[Alone] = deque()
         self._under_way: dict[Alone, None] = {}
         self._receiving: set[OpenTx] = set()
@@ -407,8 +409,8 @@ class ClientSession(asyncio.Protocol):
         """Begin independent requests in the order in which they were written (CLP-31)."""
         self.add_waiting(work.size)
         if self._starting:
-            work.prepare()
             self._starting.append(work)
+            self.checks_ahead.begin(work)
         else:
             self._starting.append(work)
             self._start_first()
@@ -430,6 +432,7 @@ class ClientSession(asyncio.Protocol):
     def left(self, work: Alone) -> None:
         """Remove work that has ended, and start the next request."""
         self._under_way.pop(work, None)
+        self.checks_ahead.drop(work)
         self.waiting_bytes -= work.size
         if self._starting and self._starting[0] is work:
             self._starting.popleft()
@@ -723,6 +726,7 @@ class ClientSession(asyncio.Protocol):
         # Requests that have not begun may have checks under way, whose bodies must be forgotten.
         for work in (*self._under_way, *self._starting):
             work.give_up()
+        self.checks_ahead.clear()
         self._starting.clear()
         self._under_way.clear()
         self._sessions.ended(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from brokerd.broker.blocked import Blocked
+from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.changeset import TIMER
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
@@ -68,12 +68,14 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     return blocked
 
 
-def prepare(tx: Transaction, verb: object) -> None:
-    """Begin the body check that a verb will wait for once those before it are done."""
-    if type(verb) is wire.Send:
-        handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
-        named = [Handle(one) for one in handles]
-        body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, verb.body)
+def prepare(tx: Transaction, verb: object, done: Resume) -> bool:
+    """Begin the body check that a verb will wait for once those before it are done, and call `done`
+    when the check is finished. Return False if there is none to begin."""
+    if type(verb) is not wire.Send:
+        return False
+    handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
+    named = [Handle(one) for one in handles]
+    return body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, verb.body, done)
 
 
 def _send(

@@ -46,27 +46,33 @@ def before_send(
 
 
 def check_ahead(
-    tx: Transaction, handles: Iterable[Handle], message_type: str, body: bytes | None
-) -> None:
-    """Begin the check for which a send will wait when its turn comes, if it will.
+    tx: Transaction,
+    handles: Iterable[Handle],
+    message_type: str,
+    body: bytes | None,
+    done: Resume,
+) -> bool:
+    """Begin the check for which a send will wait when its turn comes, and call `done` when it is
+    finished. Return False if the send will not wait for one, or it was begun before.
 
-    Then the checks of everything that a client wrote together share one exchange with the checker.
-    Dialogs that are not in memory, or not local, are left to `before_send`."""
+    Checks of what a client wrote together then share an exchange with the checker. Dialogs that are
+    not in memory, or not local, are left to `before_send`."""
     broker = tx.broker
     kind = broker.message_types.get(message_type)
     if kind is None or body is None or not broker.inspection.concerns(kind, len(body)):
-        return
+        return False
     if broker.inspection.is_asked(kind, body):
-        return
+        return False
     if len(body) > broker.options.max_message or not any(
         live is not None
         and may_have(tx, live)
         and (message_type in broker.checked_on_send or _stays(tx, live))
         for live in map(broker.endpoints.find, handles)
     ):
-        return
+        return False
     tx.inspected.append(body)
-    broker.inspection.look(kind, body)
+    broker.inspection.look(kind, body, done)
+    return True
 
 
 def before_sends(

@@ -11,10 +11,11 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ValidationFailed
 from brokerd.sessions import execution, fast_requests
+from brokerd.sessions.checks_ahead import MOST_AHEAD
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.test_large_bodies import Gate
-from tests.integration.test_sessions import H, ask, client
+from tests.integration.test_sessions import I2, H, ask, client
 
 SCHEMA = '{"type": "object", "required": ["n"]}'
 OBJECTS: dict[str, Any] = {
@@ -27,6 +28,9 @@ OBJECTS: dict[str, Any] = {
         {"name": "urn:there", "queue": "there", "contracts": ["counts"]},
     ],
 }
+
+
+OTHER = b'{"n": "other"}'
 
 
 def count(number: int) -> bytes:
@@ -209,3 +213,91 @@ async def test_a_client_that_leaves_takes_its_checks_along(place: Place) -> None
     place.finish_all()
     await place.wait()
     assert await place.received() == []
+
+
+@pytest.mark.rule("OBJ-61")
+@scenario
+async def test_checks_of_others_do_not_wait_for_all_that_one_request_sends(place: Place) -> None:
+    large, small = await place.dialogs(2)
+    raw, other = await client(place.daemon), await client(place.daemon, b"client id 000002")
+    many = [count(at) for at in range(1, 201)]
+    raw.write(ask(1, None, "transact", 0, [send(large, body) for body in many]))
+    await place.wait()
+    assert [pending.body for pending in place.gate.open] == many[:MOST_AHEAD]
+    other.write(ask(1, None, "transact", 0, [send(small, OTHER)]))
+    await place.wait()
+    assert place.gate.open[MOST_AHEAD].body == OTHER
+    place.gate.finish()
+    assert place.gate.open[-1].body == many[MOST_AHEAD]
+    assert len(place.gate.open) == MOST_AHEAD + 1
+    place.finish_all()
+    assert await raw.answers() == [("done", 1)]
+    assert await other.answers() == [("done", 1)]
+    received = await place.received()
+    assert [body for body in received if body != OTHER] == many
+
+
+@pytest.mark.rule("OBJ-61")
+@scenario
+async def test_all_requests_of_a_client_share_one_limit_of_checks_ahead(place: Place) -> None:
+    """Each that is at work has the check for which it waits besides."""
+    one, two = await place.dialogs(2)
+    raw = await client(place.daemon)
+    first = [count(at) for at in range(1, 101)]
+    second = [count(at) for at in range(101, 201)]
+    raw.write(
+        ask(1, 1, "begin"),
+        *(ask(2 + at, 1, "send", one, "Count", body) for at, body in enumerate(first)),
+    )
+    await place.wait()
+    assert [pending.body for pending in place.gate.open] == first[: MOST_AHEAD + 1]
+    raw.write(ask(200, None, "transact", 0, [send(two, body) for body in second]))
+    await place.wait()
+    assert [pending.body for pending in place.gate.open[MOST_AHEAD + 1 :]] == second[:1]
+    raw.write(ask(201, 1, "commit", 1))
+    place.finish_all()
+    await place.wait()
+    place.finish_all()
+    await raw.answers()
+    received = await place.received()
+    assert [body for body in received if body in first] == first
+    assert [body for body in received if body in second] == second
+
+
+@pytest.mark.rule("OBJ-61", "REL-18")
+@scenario
+async def test_no_check_begins_for_a_client_that_has_left(place: Place) -> None:
+    (handle,) = await place.dialogs(1)
+    raw = await client(place.daemon)
+    bodies = [count(at) for at in range(1, 101)]
+    raw.write(ask(1, None, "transact", 0, [send(handle, body) for body in bodies]))
+    await place.wait()
+    raw.transport.close()
+    await place.wait()
+    assert len(place.daemon.broker.inspection) == 0
+    begun = len(place.gate.open)
+    for _ in range(begun):
+        place.gate.finish()
+    assert place.gate.open == []
+    assert await place.received() == []
+
+
+@pytest.mark.rule("OBJ-61", "CLP-31")
+@scenario
+async def test_sends_on_a_dialog_that_a_waiting_request_begins_are_checked_together(
+    place: Place,
+) -> None:
+    raw = await client(place.daemon)
+    bodies = [count(at) for at in range(1, 4)]
+    raw.write(
+        ask(1, None, "transact", 0, [begin(H), send(H, count(0))]),
+        ask(2, None, "transact", 1, [begin(I2), *(send(I2, body) for body in bodies)]),
+    )
+    await place.wait()
+    assert [pending.body for pending in place.gate.open] == [count(0)]
+    place.gate.finish()
+    await place.wait()
+    assert [pending.body for pending in place.gate.open] == bodies
+    place.finish_all()
+    await raw.answers()
+    assert await place.received() == [count(0), *bodies]

@@ -1,0 +1,64 @@
+"""Begins the checks of bodies that a client has written before the turns of their sends (OBJ-61).
+
+Reads: the verbs that the work of a session has left.      Calls: verb_dispatch.
+Never: has more than `MOST_AHEAD` checks of one client unfinished, or waits for one.
+Fails: an unforeseen error ends the connection of that client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from brokerd.broker.transaction import TxState
+from brokerd.sessions.verb_dispatch import prepare
+
+if TYPE_CHECKING:
+    from brokerd.sessions.execution import Work
+
+MOST_AHEAD: Final = 64
+"""Unfinished checks that one client may have begun ahead of the turns of its sends.
+
+The checker serves all clients in one line: the check of another client waits behind these."""
+
+
+class ChecksAhead:
+    """The checks that one client has begun ahead of the turns of its sends."""
+
+    __slots__ = ("_broke", "_unfinished", "_works")
+
+    def __init__(self, broke: Callable[[Exception], None]) -> None:
+        """Create it; `broke` ends the connection of the client after an unforeseen error."""
+        self._broke = broke
+        self._unfinished = 0
+        self._works: dict[Work, None] = {}
+        """Work that has further checks to begin, in the order in which it asked."""
+
+    def begin(self, work: Work) -> None:
+        """Begin the checks of the work's further sends, now or as earlier checks finish."""
+        self._works[work] = None
+        self._begin_more()
+
+    def drop(self, work: Work) -> None:
+        """Begin no further checks for work that has ended."""
+        self._works.pop(work, None)
+
+    def clear(self) -> None:
+        """Begin no further checks: the client is gone."""
+        self._works.clear()
+
+    def _begin_more(self) -> None:
+        while self._works and self._unfinished < MOST_AHEAD:
+            work = next(iter(self._works))
+            verb = work.next_to_check() if work.tx.state is TxState.OPEN else None
+            if verb is None:
+                del self._works[work]
+            elif prepare(work.tx, verb, self._finished):
+                self._unfinished += 1
+
+    def _finished(self) -> None:
+        self._unfinished -= 1
+        try:
+            self._begin_more()
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
+            self._broke(error)
