@@ -6,6 +6,7 @@ Names ending in `_at` hold one. Durations are `timedelta` in settings, seconds a
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -79,6 +80,16 @@ class SystemClock:
         await asyncio.sleep(max(0.0, deadline - time.monotonic()))
 
 
+def elapsed_by(clock: Clock) -> Callable[[], int]:
+    """Return what counts the nanoseconds that pass, with those in which the machine is suspended.
+
+    With a clock that is of no machine, and so is never suspended, they are those of `monotonic`.
+    """
+    if isinstance(clock, MachineClock):
+        return clock.elapsed_ns
+    return lambda: int(clock.monotonic() * _NANO)
+
+
 LEAP: Final = timedelta(hours=1)
 """Largest step of UTC, relative to elapsed time, that is followed immediately."""
 HOLD: Final = timedelta(minutes=10)
@@ -124,11 +135,8 @@ class SteadyClock:
         self.monotonic = clock.monotonic
         self.sleep_until = clock.sleep_until
         self._utc = clock.utc
-        if isinstance(clock, MachineClock):
-            self._elapsed_ns, self._machine_boot = clock.elapsed_ns, clock.machine_boot
-        else:
-            self._elapsed_ns = lambda: int(clock.monotonic() * _NANO)
-            self._machine_boot = ""
+        self._elapsed_ns = elapsed_by(clock)
+        self._machine_boot = clock.machine_boot if isinstance(clock, MachineClock) else ""
         self._look_at = 0
         self._offset: Any = self._utc() * 1000 - self._elapsed_ns()
         self._jump: Jump | None = None

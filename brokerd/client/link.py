@@ -18,7 +18,7 @@ from brokerd.client.address import Connector
 from brokerd.client.connection import Connection, open_connection, until
 from brokerd.client.failures import Interrupted, rebuild
 from brokerd.client.requests import Kind, Pending
-from brokerd.clock import Clock
+from brokerd.clock import Clock, elapsed_by
 from brokerd.errors import (
     BrokerError,
     Busy,
@@ -54,8 +54,8 @@ CLOSE_WITHIN: Final = 1.0
 _LIVED: Final = 5.0
 _LATE: Final = 60.0
 """Seconds after which a HELLO that was given up has come, or never will."""
-_KEPT: Final = 24 * 3600.0
-"""Seconds for which a broker at least knows a client after its last commit (REL-2)."""
+_KEPT: Final = 24 * 3600 * 1_000_000_000
+"""Nanoseconds for which a broker at least knows a client after its last commit (REL-2)."""
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 5.0
 
@@ -101,6 +101,7 @@ class Link:
         self._connector = connector
         self._hello = hello
         self.clock = clock
+        self._elapsed_ns = elapsed_by(clock)
         self._rng = rng
         self._retry = retry
         self._loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class Link:
         self._open_txs: set[int] = set()
         self._wakers: list[asyncio.Future[None]] = []
         self._replaced = False
-        self._gave_up_at = self._online_at = float("-inf")
+        self._gave_up_at = float("-inf")
         self.limits = Limits()
         self._plain_limit = 0
         self.welcome: Welcome | None = None
@@ -362,6 +363,7 @@ class Link:
         if token < 0:
             token = pending.token = self._next_token
             self._next_token = token + 1
+            pending.token_at = self._elapsed_ns()
             self._tokens.add(token)
         if kind is Kind.TRANSACT:
             return (token, pending.args)
@@ -550,11 +552,10 @@ class Link:
 
     def _go_online(self, connection: Connection, welcome: Welcome) -> None:
         known, self.welcome = self.welcome, welcome
-        forgotten_at, self._online_at = self._online_at + _KEPT, self.clock.monotonic()
         if known is not None and (
             known.broker_id != welcome.broker_id
             or welcome.highest_token < self._highest_done
-            or (welcome.highest_token < 0 and self._online_at >= forgotten_at)
+            or (welcome.highest_token < 0 and self._may_be_forgotten())
         ):
             self._another_store(welcome)
         self.limits = welcome.limits
@@ -569,6 +570,15 @@ class Link:
             self._again(pending)
         self._drain()
         self._wake()
+
+    def _may_be_forgotten(self) -> bool:
+        """Return whether the broker may have performed an unanswered commit so long ago that it has
+        forgotten this client (REL-2).
+
+        The broker counts by UTC, so the time in which this machine was suspended counts here too.
+        """
+        forgotten = self._elapsed_ns() - _KEPT
+        return any(one.token >= 0 and one.token_at <= forgotten for one in self._unsettled)
 
     def _again(self, pending: Pending) -> None:
         """Repeat a request whose answer was lost, or ask what became of it."""

@@ -32,7 +32,18 @@ class Kind(IntEnum):
 class Pending:
     """One request that has no answer yet. Its future gets the value, or the error."""
 
-    __slots__ = ("args", "future", "kind", "losses", "number", "subject", "token", "tx", "verb")
+    __slots__ = (
+        "args",
+        "future",
+        "kind",
+        "losses",
+        "number",
+        "subject",
+        "token",
+        "token_at",
+        "tx",
+        "verb",
+    )
 
     def __init__(
         self,
@@ -48,6 +59,9 @@ class Pending:
         self.future = future
         self.tx = tx
         self.token = -1
+        self.token_at = 0
+        """When the token was given, just before it was written first; nanoseconds of the clock that
+        goes on while the machine is suspended. Meaningless without a token."""
         self.number = -1
         self.losses = 0
         """Connections that were lost while it was unanswered."""

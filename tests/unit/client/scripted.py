@@ -53,16 +53,23 @@ HANDLE = b"h" * 16
 class MovedClock:
     """Stands still until `advance`."""
 
+    machine_boot = ""
+
     def __init__(self) -> None:
         self._now = 1000.0
+        self.suspended = 0.0
+        """Seconds for which the machine has been suspended; `monotonic` leaves them out."""
         self._count = 0
         self._timers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def monotonic(self) -> float:
         return self._now
 
+    def elapsed_ns(self) -> int:
+        return int((self._now + self.suspended) * 1_000_000_000)
+
     def utc(self) -> Instant:
-        return Instant(int(self._now * 1_000_000))
+        return Instant(self.elapsed_ns() // 1000)
 
     async def sleep_until(self, deadline: float) -> None:
         if deadline <= self._now:

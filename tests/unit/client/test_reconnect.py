@@ -366,6 +366,45 @@ async def test_nothing_is_repeated_to_a_store_that_may_have_forgotten_the_client
     await session.close()
 
 
+@pytest.mark.rule("CLP-55", "REL-2")
+@pytest.mark.parametrize(("hours", "repeats"), [(23, True), (25, False)])
+async def test_the_time_in_which_the_machine_was_suspended_counts(
+    session: Session, daemon: Daemon, clock: MovedClock, hours: int, repeats: bool
+) -> None:
+    """The broker counts by UTC, so it has forgotten the client of a laptop that slept for a day."""
+    daemon.lose_after = "transact"
+    sent = session.submit_send(HANDLE, b"1")
+    await turns()
+    clock.suspended += hours * 3600
+    daemon.forget()
+    await clock.advance(1)
+    if repeats:
+        await sent
+    else:
+        with pytest.raises(OutcomeUnknown, match="no longer knows"):
+            await sent
+    assert len(bodies(daemon)) == (2 if repeats else 1)
+
+
+@pytest.mark.rule("CLP-54", "CLP-55")
+@pytest.mark.parametrize("verb", ["transact", "receive"])
+async def test_a_first_commit_is_repeated_however_long_the_session_was_connected_before(
+    session: Session, daemon: Daemon, clock: MovedClock, verb: str
+) -> None:
+    """The day counts from the commit: before it, there was nothing to forget."""
+    clock._now += 25 * 3600
+    daemon.queues["q"] = [message(0)]
+    daemon.lose_on = verb
+    sent: asyncio.Future[object]
+    if verb == "transact":
+        sent = asyncio.ensure_future(session.send(HANDLE, b"1"))
+    else:
+        sent = asyncio.ensure_future(session.receive("q", autocommit=True))
+    await clock.advance(1)
+    await sent
+    assert len(daemon.peers) == 2
+
+
 @pytest.mark.rule("CLP-56", "REL-2")
 async def test_after_the_limit_everything_is_told(
     session: Session, daemon: Daemon, clock: MovedClock
