@@ -95,6 +95,9 @@ class Opening(Parts):
         await self.known.refuse_missing(name)
         store = await self._open(name, create=create)
         try:
+            await self.known.opened(store.identity)
+            # Nothing may come between its last check and `_take_in`: until then, an operation that
+            # switches delivery on does not see this broker (OBJ-3).
             await attach(
                 store,
                 instance_id=self.instance_id,
@@ -103,7 +106,6 @@ class Opening(Parts):
                 log=self._with.log,
                 mirrored=mirrored,
             )
-            await self.known.opened(store.identity)
             return self._take_in(store)
         except BaseException as error:
             await store.abandon()

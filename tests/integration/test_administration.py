@@ -27,6 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import BrokerId, parse
 from brokerd.model import END_DIALOG, Queue
+from brokerd.storage.files import StoreIdentity
 from brokerd.telemetry.logs import ADMINISTRATION
 from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
 from tests.integration.scenarios import given
@@ -831,6 +832,37 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeps, "batch", meanwhile)
         await place.main.admin.error_conversations("main")
+    assert (await place.broker("main"))["is_broker_enabled"]
+    west = await place.broker("west")
+    assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
+
+
+@pytest.mark.rule("OBJ-3", "MAN-2", "MAN-16")
+@scenario
+async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_nothing(
+    place: Place,
+) -> None:
+    """An enable does not see the copy before it is open; so the copy is compared after that."""
+    copy, away = place.folder / "west.db", place.folder / "elsewhere"
+    await place.daemon.stop()
+    copy_store(place.folder, "main", "west")
+    copy.rename(away)
+    with sqlite3.connect(place.folder / "msdb.db") as msdb:
+        msdb.execute("INSERT INTO known_brokers VALUES ('west', ?)", (bytes(16),))
+    msdb.close()
+    await place.daemon.start()
+    await place.main.admin.disable("main")
+    instance = place.daemon.instance
+    remember = instance.known.opened
+
+    async def meanwhile(identity: StoreIdentity) -> None:
+        await remember(identity)
+        await place.main.admin.enable("main")
+
+    away.rename(copy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instance.known, "opened", meanwhile)
+        await instance.absent.try_again()
     assert (await place.broker("main"))["is_broker_enabled"]
     west = await place.broker("west")
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")

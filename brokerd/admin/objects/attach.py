@@ -36,6 +36,9 @@ async def attach(
 
     `mirrored`: the file is shared with a partner, so that it belongs here while it is open here
     (RTE-55).
+
+    The other brokers are checked last: for a store that delivers, nothing else runs between this
+    check and the return.
     """
     identity = store.identity
     if identity.broker_name == MSDB:
@@ -43,12 +46,14 @@ async def attach(
     if mirrored and (identity.instance_id, identity.host) != (instance_id, host):
         await store.change_identity(instance_id=instance_id, host=host)
         identity = store.identity
-    reason = _reason(store, instance_id, host, others)
-    if reason is None:
-        if identity.host is None and host is not None:
-            await store.change_identity(host=host)
-        return
-    if not identity.is_broker_enabled:
+    elsewhere = identity.host is not None and host is not None and identity.host != host
+    is_foreign = identity.instance_id != instance_id or elsewhere
+    if not is_foreign and identity.host is None and host is not None:
+        await store.change_identity(host=host)
+    reason: str | None = FOREIGN if is_foreign else None
+    if not is_foreign and any(other.delivers_under(identity.broker_id) for other in others):
+        reason = DUPLICATE
+    if reason is None or not identity.is_broker_enabled:
         return
     await store.change_identity(is_broker_enabled=False, disabled_reason=reason)
     log.warning(
@@ -61,15 +66,3 @@ async def attach(
         after={"is_broker_enabled": False, "disabled_reason": reason},
         hint=_HINTS[reason],
     )
-
-
-def _reason(
-    store: Store, instance_id: InstanceId, host: bytes | None, others: Iterable[Broker]
-) -> str | None:
-    identity = store.identity
-    elsewhere = identity.host is not None and host is not None and identity.host != host
-    if identity.instance_id != instance_id or elsewhere:
-        return FOREIGN
-    if any(other.delivers_under(identity.broker_id) for other in others):
-        return DUPLICATE
-    return None
