@@ -585,14 +585,15 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
 
 
 @contextmanager
-def looking(path: Path) -> Iterator[Connection]:
+def looking(path: Path, *, with_log: bool = True) -> Iterator[Connection]:
     """Open a connection that only reads, and leave no file behind that did not exist.
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
+    `with_log=False`: ignore the log, and do not touch its index.
     """
     index = index_path(path)
     had_index = index.exists()
-    way = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
+    way = "mode=ro" if with_log and has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{way}", uri=True)
     try:
         for pragma in READ_PRAGMAS:

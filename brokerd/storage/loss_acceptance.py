@@ -9,7 +9,7 @@ Fails:  at any moment, and can then be repeated; the loss is still reported, sin
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -70,6 +70,8 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
         if loss is None:
             return None
         _refuse_saved(path, loss)
+        if not loss.is_in_file:
+            _refuse_code(path)
         kept = _keep(log_path(path))
         if not loss.is_in_file:
             # The record comes first: whatever happens to the log from here on, a start is refused
@@ -133,6 +135,16 @@ def _refuse_saved(path: Path, loss: Loss) -> None:
             hint=f"{loss.cure}; or move {' and '.join(loss.saved)} to another directory, then "
             "accept the loss",
         )
+
+
+def _refuse_code(path: Path) -> None:
+    """Raise `StoreDamaged` if the file has a trigger or a view, before anything is changed (BI-D2).
+
+    One that only the log has is found when the log is read. A file that cannot be read without its
+    log is not refused: the log may complete it.
+    """
+    with suppress(sqlite3.DatabaseError), files.looking(path, with_log=False) as connection:
+        files.refuse_code(connection, path)
 
 
 def _begin(path: Path, loss: Loss) -> None:

@@ -565,6 +565,45 @@ async def test_an_administrator_goes_on_with_what_is_left(left, executor, rows, 
 
 
 @pytest.mark.rule("REL-39", "BI-D2")
+def test_an_acceptance_refused_because_of_a_trigger_changes_nothing(left, rows, tmp_path):
+    """However often it is repeated, the log stays as it is and is not copied."""
+    harm(left, flip_header, left)
+    apart = tmp_path / "apart.db"
+    shutil.copy(left, apart)
+    with closing(sqlite3.connect(apart)) as connection, connection:
+        connection.execute("CREATE TRIGGER t AFTER UPDATE ON store BEGIN SELECT 1; END")
+    shutil.copy(apart, left)
+    before = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="foreign trigger t"):
+            accept(left, rows.ids)
+    after = {one.name: one.read_bytes() for one in left.parent.iterdir()}
+    after.pop("shop.db.lock")
+    assert after == before
+
+
+@pytest.mark.rule("REL-39")
+async def test_a_file_that_only_its_log_completes_is_no_reason_to_refuse(open_store, rows, path):
+    """Its pages may have been written in part when the machine went down."""
+    store = await open_store()
+    changes = Changes()
+    endpoint = rows.endpoint(store)
+    changes.put(endpoint)
+    changes.enqueued.append(rows.message(store, endpoint, 0, b"b" * 500_000))
+    await store.commit(changes)  # the file grows, so the log has its first page
+    await confirm(store, rows, 1)
+    left = killed(path, "left")
+    harm(left, cut_last, left)
+    file = bytearray(left.read_bytes())
+    page_size = FRAME - 24
+    file[100:page_size] = bytes([0xFF]) * (page_size - 100)
+    left.write_bytes(file)
+    with pytest.raises(sqlite3.DatabaseError):
+        incarnation(left)
+    assert accept(left, rows.ids).problems == []
+
+
+@pytest.mark.rule("REL-39", "BI-D2")
 async def test_no_loss_is_accepted_of_a_store_with_a_trigger(left, executor, rows):
     harm(left, "removed", left)
     with closing(sqlite3.connect(left)) as connection, connection:
