@@ -645,9 +645,13 @@ def _check_objects(connection: Connection, path: Path) -> None:
             raise StoreDamaged(f"{path} {what} {kind} {name}")
     for table in tables.metadata.sorted_tables:
         columns = {row[1] for row in connection.execute(f"PRAGMA table_xinfo({table.name})")}
-        if different := columns ^ {column.name for column in table.columns}:
-            what = "lacks" if different - columns else "has a foreign"
-            raise StoreDamaged(f"{path} {what} column {min(different)} of table {table.name}")
+        wanted_columns = {column.name for column in table.columns}
+        for what, names in (
+            ("lacks", wanted_columns - columns),
+            ("has a foreign", columns - wanted_columns),
+        ):
+            for name in sorted(names):
+                raise StoreDamaged(f"{path} {what} column {name} of table {table.name}")
 
 
 @cache

@@ -167,6 +167,7 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
         ("CREATE TABLE t (x)", "foreign table t"),
         ("CREATE INDEX i ON dialog_log (line)", "foreign index i"),
         ("ALTER TABLE dialog_log DROP COLUMN line", "lacks column line of table dialog_log"),
+        ("ALTER TABLE dialog_log RENAME COLUMN line TO a", "lacks column line of table dialog_log"),
         ("ALTER TABLE dialog_log ADD COLUMN x", "foreign column x of table dialog_log"),
         (
             "ALTER TABLE dialog_log ADD COLUMN x AS (abs(line)) VIRTUAL",
