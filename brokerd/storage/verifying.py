@@ -21,7 +21,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage import bodies, files
 from brokerd.storage.changes import Owner
 from brokerd.storage.drops import DROPPED
-from brokerd.storage.engine import READ_PRAGMAS, Connection
+from brokerd.storage.engine import Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.leftovers import ENDED, OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.lock import is_held
@@ -84,8 +84,6 @@ def verify(path: Path) -> list[Finding]:
     unknown = what_is_unknown(path)
     beside = [Finding("", "its log", unknown, is_unknown=True)] if unknown else []
     with files.looking(path) as connection:
-        for pragma in READ_PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
         connection.execute("BEGIN")
         try:
             found = [*beside, *_pages(connection), *_rows(connection), *_bodies(connection)]
