@@ -58,10 +58,6 @@ class Inspection:
             return False
         return size >= self._limit or kind.validation.has_schema
 
-    def knows(self, kind: MessageType, body: bytes) -> bool:
-        """Return whether the verdict on this very body is known."""
-        return self.verdict(kind, body) is not None
-
     def is_asked(self, kind: MessageType, body: bytes) -> bool:
         """Return whether a check of this very body was requested."""
         return self._find(kind, body) is not None
