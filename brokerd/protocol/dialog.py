@@ -17,7 +17,7 @@ from brokerd.clock import Instant, later
 from brokerd.ids import BrokerId, GroupId, MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import END, ERROR, Ack, Fragment
-from brokerd.protocol.transitions import MOVES, State, Trigger
+from brokerd.protocol.transitions import MOVES, OVER, State, Trigger
 from brokerd.protocol.wire import MAX_FRAGMENTS
 
 REPLAY_GUARD: Final = timedelta(minutes=30)
@@ -249,7 +249,7 @@ def plain_end(endpoint: DialogEndpoint) -> Step | None:
     (DLG-T16), an initiator is gone (DLG-T17). None in any state but DI."""
     if endpoint.state is not State.DISCONNECTED_INBOUND:
         return None
-    return Step(None if endpoint.is_initiator else _closed(endpoint), _OVER)
+    return Step(None if endpoint.is_initiator else _closed(endpoint), _END_EFFECTS)
 
 
 def first_needed(endpoint: DialogEndpoint) -> int | None:
@@ -328,7 +328,7 @@ def _send(endpoint: DialogEndpoint, _event: SendRequested, _now: Instant) -> Ste
     return _anomaly(endpoint, "send")
 
 
-_OVER: Final = (WithdrawOutgoing(), DropUnread())
+_END_EFFECTS: Final = (WithdrawOutgoing(), DropUnread())
 
 
 def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
@@ -339,7 +339,7 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
     if event.unread:
         endpoint = _replace(endpoint, discarded=endpoint.discarded + event.unread)
     if state is not State.DISCONNECTED_OUTBOUND:  # no peer to notify: T3, T16, T17, T23
-        return _moved(endpoint, state, *_OVER)
+        return _moved(endpoint, state, *_END_EFFECTS)
     sequence = endpoint.send_sequence
     ended = _replace(
         endpoint,
@@ -373,7 +373,7 @@ def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -
 def keeps_parts(endpoint: DialogEndpoint) -> bool:
     """Return whether fragments of an incomplete message are kept for the application."""
     state = endpoint.state
-    return state not in _REFUSING and state is not State.DISCONNECTED_OUTBOUND
+    return state not in OVER and state is not State.DISCONNECTED_OUTBOUND
 
 
 def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant) -> Step:
@@ -394,7 +394,7 @@ def _fragments(endpoint: DialogEndpoint, event: FragmentsReceived, now: Instant)
             break
         # CD and ER take no new sequence (DLP-48). The step ends before the sequence advances, so
         # the refused fragment is not acknowledged and the peer learns that the dialog is over.
-        if state in _REFUSING:
+        if state in OVER:
             effects.append(Refuse(PEER_GONE, "the dialog is over at this side"))
             break
         if state is not State.DISCONNECTED_OUTBOUND:
@@ -433,9 +433,6 @@ def _trigger(fragment: Fragment) -> Trigger:
     if fragment.flags & END:
         return Trigger.PEER_END
     return Trigger.PART if fragment.fragment + 1 < fragment.fragments else Trigger.MESSAGE
-
-
-_REFUSING = frozenset({State.CLOSED, State.ERROR})
 
 
 def _error(endpoint: DialogEndpoint, event: ErrorReceived, now: Instant) -> Step:

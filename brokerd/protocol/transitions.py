@@ -4,7 +4,7 @@ Reads: nothing.      Calls: nothing.      Never: decides effects; `dialog.py` do
 """
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class State(StrEnum):
@@ -18,6 +18,10 @@ class State(StrEnum):
     DISCONNECTED_OUTBOUND = "DO"
     ERROR = "ER"
     CLOSED = "CD"
+
+
+OVER: Final = frozenset({State.ERROR, State.CLOSED})
+"""States of an endpoint that takes nothing more: the dialog is over at this side."""
 
 
 class Trigger(StrEnum):

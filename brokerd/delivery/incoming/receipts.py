@@ -20,11 +20,9 @@ from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId, show
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Ack, BrokerErrorItem, Fragment
-from brokerd.protocol.transitions import State
+from brokerd.protocol.transitions import OVER, State
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
-
-_OVER = frozenset({State.ERROR, State.CLOSED})
 
 
 class Receipts:
@@ -167,7 +165,7 @@ class Receipts:
         )
         for effect in outcome.effects:
             if isinstance(effect, dialog.Anomaly):
-                if live.endpoint.state not in _OVER:  # there each repeat brings it again
+                if live.endpoint.state not in OVER:  # there each repeat brings it again
                     self._accounts.unsequenced(live, effect.what)
                 return
         if live.outgoing is not None and live.endpoint.state is State.ERROR:

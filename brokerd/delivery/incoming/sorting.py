@@ -26,10 +26,9 @@ from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import END, ERROR, AckOnly, BrokerErrorItem, Fragment, Item
-from brokerd.protocol.transitions import State
+from brokerd.protocol.transitions import OVER, State
 from brokerd.protocol.wire import MAX_ERROR
 
-_OVER = frozenset({State.CLOSED, State.ERROR})
 _LONGEST_TEXT = 3000
 
 # Service Broker's error numbers for a fragment that does not belong to the dialog it names.
@@ -126,7 +125,7 @@ class Sorting:
         assert arrivals is not None
         if live is None and not self._may_open(one, item):
             return
-        if live is not None and live.endpoint.state in _OVER and not _is_repeat(live, item):
+        if live is not None and live.endpoint.state in OVER and not _is_repeat(live, item):
             text = "the dialog is over at this side"
             self._accounts.undeliverable(one.broker, item, live, text, counted="over")
             self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
