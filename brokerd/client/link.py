@@ -119,7 +119,10 @@ class Link:
         self._highest_done = -1
         self._next_tx = 0
         self._open_txs: set[int] = set()
-        self._wakers: list[asyncio.Future[None]] = []
+        # A transaction may go on whatever others have waiting; nobody else may before the backlog
+        # is written.
+        self._tx_waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._replaced = False
         self._gave_up_at = float("-inf")
         self.limits = Limits()
@@ -165,7 +168,7 @@ class Link:
         Raises: nothing.
         """
         while self._dead is None and (self._tokens or self._backlog or self._unsettled):
-            await self._woken()
+            await _woken(self._waiters)
 
     @property
     def dead(self) -> BrokerError | None:
@@ -216,7 +219,7 @@ class Link:
         """
         while not self._ready or not self._may_begin():
             self._check_alive()
-            await self._woken()
+            await _woken(self._tx_waiters)
         self._next_tx += 1
         tx = self._next_tx
         self._open_txs.add(tx)
@@ -252,7 +255,7 @@ class Link:
         """
         while tx in self._open_txs and len(self._waiting) >= self.limits.outstanding:
             self._check_alive()
-            await self._woken()
+            await _woken(self._tx_waiters)
 
     def commit(self, tx: int, not_counted: Sequence[str] = ()) -> Pending:
         """Commit an open transaction; its future is done when it is durable, or has the error.
@@ -306,7 +309,7 @@ class Link:
         """
         while not self.writes_now():
             self._check_alive()
-            await self._woken()
+            await _woken(self._waiters)
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -378,8 +381,10 @@ class Link:
             pending = backlog.popleft()
             if not pending.future.cancelled():
                 self._write(pending)
-        if self._wakers and (self.may_write or not backlog):
-            self._wake()  # a transaction may go on whatever others have waiting
+        if self._tx_waiters and self.may_write:
+            _wake(self._tx_waiters)
+        if self._waiters and not backlog:
+            _wake(self._waiters)
 
     # Answers.
 
@@ -466,7 +471,7 @@ class Link:
 
     def _finished(self, tx: int) -> None:
         self._open_txs.discard(tx)
-        self._wake()
+        self._wake_all()
 
     # Connections come and go.
 
@@ -569,7 +574,7 @@ class Link:
         for pending in unsettled:
             self._again(pending)
         self._drain()
-        self._wake()
+        self._wake_all()
 
     def _may_be_forgotten(self) -> bool:
         """Return whether the broker may have performed an unanswered commit so long ago that it has
@@ -626,23 +631,29 @@ class Link:
             told.fail(OutcomeUnknown() if told.token >= 0 else copy(error), quiet=True)
         for pending in unasked:
             pending.fail(copy(error), quiet=True)
-        self._wake()
+        self._wake_all()
 
-    def _wake(self) -> None:
-        wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            if not waker.done():
-                waker.set_result(None)
+    def _wake_all(self) -> None:
+        _wake(self._tx_waiters)
+        _wake(self._waiters)
 
-    async def _woken(self) -> None:
-        """Return when something has changed; the caller looks again."""
-        waker: asyncio.Future[None] = self._loop.create_future()
-        self._wakers.append(waker)
-        try:
-            await waker
-        finally:
-            if waker in self._wakers:
-                self._wakers.remove(waker)
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
+
+
+async def _woken(waiters: list[asyncio.Future[None]]) -> None:
+    """Wait in this list until something has changed; the caller looks again."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    try:
+        await waiter
+    finally:
+        if waiter in waiters:
+            waiters.remove(waiter)
 
 
 def _without_reserve(outstanding: int) -> int:

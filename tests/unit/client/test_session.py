@@ -300,6 +300,37 @@ async def test_no_more_is_outstanding_than_allowed(daemon: Daemon, clock: MovedC
 
 
 @pytest.mark.rule("CLP-30")
+async def test_answers_wake_nobody_who_waits_for_room_behind_others(
+    session: Session, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer makes room for one request, and many may wait."""
+    daemon.hold = {"transact"}
+    sent = [session.submit_send(HANDLE, b"") for _ in range(2000)]
+    await turns()
+    blocked = [asyncio.ensure_future(session.room()) for _ in range(10)]
+    await turns()
+    link = session._link
+    writes_now, asked = link.writes_now, 0
+
+    def counted() -> bool:
+        nonlocal asked
+        asked += 1
+        return writes_now()
+
+    monkeypatch.setattr(link, "writes_now", counted)
+    written = len(daemon.asked)
+    for _ in range(5):
+        daemon.peer.say(daemon.peer.held.pop(0))
+        await turns()
+    assert len(daemon.asked) == written + 5
+    assert asked == 0
+    daemon.hold = set()
+    daemon.peer.release()
+    await asyncio.gather(*sent, *blocked)
+    assert asked >= len(blocked)
+
+
+@pytest.mark.rule("CLP-30")
 async def test_a_transaction_goes_on_while_other_requests_wait_to_be_written(
     session: Session, daemon: Daemon
 ) -> None:
