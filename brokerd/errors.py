@@ -115,8 +115,10 @@ class InvalidState(BrokerError):
     code = "invalid_state"
     ssb_code = 8427
     hint = (
-        "see the state with: brokerd dialog show HANDLE; what the other side has ended, or what is "
-        "in error, can only be received from and ended; what this side has ended is over"
+        "see the state with: brokerd dialog show HANDLE; a dialog that the other side has ended, "
+        "or that is in error, can only be received from and ended; once this side has ended it, "
+        "nothing more can be done with it, but if it waits for a side that will never answer, "
+        "remove it and its unsent messages: brokerd dialog end HANDLE --cleanup --reason WHY"
     )
     """Its number is that of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 

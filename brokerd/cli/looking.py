@@ -108,7 +108,19 @@ async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
         lingering=lingering,
         stuck=stuck,
         more_stuck=more,
+        delayed=await _delayed(session, status),
     )
+
+
+async def _delayed(session: Session, status: InstanceStatus) -> list[Row]:
+    """Return waiting messages of the broker if some of its messages have no destination."""
+    name = session.welcome.broker
+    if not any(
+        to.state == "delayed" and to.messages and to.broker == name for to in status.destinations
+    ):
+        return []
+    found, _more = await stuck_messages(session)
+    return found
 
 
 async def declared(session: Session, status: InstanceStatus | None = None) -> BrokerSeen:

@@ -232,6 +232,27 @@ def test_a_destination_of_an_instance_without_an_endpoint_is_not_to_be_started(
     assert "[endpoint] section" in told
 
 
+@pytest.mark.rule("MON-21")
+def test_a_message_to_a_mistyped_service_is_named_and_its_dialog_can_be_given_up(
+    served: Served, capsys: Capture
+) -> None:
+    at = ("--address", served.address)
+    words = ("send", "--from", "desk", "--to", "wherehouse", "--body", "hello")
+    assert main([*words, "--json", *at]) == 0
+    handle = json.loads(capsys.readouterr().out)["conversation_handle"]
+    ignored = ("--ignore", "D43")  # the disk is that of who runs this
+    status, found = doctor(capsys, *at, *ignored)
+    while not found:  # the daemon has not looked for a route yet
+        status, found = doctor(capsys, *at, *ignored)
+    assert (status, [one["code"] for one in found]) == (2, ["D10"])
+    assert f"dialog {handle} to wherehouse" in found[0]["text"]
+    way_out = f"dialog end {handle} --cleanup --reason WHY --broker main"
+    assert found[0]["mend"].endswith(way_out)
+    assert main([*way_out.split(), *at]) == 0
+    capsys.readouterr()
+    assert doctor(capsys, *at, *ignored) == (0, [])
+
+
 @pytest.mark.rule("MON-20", "PBT-21")
 def test_what_is_watched_is_told_and_then_what_is_wrong_between_its_services(
     served: Served, capsys: Capture

@@ -63,6 +63,8 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Each dialog's oldest message that has waited longer than `status.STUCK_AFTER` to be sent."""
     more_stuck: bool = False
     """Whether further messages may have waited as long."""
+    delayed: list[Row] = []
+    """Waiting messages, one of each dialog, if some of the broker have no destination."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,7 +370,8 @@ def _destinations(seen: Seen) -> Iterator[Finding]:
 def _waiting(seen: Seen) -> Iterator[Finding]:
     for to in seen.status.destinations:
         if to.state == "delayed" and to.messages:
-            yield _delayed(to)
+            rows = [row for one in seen.brokers if one.name == to.broker for row in one.delayed]
+            yield _delayed(to, [row for row in rows if row["status_key"] == to.status_key])
     for broker in seen.brokers:
         yield from stuck_dialogs(broker, seen.status.now)
 
@@ -395,19 +398,26 @@ def _tried(attempts: int, next_at: Instant | None) -> str:
     return text if next_at is None else f"{text}, next at {_clock_time(next_at)}"
 
 
-def _delayed(to: DestinationStatus) -> Finding:
+def _delayed(to: DestinationStatus, examples: list[Row]) -> Finding:
+    """Return the finding for messages without a destination; `examples` are some of them."""
     of = f" --broker {quote(to.broker)}" if to.broker else ""
+    service, handle = "SERVICE", "HANDLE"
     waiting = counted(to.messages, "message waits", "messages wait")
     text = f"{waiting}: {status_text(to.status_key)} {to.detail}".strip()
     text += _tried(to.failures, to.next_attempt_at)
+    if examples:
+        service = quote(str(examples[0]["to_service_name"]))
+        handle = str(examples[0]["conversation_handle"])
+        text += f"; for example of dialog {handle} to {examples[0]['to_service_name']}"
     about = f"routing ({to.status_key})" + (f" of broker {to.broker}" if to.broker else "")
     if to.status_key == Reason.SENDER_DISABLED:
         mend = f"brokerd broker enable {quote(to.broker or 'NAME')}"
     elif to.status_key in LACKING:
-        mend = f"brokerd route explain SERVICE{of}; brokerd route create NAME service=SERVICE "
-        mend += f"address=TCP://HOST:PORT{of}"
+        mend = f"brokerd route explain {service}{of}; brokerd route create NAME service={service} "
+        mend += f"address=TCP://HOST:PORT{of}; if the name is wrong, give the dialog up: "
+        mend += f"brokerd dialog end {handle} --cleanup --reason WHY{of}"
     else:
-        mend = f"brokerd transmission ls{of}; brokerd dialog status HANDLE{of}"
+        mend = f"brokerd transmission ls{of}; brokerd dialog status {handle}{of}"
     return error("D10", about, text, mend)
 
 

@@ -150,6 +150,14 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
      status_key="no_route", broker="main", failures=3, next_attempt_at=NOW),)), "no_route",
      "; tried 3 times, next at 1970-01-01T02:46", "route create NAME"),
+    ("D10", replace(told(destinations=(DestinationStatus(address="", state="delayed", messages=1,
+     status_key="no_route", broker="main"),)), brokers=[replace(MAIN, delayed=[
+     {"status_key": "sender_disabled", "to_service_name": "else", "conversation_handle": "h1"},
+     {"status_key": "no_route", "to_service_name": "wherehouse", "conversation_handle": "h2"}])]),
+     "no_route", "for example of dialog h2 to wherehouse",
+     "route explain wherehouse --broker main; brokerd route create NAME service=wherehouse "
+     "address=TCP://HOST:PORT --broker main; if the name is wrong, give the dialog up: "
+     "brokerd dialog end h2 --cleanup --reason WHY --broker main"),
     ("D10", told(destinations=(DestinationStatus(address="", state="delayed", messages=2,
      status_key="sender_disabled", broker="main"),)), "sender_disabled) of broker main",
      "2 messages", "broker enable main"),
