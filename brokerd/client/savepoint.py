@@ -6,18 +6,42 @@ error belongs to the block in which it was made.
 """
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from brokerd.errors import BrokerError
 
-if TYPE_CHECKING:
-    from brokerd.client.transaction import Transaction
+
+class Divisible(Protocol):
+    """A transaction of which a part can be undone alone."""
+
+    async def set_savepoint(self) -> int:
+        """Set a savepoint and return its number.
+
+        Raises:
+            BrokerError: the first error of an earlier verb, and what every request may raise.
+        """
+        ...
+
+    async def settle_savepoint(self) -> None:
+        """Wait until everything asked so far has been answered.
+
+        Raises:
+            BrokerError: the first error of a verb.
+        """
+        ...
+
+    async def roll_back_to(self, number: int) -> None:
+        """Undo everything since a savepoint.
+
+        Raises: nothing.
+        """
+        ...
 
 
 class Savepoint:
-    """Use it as `async with tx.savepoint()`; blocks may stand in each other."""
+    """Use it as `async with tx.savepoint()`; blocks may be nested."""
 
-    def __init__(self, tx: "Transaction") -> None:
+    def __init__(self, tx: Divisible) -> None:
         self._tx = tx
         self._number = 0
 
