@@ -33,6 +33,7 @@ MADE_UP = frozenset(
     {
         "alone.py",
         "chain.py",
+        "collect.py",
         "courier.py",
         "ledger.py",
         "replay.py",
