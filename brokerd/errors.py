@@ -571,7 +571,10 @@ class PortTaken(Refusal):
     """An address to listen on is in use or not ours."""
 
     code = "port_taken"
-    hint = "stop the program that uses it, or choose another address"
+    hint = (
+        "stop the program that uses the address, or choose another one; it must be an address of "
+        "this machine"
+    )
     in_use_at = ""
     """The address, if somebody listens there: a daemon that is to be restarted may be that."""
 

@@ -57,7 +57,10 @@ _PREFIX: Final = "BROKERD_"
 _SEPARATOR: Final = "__"
 MAX_SOCKET_PATH: Final = 107
 """Bytes."""
-_HINT = "config/ has complete examples; see what is in effect with: brokerd config show"
+_HINT = (
+    "correct what is named; every setting with its default and meaning is listed by: "
+    "brokerd config show --explain, without a file"
+)
 
 
 class Loaded(msgspec.Struct, frozen=True):

@@ -92,7 +92,7 @@ def read(path: Path) -> TomlFile:
     try:
         return TomlFile(path=path, text=text, data=tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        hint = "mend the line that is shown; words are written in quotes"
+        hint = "correct the line that is shown; text is written in quotes"
         if "twice" in str(error) or "overwrite" in str(error):
             hint = "where there may be several write [[queue]] for each; a key stands once in each"
         raise ConfigError(_pointed(path, text, str(error)), hint=hint) from error
@@ -125,7 +125,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror or error}",
-            hint="is the path right, and may your user read the file? config/ has examples",
+            hint="is the path right, and may your user read the file?",
         ) from error
     if len(raw) > MAX_FILE:
         raise ConfigError(f"{path}: larger than {MAX_FILE} bytes, which no configuration is")
@@ -137,7 +137,10 @@ def _text(path: Path) -> str:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}: line {line} is not UTF-8", hint="save it as UTF-8") from error
     if not text.strip():
-        raise ConfigError(f"{path}: the file is empty", hint="see config/ for complete examples")
+        raise ConfigError(
+            f"{path}: the file is empty",
+            hint="give the path of another file, or write tables such as [instance] into it",
+        )
     return text
 
 

@@ -185,15 +185,16 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
 
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:
     """Yield why addresses cannot be listened at: in use, or not of this machine (BI-C5)."""
-    wanted = [(address, "endpoint.port or endpoint.listen") for address in settings.peer_addresses]
-    for address, setting in [*wanted, (settings.client_address, "clients.listen")]:
+    wanted = [(address, "endpoint") for address in settings.peer_addresses]
+    for address, section in [*wanted, (settings.client_address, "clients")]:
         try:
             try_listening(address)
         except OSError as error:
-            problem = PortTaken(
-                f"cannot listen at {address}: {error.strerror or error}",
-                hint=f"stop the program that uses it, or change {setting}",
-            )
+            also = "endpoint.port or " if section == "endpoint" else ""
+            hint = f"stop the program that uses it, or change {also}{section}.listen"
+            if error.errno == errno.EADDRNOTAVAIL:
+                hint = f"this machine has no such address; change {section}.listen"
+            problem = PortTaken(f"cannot listen at {address}: {error.strerror or error}", hint=hint)
             problem.in_use_at = address if error.errno == errno.EADDRINUSE else ""
             yield problem
 

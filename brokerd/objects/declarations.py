@@ -30,7 +30,10 @@ from brokerd.objects.forms import KEYS, ObjectForms, Table
 MAX_SCHEMA: Final = 1024 * 1024
 """Most bytes of a schema file."""
 
-_HINT = "config/ has complete examples; nothing was changed"
+_HINT = (
+    "nothing was changed; the keys of each kind of object are listed by its create command, "
+    "such as: brokerd queue create --help"
+)
 BROKER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _OF_BROKER = ("name", *BROKER_OPTIONS)
 _ROUTES: Final = (Kind.ROUTE, Kind.INSTANCE_ROUTE)

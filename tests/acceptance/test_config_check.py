@@ -121,6 +121,19 @@ def test_an_address_of_another_program_is_a_reason_beside_a_daemon_that_runs(
 
 
 @pytest.mark.rule("BI-C5")
+def test_an_address_of_another_machine_leads_to_the_setting(tmp_path: Path) -> None:
+    place = Place(tmp_path / "p")
+    settings = place.settings.read_text()
+    assert 'listen = ["127.0.0.1"]' in settings
+    open_to_others = settings.replace("127.0.0.1", "192.0.2.1")
+    place.settings.write_text(f"{open_to_others}\n[transport]\nallow_plaintext = true\n")
+    checked = place.check()
+    assert checked.returncode == 69
+    assert "this machine has no such address; change endpoint.listen" in checked.stderr
+    assert "stop the program" not in checked.stderr
+
+
+@pytest.mark.rule("BI-C5")
 def test_a_daemon_that_runs_is_no_reason_and_a_wrong_setting_beside_it_is(tmp_path: Path) -> None:
     place = Place(tmp_path / "p")
     with place.serving() as daemon:
