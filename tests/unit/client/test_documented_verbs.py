@@ -11,7 +11,12 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 
 TEXT = (Path(__file__).parents[3] / "docs/reference/verbs.md").read_text()
-VERBS = dict(re.findall(r"^### `(\w+)\((.*)\)`$", TEXT, re.MULTILINE))
+VERBS = {
+    name: " ".join(arguments.split())
+    for name, arguments in re.findall(
+        r"^### `(\w+)`\n\n```text\n\1\(([^`]*)\)\n```$", TEXT, re.MULTILINE
+    )
+}
 NO_VERBS = {
     "ask_commit",
     "commit",
