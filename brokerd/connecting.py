@@ -25,8 +25,9 @@ def connect(
 ) -> Connecting[Session]:
     """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
 
-    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS or the packaged
-    socket; or file:path.db, which runs the broker of that file in this process, without a daemon.
+    `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS, else
+    unix:/run/brokerd/brokerd.sock (not where commands look: see docs/reference/files.md); or
+    file:path.db, which runs the broker of that file in this process, without a daemon.
     `broker`: which one of the daemon, by default BROKERD_BROKER or "main"; a file is one broker.
     `service`: in whose name `dialog` and `post` speak. `wait`: seconds for which the first
     connection is tried; `retry`: the same for each later one. `client_id` is drawn if it is not

@@ -50,7 +50,8 @@ class NotificationService(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     name: _Text
     queue: _Text
     address: str | None = None
-    """unix:/path or tcp://host:port of its daemon; None = BROKERD_ADDRESS, or the socket."""
+    """unix:/path or tcp://host:port of its daemon; None = BROKERD_ADDRESS, else
+    unix:/run/brokerd/brokerd.sock."""
     broker: _Text = "main"
     id: str | None = None
     """GUID of the broker: one that has another GUID is not listened to."""

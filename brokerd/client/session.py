@@ -720,7 +720,8 @@ def connect(
 ) -> Connecting[Session]:
     """Connect to a broker of a daemon: `await connect(...)` or `async with connect(...)`.
 
-    `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS or the packaged socket.
+    `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS, else
+    unix:/run/brokerd/brokerd.sock.
     `wait`: seconds for which the first connection is tried; `retry`: the same for each later one.
     `client_id` is drawn if it is not given; the same one must not be in use twice (CLP-13). `pid`
     is what the daemon shows of this process.

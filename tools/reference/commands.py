@@ -17,7 +17,8 @@ command refuses something, it says why on standard error, in one screen, and end
 [exit statuses](exit-statuses.md).
 
 Commands that talk to a daemon find it by `--address`, else by `-c FILE`, else by the environment
-variables `BROKERD_ADDRESS` and `BROKERD_CONFIG`, else at the default address.
+variables `BROKERD_ADDRESS` and `BROKERD_CONFIG`, else at the
+[default address](files.md#which-daemon-is-asked), which is not that of programs.
 """
 
 
@@ -92,4 +93,5 @@ def _option(command: click.Command, option: click.Option) -> tuple[str, str]:
     record = option.get_help_record(click.Context(command))
     assert record is not None, "hidden options are left out"
     names, meaning = record
-    return code(" ".join(names.split())), prose(meaning)
+    # A bar in a code span in a table is escaped for GitHub, and MkDocs shows the backslash.
+    return code(" ".join(names.replace("|", " or ").split())), prose(meaning)
