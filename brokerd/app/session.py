@@ -28,8 +28,8 @@ CLOSE_POOL_WITHIN: Final = 1.0
 class Session(VerbSession):
     """A client of one broker. Made by `brokerd.connect`; good for any number of tasks.
 
-    It has every verb of Service Broker, and the comfortable ones below. What every request may
-    raise is said at `brokerd.client.session.Session`.
+    It has every verb of Service Broker and the convenient methods below. The section "Verbs of a
+    session" lists the errors that every request may raise.
     """
 
     service: str | None = None
@@ -69,10 +69,12 @@ class Session(VerbSession):
     ) -> list[object]:
         """Add to the broker what a program needs and it lacks; return the changes (SDK-4).
 
-        Contracts with their message types; of an App all it reads, its service as a target; and
-        `service`, which reads `queue` (by default its name and `_q`) and begins dialogs. With
-        `target` others may begin dialogs with it under the contracts named here. Nothing that
-        exists is altered; `dry_run` only returns the changes.
+        For a Contract it adds the contract and its message types. For an App it adds everything
+        that the App reads, and the App's service with its contracts, so that others may begin
+        dialogs with it. `service` is added as the service that begins this program's dialogs; its
+        replies come to `queue`, by default the name of the service followed by `_q`. With `target`,
+        others may begin dialogs with `service` too, under the contracts given here. Nothing that
+        exists is altered. With `dry_run` nothing is added; the changes are only returned.
 
         Raises:
             ObjectsRefused: a contract of that name exists with other types.

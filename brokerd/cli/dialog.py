@@ -95,7 +95,7 @@ def status(
 @click.option("--description", help="What the error is; goes with --error.")
 @click.option("--cleanup", is_flag=True, help="Remove it whatever its state; loses messages.")
 @click.option("--reason", help="Why, for the log; goes with --cleanup.")
-@click.option("--tell-peer", is_flag=True, help="With --cleanup: tell the other side.")
+@click.option("--tell-peer", is_flag=True, help="With --cleanup: notify the other side.")
 @daemon_options
 def end(
     *,
@@ -111,16 +111,16 @@ def end(
 ) -> int:
     """End this side of a dialog.
 
-    With --cleanup it is removed at once, with all its messages, without notice to the other side:
-    that repeats what was not acknowledged for as long as the dialog's lifetime, and lacks what this
-    side believes sent. It is for dialogs whose other side is gone for good, and needs a --reason
-    for the log.
+    With --cleanup this side is removed at once, whatever its state. Its messages that were not sent
+    or not read are lost, and the other side is not notified. The other side keeps repeating its own
+    unacknowledged messages until the dialog's lifetime is over. Use it for a dialog whose other
+    side does not exist or is gone for good, and give a --reason for the log.
     """
     if cleanup and reason is None:
         raise UsageError("--cleanup loses messages", hint="say why, for the log: --reason WHY")
     if not cleanup and (reason is not None or tell_peer):
         lone = "--reason" if reason is not None else "--tell-peer"
-        hint = "add --cleanup; to tell the other side of an error: --error N --description WHY"
+        hint = "add --cleanup; to notify the other side of an error: --error N --description WHY"
         raise UsageError(f"{lone} is for --cleanup only", hint=hint)
     if cleanup and (error is not None or description is not None):
         hint = "with --cleanup the other side is told nothing, or with --tell-peer that it is gone"

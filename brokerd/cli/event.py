@@ -86,12 +86,12 @@ def drop(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
 command.add_command(
     listing(
         "event_notifications",
-        "List who is told of what, and whether it arrives.",
+        "List event notifications: their subscribers and events, and whether deliveries fail.",
         Shown("name", "name"),
         Shown("scope", "of"),
         Shown("queue", "queue"),
         Shown("events", "events", lambda events, _now: ", ".join(events)),
-        Shown("service_name", "told to"),
+        Shown("service_name", "sent to"),
         Shown("status", "status"),
         Shown("failures", "failures"),
         Shown("last_error", "last error"),

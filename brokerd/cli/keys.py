@@ -69,7 +69,7 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("poison_backoff", "with park: wait of a group after its first rollback", "1s"),
         Key("poison_backoff_max", "with park: its longest wait", "5min"),
         Key("activation.handler", "module:function of the readers, which load starts"),
-        Key("activation.status", "on, off", "on, where it is added later off"),
+        Key("activation.status", "on, off", "on; off if added to an existing queue"),
         Key("activation.max_readers", "readers at a time, 0 to 32767", "1"),
         Key("activation.run_as", "the principal it runs as", "owner"),
         Key("activation.host", "daemon, process: where the handler runs", "daemon"),

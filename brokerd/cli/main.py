@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 COMMANDS: Final = (
-    _Entry("demo", "brokerd.cli.demo", "Two services conversing here and now."),
+    _Entry("demo", "brokerd.cli.demo", "Watch two daemons converse and survive kills."),
     _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
     _Entry("config", "brokerd.cli.config", "Check a configuration, or show what is in effect."),
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
@@ -61,9 +61,9 @@ COMMANDS: Final = (
         "Routes for what arrives from other instances.",
         "instance_route",
     ),
-    _Entry("event", "brokerd.cli.event", "Tell services of what happens: event notifications."),
-    _Entry("doctor", "brokerd.cli.doctor", "What is wrong, with what, and the command to mend it."),
-    _Entry("status", "brokerd.cli.status", "One screen: is all well, and what waits for what."),
+    _Entry("event", "brokerd.cli.event", "Event notifications: send events to services."),
+    _Entry("doctor", "brokerd.cli.doctor", "Find what is wrong, and the command that fixes it."),
+    _Entry("status", "brokerd.cli.status", "Show on one screen whether all is well."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Take the next messages of a queue."),
     _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),

@@ -376,7 +376,7 @@ class Session:
         Raises:
             InvalidArgument: without `autocommit=True`, or an argument has the wrong form.
             QueueNotFound, QueueDisabled: the queue does not exist, or is off.
-            ConversationNotFound, GroupNotFound: what is named does not exist here.
+            ConversationNotFound, GroupNotFound: no such conversation or group exists here.
             OutcomeUnknown: messages may have been lost with the connection.
             BrokerError: what every request may raise; see `Session`.
         """

@@ -140,8 +140,9 @@ class Transaction:
         Raises:
             InvalidName, InvalidLifetime, InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
-            ServiceNotFound, ContractNotFound, ConversationNotFound, GroupServiceMismatch: what is
-                named does not exist or does not fit; raised at the commit at the latest.
+            ServiceNotFound, ContractNotFound, ConversationNotFound: no such service, contract or
+                related conversation exists; raised at the commit at the latest.
+            GroupServiceMismatch: the group belongs to another service; raised like those.
             BrokerError: the first error of an earlier verb, and what every request may raise; see
                 `Session`.
         """
@@ -391,7 +392,7 @@ class Transaction:
 
         Raises:
             QueueNotFound, QueueDisabled: the queue does not exist, or is off.
-            ConversationNotFound, GroupNotFound: what is named does not exist here.
+            ConversationNotFound, GroupNotFound: no such conversation or group exists here.
             InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
             BrokerError: the first error of an earlier verb, and what every request may raise; see
