@@ -217,10 +217,10 @@ class Admin:
     async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
         """Remove this side of a dialog, whatever its state (WITH CLEANUP, DLG-T27).
 
-        Messages of it that were not sent or not read are deleted, and the other side is not told
-        unless `tell_peer`. That side may go on for as long as the lifetime, and lack what this side
-        believes sent; what it repeats is refused, never delivered again (DLG-24, PBT-9). `reason`
-        is for the log. For many dialogs at once there is `clean_up_endpoints`.
+        Its messages that were not sent or not read are deleted. The other side is notified only
+        with `tell_peer`; otherwise it may go on until the dialog's lifetime is over. The messages
+        it repeats are refused, never delivered again (DLG-24, PBT-9). `reason` is for the log. To
+        remove many dialogs at once, use `clean_up_endpoints`.
 
         Raises:
             ConversationNotFound: no dialog with this handle is open here.
