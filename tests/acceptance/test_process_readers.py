@@ -392,11 +392,11 @@ async def test_draining_sends_a_process_the_signal_to_stop(serving: Serving) -> 
         await use(session, "stock:finishes_when_told")
         handle = await ask(session)
 
-        async def receives() -> bool:
-            now = await row(session, "queue_monitors", "queue_id")
-            return bool(now["state"] == "RECEIVES_OCCURRING")
+        async def has_received() -> bool:  # a receive that has not would come back empty
+            groups = await session.view("conversation_groups")
+            return any(group["locked_by_session"] for group in groups)
 
-        await until(receives)
+        await until(has_received)
         done = await session.admin.drain_queue("warehouse_q", grace=20)
         assert (done.ended, done.stopped, done.left) == (1, 0, 0)
         assert await answered(session, handle) == "finished in time"
