@@ -27,7 +27,7 @@ from tests.model import engine
 from tests.model.dice import BYTES
 from tests.model.machine import Machine
 
-PROGRAMS = 60
+PROGRAMS = 40
 STEPS = 40
 SHORT = 0.2
 """Share of the steps after which a dialog of one message is held."""
