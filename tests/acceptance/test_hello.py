@@ -3,8 +3,10 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +100,17 @@ def test_they_do_what_the_readme_says(place: Path) -> None:
     assert "warehouse reads warehouse_q" in (place / "worker.log").read_text()
 
 
+def wait_for_listener(host: str, port: int) -> None:
+    """Wait until a daemon listens there: no signal of another process tells."""
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=30).close()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        else:
+            return
+
+
 @pytest.mark.rule("SDK-11", "SEC-10", "RTE-2")
 def test_the_same_two_files_on_two_machines(tmp_path: Path) -> None:
     """The page's settings as they are, but for addresses of this machine and a free port."""
@@ -112,9 +125,10 @@ def test_the_same_two_files_on_two_machines(tmp_path: Path) -> None:
     with (
         running(west, "serve", "-c", "west.toml", "--objects", "west.objects.toml"),
         running(west, "worker", "run", "warehouse:app", "-c", "west.toml"),
-        running(east, "serve", "-c", "east.toml", "--objects", "east.objects.toml"),
     ):
-        assert ask(east) == "Packed(sku='A1')"
+        wait_for_listener("127.0.0.2", int(addresses["4022"]))  # else east is refused, and pauses
+        with running(east, "serve", "-c", "east.toml", "--objects", "east.objects.toml"):
+            assert ask(east) == "Packed(sku='A1')"
 
 
 @pytest.mark.rule("SDK-11")
