@@ -351,10 +351,10 @@ def _rate(count: int, seconds: float) -> float:
 
 
 async def unsettled(instance: str, session: Session, *, closed: int = 0) -> list[str]:
-    """What is not as it must be when all dialogs are over; nothing if all is.
+    """Return what is not settled after all dialogs are over, one sentence each; empty if nothing.
 
-    No message ready in any queue, the transmission queue empty, and no endpoint but `closed` ones
-    that wait out their replay guard (CD).
+    Settled means that no message is ready in any queue, the transmission queue is empty, and the
+    only endpoints are `closed` ones in state CD, which wait for the end of their replay guard.
     """
     status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
     found = [

@@ -513,7 +513,7 @@ _POLICIES = [policy.value for policy in RetentionPolicy]
 
 
 def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
-    """How much of one conversation is retained; what is wrong goes to `problems`."""
+    """Return the retention limit that a section declares; add what is wrong to `problems`."""
     if table is None:
         return RetentionLimit()
     if not isinstance(table, dict):
@@ -535,7 +535,7 @@ def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
 
 
 def check_archives(queues: Mapping[str, Queue]) -> list[str]:
-    """Names of archives that are no other queue of the file."""
+    """Return the names of archives that are not another queue of the file."""
     return [
         queue.retention_limit.archive
         for name, queue in queues.items()
