@@ -30,12 +30,12 @@ class BrokerError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, in one sentence."""
+        """One sentence that says what happened."""
         return str(self)
 
     @property
     def with_cure(self) -> str:
-        """What happened and what to do about it, in one line of a log or a view."""
+        """The message and the hint in one line, for a log or a view."""
         return f"{self.message}; fix: {self.hint}" if self.hint else self.message
 
 
@@ -120,7 +120,7 @@ class InvalidState(BrokerError):
         "nothing more can be done with it, but if it waits for a side that will never answer, "
         "remove it and its unsent messages: brokerd dialog end HANDLE --cleanup --reason WHY"
     )
-    """Its number is that of `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
+    """The number is the one for `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -276,7 +276,7 @@ class LockTimeout(BrokerError):
 
 
 class DeadlockVictim(BrokerError):
-    """This transaction was rolled back to break a deadlock (GRP-12)."""
+    """The transaction was rolled back to break a deadlock (GRP-12)."""
 
     code = "deadlock_victim"
     retryable = True
@@ -292,14 +292,14 @@ class Busy(BrokerError):
 
 
 class BrokerUnavailable(BrokerError):
-    """This broker of the instance cannot be opened; that is tried again (CLK-6)."""
+    """A broker of the instance cannot be opened; the daemon tries again (CLK-6)."""
 
     code = "broker_unavailable"
     retryable = True
 
     @classmethod
     def because(cls, name: str, reason: BrokerError) -> Self:
-        """Of that name, for that reason."""
+        """Return the error for a broker with this name, with the reason."""
         return cls(f"broker {name!r} cannot be opened: {reason.message}", hint=reason.hint)
 
 
@@ -334,7 +334,7 @@ class TransactionAborted(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """It could not be learned whether the commit took effect (REL-2)."""
+    """The client could not learn whether the commit took effect (REL-2)."""
 
     code = "outcome_unknown"
     hint = "the client has asked, and nobody knows: look for its effect before you do it again"
@@ -368,7 +368,7 @@ class ConnectionLost(BrokerError):
 
 
 class TooManyOpenFiles(ConnectionLost):
-    """This process, or the whole machine, may open no more files: not even a connection."""
+    """The process or the machine may open no more files, and a connection is one."""
 
     code = "too_many_open_files"
     hint = "raise the limit (ulimit -n, here and where the daemon starts) or use fewer connections"
@@ -383,7 +383,7 @@ class AccessDenied(BrokerError):
 
 
 class RemoteError(BrokerError):
-    """The other side of the dialog ended it with an error (DLG-28).
+    """The far side of the dialog ended it with an error (DLG-28).
 
     `number` is negative where a broker found the error: then `code` is the name that appendix A
     has for it, `ssb_code` its number without the sign, and `retryable` says whether a new dialog
@@ -460,7 +460,7 @@ FOUND_BY_BROKERS: Final = {
 
 
 class DialogEnded(BrokerError):
-    """The other side has ended the dialog; this side has been ended too."""
+    """The far side has ended the dialog; this side has been ended too."""
 
     code = "dialog_ended"
     hint = "begin a new dialog"
@@ -552,7 +552,7 @@ class StoreMissing(Refusal):
 
     @classmethod
     def of(cls, name: str, path: object, broker_id: str) -> Self:
-        """Of that broker, whose file was there."""
+        """Return the error for a broker whose file existed before."""
         return cls(
             f"{path} is not there, and this instance has a broker {name} ({broker_id}): was a "
             "mount forgotten, or the file moved?",
@@ -628,7 +628,7 @@ class ActivationConflict(ObjectsRefused):
     code = "activation_conflict"
     ssb_code = 9717
     hint = "drop the event notification for QUEUE_ACTIVATION, or switch the queue's activation off"
-    """Its number is that of switching activation on; creating the notification has 9718."""
+    """The number is the one for switching activation on; creating the notification has 9718."""
 
 
 class DuplicatePriority(ObjectsRefused):
@@ -646,7 +646,7 @@ class ObjectExists(ObjectsRefused):
 
 
 class ObjectInvalid(ObjectsRefused):
-    """What is said of one object is not what its keys take (CLP-81)."""
+    """A key of an object has a value that it does not take (CLP-81)."""
 
     code = "object_invalid"
 

@@ -72,13 +72,13 @@ def _linked(source: PurePosixPath, text: str) -> Iterator[PurePosixPath]:
 
 
 def _target(source: PurePosixPath, path: str) -> PurePosixPath | None:
-    """What a link in a file leads to, from the top folder; None if that is outside of it."""
+    """Return the target of a link in a file, from the top folder; None = it is outside."""
     target = PurePosixPath(os.path.normpath(source.parent / path))
     return None if ".." in target.parts or target.is_absolute() else target
 
 
 def _place(target: PurePosixPath) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the place on the site of a file of the repository."""
     if target.is_relative_to(DOCS):
         return str(target.relative_to(DOCS))
     if target.suffix == ".md" and len(target.parts) == 1:
@@ -89,6 +89,6 @@ def _place(target: PurePosixPath) -> str:
 
 
 def _source(uri: str) -> PurePosixPath:
-    """Where a page lies in the repository: the inverse of `_place`."""
+    """Return the place of a page in the repository: the inverse of `_place`."""
     parts = PurePosixPath(uri).parts
     return PurePosixPath(*parts[1:]) if parts[0] == "project" else DOCS / uri

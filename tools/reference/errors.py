@@ -46,7 +46,7 @@ def _below(kind: type[BrokerError]) -> Iterator[type[BrokerError]]:
 
 
 def _meaning(error: type[BrokerError]) -> str:
-    """What it means, and the rest of what is known of it."""
+    """Return the meaning of an error, its number, and whether a retry may help."""
     text = sentence((error.__doc__ or "").partition("\n")[0])
     number = f" Number {error.ssb_code}." if error.ssb_code else ""
     return text + number + (" **Retryable.**" if error.retryable else "")

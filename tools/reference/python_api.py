@@ -104,7 +104,7 @@ def _class(kind: type) -> Iterator[str]:
 
 
 def _fields(kind: type) -> dict[str, str]:
-    """Those of a value also where a class below the public one declares them."""
+    """Return the documented fields of a class, with those that its bases in brokerd declare."""
     declared = kind.__mro__ if issubclass(kind, msgspec.Struct) else (kind,)
     owners = [one for one in reversed(declared) if one.__module__.startswith("brokerd.")]
     return {name: text for one in owners for name, text in field_docs(one).items()}
@@ -141,7 +141,7 @@ def _yields(one: _Function) -> bool:
 
 
 def _docstring(text: str) -> Iterator[str]:
-    """Its paragraphs; the errors become a list."""
+    """Yield the paragraphs of a docstring; the errors become a list."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         if paragraph == "Raises: nothing.":
             continue
