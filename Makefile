@@ -55,10 +55,10 @@ unit: set-up ## the tests that need no loop, file or socket
 	@$(if $(wildcard tests/unit),$(PYTEST) tests/unit $(ARGS),echo "no tests/unit yet")
 
 sim: set-up ## the seeded simulation, all of it: 2,000 seeds, 300 virtual hours, 20,000 crashes
-	@$(BIN)/python -m brokerd.testing.simulation --whole tests/simulation/seeds.txt $(ARGS)
+	@$(BIN)/python -m tests.engine.simulation --whole tests/simulation/seeds.txt $(ARGS)
 
 soak-sim: set-up ## seeds from SOAK_FROM on, until stopped; those that fail leave build/simulation/seed-N
-	@$(BIN)/python -m brokerd.testing.simulation --soak $(SOAK_FROM) $(ARGS)
+	@$(BIN)/python -m tests.engine.simulation --soak $(SOAK_FROM) $(ARGS)
 
 model: set-up ## random programs of several clients, held against the reference model
 	@$(PYTEST) tests/model --durations=5 $(ARGS)

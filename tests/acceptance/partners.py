@@ -19,7 +19,9 @@ from brokerd.client.session import Connecting, Session, connect
 from brokerd.errors import BrokerError
 from brokerd.testing.check import Violation, check
 from brokerd.testing.history import History
-from brokerd.testing.simulation.recording import (
+from brokerd.testing.trace import Trace
+from tests.acceptance.serving import free_port
+from tests.engine.simulation.recording import (
     INITIATOR,
     TARGET,
     Label,
@@ -27,8 +29,6 @@ from brokerd.testing.simulation.recording import (
     make_body,
     read_label,
 )
-from brokerd.testing.trace import Trace
-from tests.acceptance.serving import free_port
 from tests.relay import Relay
 
 SHARED = "app"

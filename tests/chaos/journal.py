@@ -22,7 +22,7 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.model import END_DIALOG
 from brokerd.testing.history import Event, Kind
-from brokerd.testing.simulation.recording import INITIATOR, TARGET
+from tests.engine.simulation.recording import INITIATOR, TARGET
 
 _OTHER: Final = {INITIATOR: TARGET, TARGET: INITIATOR}
 

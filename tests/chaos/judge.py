@@ -16,9 +16,9 @@ import msgspec
 from brokerd.testing.check import check
 from brokerd.testing.evidence import Index, Outcome, Stored
 from brokerd.testing.history import HistoryUnusable, merge, read_events
-from brokerd.testing.simulation.recording import INITIATOR, TARGET
 from tests.chaos.journal import content_hash
 from tests.chaos.stream import Ends, Stream, reply_content, running
+from tests.engine.simulation.recording import INITIATOR, TARGET
 
 _SHOWN: Final = 5
 """Findings of one kind that are told in full."""

@@ -18,10 +18,10 @@ from typing import Final
 from brokerd.client.messages import Message
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError, ConnectionLost
-from brokerd.testing.simulation.recording import INITIATOR, TARGET
 from tests.chaos.journal import Journal, Recorded, read_body
 from tests.chaos.plan import EXPECTED, read_plan
 from tests.chaos.stream import REPLY_EVERY, Ends, Stream, reply_content, running
+from tests.engine.simulation.recording import INITIATOR, TARGET
 
 MOST: Final = 20
 """Messages a receive takes at most."""

@@ -18,10 +18,10 @@ from typing import Final
 
 from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError, ConnectionLost, GroupNotFound
-from brokerd.testing.simulation.recording import INITIATOR
 from tests.chaos.journal import Journal, Recorded
 from tests.chaos.plan import EXPECTED, Plan, read_plan
 from tests.chaos.stream import Ends, Entry, Stream
+from tests.engine.simulation.recording import INITIATOR
 
 BATCH: Final = 60
 BATCH_BYTES: Final = 4 * 1024 * 1024

@@ -42,7 +42,7 @@ from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation.machine import Machine
+from tests.engine.simulation.machine import Machine
 
 START = Instant(1_700_000_000_000_000)
 ADDRESS = "TCP://daemon:7001"

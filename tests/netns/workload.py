@@ -15,7 +15,8 @@ from brokerd.client.session import Session
 from brokerd.errors import BrokerError
 from brokerd.testing.check import Violation, check
 from brokerd.testing.history import History
-from brokerd.testing.simulation.recording import (
+from brokerd.testing.trace import Trace
+from tests.engine.simulation.recording import (
     INITIATOR,
     TARGET,
     Label,
@@ -23,7 +24,6 @@ from brokerd.testing.simulation.recording import (
     make_body,
     read_label,
 )
-from brokerd.testing.trace import Trace
 from tests.netns.lab import Lab
 
 SIZES: Final = (60, 60, 60, 2_000, 40_000, 300_000)

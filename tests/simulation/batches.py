@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation.world import Result
 
 
 class Batches:

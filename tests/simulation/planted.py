@@ -25,7 +25,7 @@ from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
 from brokerd.storage import removals
 from brokerd.storage.tokens import Tokens
-from brokerd.testing.simulation.runs import simulator
+from tests.engine.simulation.runs import simulator
 
 Planted = Callable[[], Any]
 PLANTED: dict[str, Planted] = {}

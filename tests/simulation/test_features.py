@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation.features import MIDDLE, PARTNER, WORK
-from brokerd.testing.simulation.plan import draw
+from tests.engine.simulation.features import MIDDLE, PARTNER, WORK
+from tests.engine.simulation.plan import draw
 from tests.simulation.test_seeds import BATCH, BATCHES, FIRST
 
 PLANS = [draw(Streams(seed)) for seed in range(FIRST, FIRST + BATCH * BATCHES)]

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from brokerd.testing.simulation import runs
-from brokerd.testing.simulation.plan import draw
+from tests.engine.simulation import runs
+from tests.engine.simulation.plan import draw
 
 SEEDS = [(101, 64), (102, 300), (103, 64), (104, 300)]
 

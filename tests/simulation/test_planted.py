@@ -5,8 +5,8 @@ Where the plan of seeds has changed, `python -m tests.simulation.planted --searc
 
 import pytest
 
-from brokerd.testing.simulation.chaos import MOST_FAILURES
-from brokerd.testing.simulation.runs import simulator
+from tests.engine.simulation.chaos import MOST_FAILURES
+from tests.engine.simulation.runs import simulator
 from tests.simulation.planted import PLANTED, SEEDS, finds, with_bug
 
 OTHERS = range(1000, 1040)

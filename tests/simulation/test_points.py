@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brokerd.testing.simulation import runs
-from brokerd.testing.simulation.features import POINTS, WIRE, Features
-from brokerd.testing.simulation.plan import FAILPOINTS, draw
-from brokerd.testing.simulation.runs import simulator
-from brokerd.testing.simulation.sometimes import SOMETIMES
+from tests.engine.simulation import runs
+from tests.engine.simulation.features import POINTS, WIRE, Features
+from tests.engine.simulation.plan import FAILPOINTS, draw
+from tests.engine.simulation.runs import simulator
+from tests.engine.simulation.sometimes import SOMETIMES
 
 SPEC = Path(__file__).parents[2] / "docs/spec/reliability.md"
 

@@ -15,11 +15,11 @@ import pytest
 
 from brokerd.testing.check import CLEAN
 from brokerd.testing.check import main as check_main
-from brokerd.testing.simulation.command import kept_seeds, main
-from brokerd.testing.simulation.report import report, sums, total
-from brokerd.testing.simulation.runs import PREFIX, simulator
-from brokerd.testing.simulation.sometimes import never
-from brokerd.testing.simulation.world import Result, World
+from tests.engine.simulation.command import kept_seeds, main
+from tests.engine.simulation.report import report, sums, total
+from tests.engine.simulation.runs import PREFIX, simulator
+from tests.engine.simulation.sometimes import never
+from tests.engine.simulation.world import Result, World
 from tests.simulation.batches import Batches
 
 KEPT = Path(__file__).with_name("seeds.txt")
@@ -88,7 +88,7 @@ def test_a_seed_does_the_same_under_another_hash_seed(simulated, seed):
     again = simulated.run(seed)
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     there = subprocess.run(
-        [sys.executable, "-m", "brokerd.testing.simulation", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.engine.simulation", "--seed", str(seed)],
         env=environment,
         capture_output=True,
         text=True,

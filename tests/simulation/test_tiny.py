@@ -11,9 +11,9 @@ from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.queues import WindowOptions
 from brokerd.config.settings import Endpoint, Settings
 from brokerd.testing.link import Conditions
-from brokerd.testing.simulation import objects, runs
-from brokerd.testing.simulation.plan import draw
-from brokerd.testing.simulation.runs import simulator
+from tests.engine.simulation import objects, runs
+from tests.engine.simulation.plan import draw
+from tests.engine.simulation.runs import simulator
 
 KIB = 1024
 SECOND = timedelta(seconds=1)

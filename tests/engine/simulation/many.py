@@ -3,7 +3,7 @@
 Each process is this program again, with a given PYTHONHASHSEED; it reads numbers of seeds and
 answers each with one line. Results come in the order of the seeds, whatever the number of
 processes, so that the output of a batch depends on nothing but its seeds.
-Reads:  the answers of its processes.      Calls: `python -m brokerd.testing.simulation --serve`.
+Reads:  the answers of its processes.      Calls: `python -m tests.engine.simulation --serve`.
 """
 
 import faulthandler
@@ -20,8 +20,8 @@ from typing import Final, TextIO
 
 import msgspec
 
-from brokerd.testing.simulation.runs import simulator
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation.runs import simulator
+from tests.engine.simulation.world import Result
 
 ROOT: Final = Path(__file__).parents[3]
 AHEAD: Final = 64
@@ -132,11 +132,11 @@ class _Batch:
             return next(self._seeds, None)
 
     def _child(self, hash_seed: int, artefacts: Path | None) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "brokerd.testing.simulation", "--serve"]
+        command = [sys.executable, "-m", "tests.engine.simulation", "--serve"]
         if artefacts is not None:
             command += ["--artefacts", str(artefacts)]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        child = subprocess.Popen(  # noqa: S603  # this very program
+        child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

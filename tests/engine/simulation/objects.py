@@ -26,13 +26,13 @@ from brokerd.config.settings import (
 )
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
-from brokerd.testing.simulation.features import MIDDLE, MIRRORED, PARTNER
-from brokerd.testing.simulation.plan import Plan
+from tests.engine.simulation.features import MIDDLE, MIRRORED, PARTNER
+from tests.engine.simulation.plan import Plan
 
 BROKER: Final = "main"
 PORT: Final = 4022
 CONTRACT: Final = "orders"
-HANDLERS: Final = "brokerd.testing.simulation.workers"
+HANDLERS: Final = "tests.engine.simulation.workers"
 SHARED: Final = "shared"
 """The directory of the store that the two partners share."""
 REQUEST: Final = timedelta(seconds=30)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation.world import Result
 
 
 def report(result: Result, *, one: bool = True) -> str:
@@ -22,7 +22,7 @@ def report(result: Result, *, one: bool = True) -> str:
 
 def repeat(seed: int) -> str:
     """Return the command that runs a seed again."""
-    return f"python -m brokerd.testing.simulation --seed {seed} --trace"
+    return f"python -m tests.engine.simulation --seed {seed} --trace"
 
 
 def total(results: Iterable[Result]) -> Counter[str]:

@@ -11,13 +11,13 @@ from typing import Final
 
 from brokerd.client.session import Session
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.administration import Work, administer, altering
-from brokerd.testing.simulation.clients import Client
-from brokerd.testing.simulation.features import MIRRORED, PARTNER
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.plan import Night
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects
+from tests.engine.simulation.administration import Work, administer, altering
+from tests.engine.simulation.clients import Client
+from tests.engine.simulation.features import MIRRORED, PARTNER
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.plan import Night
+from tests.engine.simulation.surround import Surround
 
 Fault = Callable[[], Coroutine[object, object, None]]
 MOST_STOPS: Final = 32

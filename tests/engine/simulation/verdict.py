@@ -9,8 +9,8 @@ from typing import Final
 
 from brokerd.testing.evidence import Stored
 from brokerd.testing.history import Event, History, Kind
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.recording import uids_in
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.recording import uids_in
 
 _PAGE: Final = 10_000
 

@@ -10,9 +10,9 @@ from random import Random
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams, chance
-from brokerd.testing.simulation.plan import Plan
-from brokerd.testing.simulation.recording import Recording
 from brokerd.testing.trace import Trace
+from tests.engine.simulation.plan import Plan
+from tests.engine.simulation.recording import Recording
 
 
 class Surround:

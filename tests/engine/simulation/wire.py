@@ -14,8 +14,8 @@ from brokerd.protocol.frames import decode_boxcar
 from brokerd.protocol.items import END, AckOnly, Fragment
 from brokerd.testing.mangler import Mangler
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.surround import Surround
 
 _HEAD: Final = 5
 """Bytes of a frame's length and kind."""

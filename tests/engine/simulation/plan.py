@@ -14,8 +14,8 @@ from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.queues import WindowOptions
 from brokerd.testing.link import Conditions
 from brokerd.testing.rng import Streams, chance
-from brokerd.testing.simulation import features
-from brokerd.testing.simulation.features import MIDDLE, PARTNER, Features
+from tests.engine.simulation import features
+from tests.engine.simulation.features import MIDDLE, PARTNER, Features
 
 FAULTS: Final = (
     "crash",

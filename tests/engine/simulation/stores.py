@@ -24,12 +24,12 @@ from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.counting import CountingLog
-from brokerd.testing.simulation.features import MIRRORED, PARTNER
-from brokerd.testing.simulation.nodes import UTC_START
-from brokerd.testing.simulation.plan import Plan
 from brokerd.testing.trace import Trace
+from tests.engine.simulation import objects
+from tests.engine.simulation.counting import CountingLog
+from tests.engine.simulation.features import MIRRORED, PARTNER
+from tests.engine.simulation.nodes import UTC_START
+from tests.engine.simulation.plan import Plan
 
 Rows = list[tuple[Any, ...]]
 _TABLES = [table.name for table in tables.metadata.sorted_tables]
@@ -102,7 +102,7 @@ class Stores:
 
 
 def _rows(connection: Connection) -> dict[str, Rows]:
-    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _TABLES}  # noqa: S608  # our own names
+    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in _TABLES}
 
 
 def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
@@ -110,11 +110,11 @@ def _fill_again(connection: Connection, rows: dict[str, Rows]) -> None:
     roll_back(connection)
     with transaction(connection):
         for name in reversed(_TABLES):
-            connection.execute(f"DELETE FROM {name}")  # noqa: S608  # our own names
+            connection.execute(f"DELETE FROM {name}")
         for name, found in rows.items():
             if found:
                 marks = ", ".join("?" * len(found[0]))
-                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", found)  # noqa: S608
+                connection.executemany(f"INSERT INTO {name} VALUES ({marks})", found)
     space.give_back(connection, space.free_pages(connection))
     space.fold(connection)
 

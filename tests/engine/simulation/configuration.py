@@ -16,12 +16,12 @@ from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, ObjectsRefused
 from brokerd.model import CONFIGURATION_NOTICE, CONFIGURATION_SERVICE, MISSING_ROUTE
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.administration import administer, dropping, making
-from brokerd.testing.simulation.clients import Client
-from brokerd.testing.simulation.features import MIDDLE
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects
+from tests.engine.simulation.administration import administer, dropping, making
+from tests.engine.simulation.clients import Client
+from tests.engine.simulation.features import MIDDLE
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.surround import Surround
 
 QUEUE: Final = "routing_q"
 NAME: Final = "configurator"

@@ -1,9 +1,9 @@
 """The command: one seed with its trace, many with their sums, or all that `make sim` runs (HK-8).
 
-python -m brokerd.testing.simulation --seed 7 [--trace]
-python -m brokerd.testing.simulation --seeds 0-499 [--processes 2]
-python -m brokerd.testing.simulation --whole tests/simulation/seeds.txt
-python -m brokerd.testing.simulation --soak 100000
+python -m tests.engine.simulation --seed 7 [--trace]
+python -m tests.engine.simulation --seeds 0-499 [--processes 2]
+python -m tests.engine.simulation --whole tests/simulation/seeds.txt
+python -m tests.engine.simulation --soak 100000
 
 A seed that fails leaves its history, its stores and its trace in a folder of `--artefacts`.
 """
@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from brokerd.testing.simulation import many, whole
-from brokerd.testing.simulation.report import report, sums
-from brokerd.testing.simulation.runs import simulator
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation import many, whole
+from tests.engine.simulation.report import report, sums
+from tests.engine.simulation.runs import simulator
+from tests.engine.simulation.world import Result
 
 ARTEFACTS: Final = Path("build/simulation")
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="brokerd.testing.simulation",
+        prog="tests.engine.simulation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

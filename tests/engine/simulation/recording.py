@@ -47,7 +47,7 @@ def make_body(label: Label, size: int) -> bytes:
 def read_label(body: bytes | None) -> Label | None:
     """Return the label of a body; None if it has none."""
     parts = (body or b"").split(b"|", 3)
-    if len(parts) < 4:  # noqa: PLR2004
+    if len(parts) < 4:
         return None
     return Label(*(part.decode() for part in parts[:3]))
 

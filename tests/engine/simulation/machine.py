@@ -144,7 +144,7 @@ class _Reader(InlineReader):
 
     async def rows(
         self,
-        statement: Any,  # noqa: ANN401  # SQLAlchemy's, which only the storage package knows
+        statement: Any,  # SQLAlchemy's, which only the storage package knows
         values: Mapping[str, object] | None = None,
     ) -> Sequence[Values]:
         """Pass the failpoint, then run the statement immediately."""

@@ -26,21 +26,21 @@ from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.mangler import BoxcarMangler
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams, chance
-from brokerd.testing.simulation import objects, verdict, workers
-from brokerd.testing.simulation.chaos import AT_NIGHT, Chaos
-from brokerd.testing.simulation.clients import Client, Program, ender, sweep, worker
-from brokerd.testing.simulation.configuration import NAME, Configuration
-from brokerd.testing.simulation.features import MIRRORED, PARTNER
-from brokerd.testing.simulation.furnishing import furnish
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.plan import Night, Plan
-from brokerd.testing.simulation.recording import OWN, Label, Recording
-from brokerd.testing.simulation.routes import DOUBLED, SECOND, Routes
-from brokerd.testing.simulation.surround import Surround
-from brokerd.testing.simulation.tap import Tap
-from brokerd.testing.simulation.wire import Wire
-from brokerd.testing.simulation.writers import Writer
 from brokerd.testing.trace import Trace
+from tests.engine.simulation import objects, verdict, workers
+from tests.engine.simulation.chaos import AT_NIGHT, Chaos
+from tests.engine.simulation.clients import Client, Program, ender, sweep, worker
+from tests.engine.simulation.configuration import NAME, Configuration
+from tests.engine.simulation.features import MIRRORED, PARTNER
+from tests.engine.simulation.furnishing import furnish
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.plan import Night, Plan
+from tests.engine.simulation.recording import OWN, Label, Recording
+from tests.engine.simulation.routes import DOUBLED, SECOND, Routes
+from tests.engine.simulation.surround import Surround
+from tests.engine.simulation.tap import Tap
+from tests.engine.simulation.wire import Wire
+from tests.engine.simulation.writers import Writer
 
 WILD: Final = 60.0
 """Virtual seconds for which writers are waited for while faults happen, after the nights."""

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from typing import Final
 
 from brokerd.routing.reasons import Reason
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.administration import (
+from tests.engine.simulation import objects
+from tests.engine.simulation.administration import (
     Work,
     administer,
     altering,
     dropping,
     making,
 )
-from brokerd.testing.simulation.features import PARTNER
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation.features import PARTNER
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.surround import Surround
 
 Holder = Callable[[str], Node]
 """Returns the node that has the broker of an instance open now, or the instance itself."""

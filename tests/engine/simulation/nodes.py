@@ -22,11 +22,11 @@ from brokerd.testing import left
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import SCOPE
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.counting import CountingLog
-from brokerd.testing.simulation.features import MIRRORED, PARTNER
-from brokerd.testing.simulation.machine import Machine
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects
+from tests.engine.simulation.counting import CountingLog
+from tests.engine.simulation.features import MIRRORED, PARTNER
+from tests.engine.simulation.machine import Machine
+from tests.engine.simulation.surround import Surround
 
 UTC_START: Final = Instant(1_800_000_000_000_000)
 """UTC at virtual time 0."""
@@ -430,4 +430,4 @@ class Node:
 
 def new_rng(streams: Streams, purpose: str) -> Random:
     """Return a new generator, seeded from the stream of a purpose."""
-    return Random(streams.of(purpose).random())  # noqa: S311  # a simulation
+    return Random(streams.of(purpose).random())

@@ -19,11 +19,11 @@ from brokerd.testing import loop as virtual
 from brokerd.testing.handles import unawaited
 from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.rng import Streams
-from brokerd.testing.simulation.plan import draw
-from brokerd.testing.simulation.stores import Stores
-from brokerd.testing.simulation.world import KEPT_STEPS, Result, World
+from tests.engine.simulation.plan import draw
+from tests.engine.simulation.stores import Stores
+from tests.engine.simulation.world import KEPT_STEPS, Result, World
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a place without a disk, if there is one
+MEMORY: Final = Path("/dev/shm")  # a place without a disk, if there is one
 PREFIX: Final = "brokerd-sim-"
 """Prefix of the names of these directories."""
 _IN_USE: Final = "in-use"

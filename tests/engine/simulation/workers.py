@@ -17,8 +17,8 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.errors import BrokerError
-from brokerd.testing.simulation.objects import CONTRACT
-from brokerd.testing.simulation.recording import INITIATOR, TARGET, Label, make_body, read_label
+from tests.engine.simulation.objects import CONTRACT
+from tests.engine.simulation.recording import INITIATOR, TARGET, Label, make_body, read_label
 
 IDLE: Final = 2.0
 """Seconds without a message after which an activated reader ends (ACT-25)."""

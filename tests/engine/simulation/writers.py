@@ -16,10 +16,10 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, GroupNotFound
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation import objects, workers
-from brokerd.testing.simulation.clients import Client, is_passing, repeated
-from brokerd.testing.simulation.recording import INITIATOR, OWN, SEVERAL, Label, make_body
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects, workers
+from tests.engine.simulation.clients import Client, is_passing, repeated
+from tests.engine.simulation.recording import INITIATOR, OWN, SEVERAL, Label, make_body
+from tests.engine.simulation.surround import Surround
 
 LONG: Final = 2 * 24 * 3600.0
 """Seconds of a lifetime that is longer than any run."""

@@ -5,11 +5,11 @@ Reads:  the plan.      Calls: administration.
 
 from collections.abc import Callable
 
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.administration import Work, administer, altering, making
-from brokerd.testing.simulation.features import PARTNER
-from brokerd.testing.simulation.nodes import Node
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects
+from tests.engine.simulation.administration import Work, administer, altering, making
+from tests.engine.simulation.features import PARTNER
+from tests.engine.simulation.nodes import Node
+from tests.engine.simulation.surround import Surround
 
 
 async def furnish(shared: Surround, holder: Callable[[str], Node]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from brokerd.testing.history import History, Kind
-from brokerd.testing.simulation.verdict import false_alarms
+from tests.engine.simulation.verdict import false_alarms
 
 
 def played(*, received: int, committed: bool = True) -> History:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from brokerd.testing.simulation import many
-from brokerd.testing.simulation.report import report, sums, total
-from brokerd.testing.simulation.sometimes import never
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation import many
+from tests.engine.simulation.report import report, sums, total
+from tests.engine.simulation.sometimes import never
+from tests.engine.simulation.world import Result
 
 Say = Callable[[str], None]
 

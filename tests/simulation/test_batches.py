@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from brokerd.testing.simulation import many
-from brokerd.testing.simulation.sometimes import SOMETIMES, never
-from brokerd.testing.simulation.whole import Batch, shortfalls
-from brokerd.testing.simulation.world import Result
+from tests.engine.simulation import many
+from tests.engine.simulation.sometimes import SOMETIMES, never
+from tests.engine.simulation.whole import Batch, shortfalls
+from tests.engine.simulation.world import Result
 
 BATCH = Batch(seeds=2, hours=1.0, crashes=3)
 

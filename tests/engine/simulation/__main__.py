@@ -2,6 +2,6 @@
 
 import sys
 
-from brokerd.testing.simulation.command import main
+from tests.engine.simulation.command import main
 
 sys.exit(main())

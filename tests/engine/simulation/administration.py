@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from brokerd.client.session import Session
 from brokerd.errors import BrokerError, ObjectExists, ObjectNotFound, StoreFault
-from brokerd.testing.simulation import objects
-from brokerd.testing.simulation.nodes import Node
+from tests.engine.simulation import objects
+from tests.engine.simulation.nodes import Node
 
 PATIENCE: Final = 10.0
 """Virtual seconds after which an attempt counts as failed."""
@@ -56,7 +56,7 @@ def making(kind: str, name: str, **declared: object) -> Work:
     return work
 
 
-def altering(kind: str, name: str, **declared: Any) -> Work:  # noqa: ANN401  # as `alter` has them
+def altering(kind: str, name: str, **declared: Any) -> Work:
     """Return work that alters an object; `ObjectNotFound` is a refusal like any other."""
 
     async def work(session: Session) -> None:

@@ -18,10 +18,10 @@ from brokerd.errors import BrokerError
 from brokerd.ids import SeededIds
 from brokerd.testing.clock import SimClock
 from brokerd.testing.rng import chance
-from brokerd.testing.simulation import objects, workers
-from brokerd.testing.simulation.nodes import UTC_START, Node, new_rng
-from brokerd.testing.simulation.recording import name_of
-from brokerd.testing.simulation.surround import Surround
+from tests.engine.simulation import objects, workers
+from tests.engine.simulation.nodes import UTC_START, Node, new_rng
+from tests.engine.simulation.recording import name_of
+from tests.engine.simulation.surround import Surround
 
 T = TypeVar("T")
 RETRY: Final = 100_000.0
