@@ -8,6 +8,8 @@
 #   KILLS=25 SEED=1              how often soak-kill kills, and its seed
 #   MINUTES=10 RUNS=1 SEED=1 FORM=two|forwarder|activated STREAM=dir
 #                              how long chaos lasts, how often, and what goes through it
+#   FAST_PATHS=on|off          whether messages may take the fast path in sim, soak-sim, model,
+#                              soak-model and chaos
 #   LINES=20000000             how many lines report-month makes
 #   CYCLES=20 SEED=1             how often soak-netns breaks everything, and its seed
 
@@ -24,9 +26,11 @@ CYCLES = 20
 KILLS = 25
 SEED = 1
 LINES = 20000000
+FAST_PATHS = on
 BIN = .venv/bin
 CODE = $(wildcard brokerd spark_jobs tools migrations tests)
 SET_UP = @python=$$(tools/find-python "$(PYTHON)") && "$$python" tools/setup.py $(if $(PYTHON),--named)
+NO_FAST_PATHS = $(if $(filter off,$(FAST_PATHS)),--no-fast-paths)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/acceptance tests/abuse tests/netns tests/spark)
 
@@ -55,16 +59,16 @@ unit: set-up ## the tests that need no loop, file or socket
 	@$(if $(wildcard tests/unit),$(PYTEST) tests/unit $(ARGS),echo "no tests/unit yet")
 
 sim: set-up ## the seeded simulation, all of it: 2,000 seeds, 300 virtual hours, 20,000 crashes
-	@$(BIN)/python -m tests.engine.simulation --whole tests/simulation/seeds.txt $(ARGS)
+	@$(BIN)/python -m tests.engine.simulation --whole tests/simulation/seeds.txt $(NO_FAST_PATHS) $(ARGS)
 
 soak-sim: set-up ## seeds from SOAK_FROM on, until stopped; those that fail leave build/simulation/seed-N
-	@$(BIN)/python -m tests.engine.simulation --soak $(SOAK_FROM) $(ARGS)
+	@$(BIN)/python -m tests.engine.simulation --soak $(SOAK_FROM) $(NO_FAST_PATHS) $(ARGS)
 
 model: set-up ## random programs of several clients, held against the reference model
-	@$(PYTEST) tests/model --durations=5 $(ARGS)
+	@$(PYTEST) tests/model --durations=5 $(NO_FAST_PATHS) $(ARGS)
 
 soak-model: set-up ## the same with MACHINES=20000 of them
-	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m tests.model.soak --machines $(MACHINES) --seed $(SEED) $(NO_FAST_PATHS) $(ARGS)
 
 soak-netns: set-up ## cuts, flapping and kills of three real daemons in network namespaces
 	@$(BIN)/python -m tests.netns.soak --cycles $(CYCLES) --seed $(SEED) $(ARGS)
@@ -73,7 +77,7 @@ soak-kill: set-up ## kills of a daemon, its readers and an activator under load:
 	@$(BIN)/python -m tests.kills.soak --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 chaos: set-up ## real traffic under faults, held against the stream: MINUTES=10 RUNS=1 SEED=1 FORM=two
-	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) $(ARGS)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --runs $(RUNS) --seed $(SEED) --form $(FORM) $(if $(STREAM),--stream $(STREAM)) $(NO_FAST_PATHS) $(ARGS)
 
 set-up-fuzz:
 	$(SET_UP) fuzz

@@ -37,10 +37,12 @@ types = { Order = "initiator", Reply = "target" }
 class Places:
     """All that runs: daemons, programs, and relays on each way between daemons."""
 
-    def __init__(self, folder: Path, form: Form, *, guard: float) -> None:
+    def __init__(self, folder: Path, form: Form, *, guard: float, fast_paths: bool) -> None:
         self.folder = folder
         self.form = form
-        self.daemons = {name: Daemon(folder, name, guard=guard) for name in form.daemons}
+        self.daemons = {
+            name: Daemon(folder, name, guard=guard, fast_paths=fast_paths) for name in form.daemons
+        }
         self.programs = {name: Program(folder, name, *_command(name)) for name in form.programs}
         self.relays = {
             ends: Relay(self.daemons[ends[1]].port, seed=number)

@@ -36,6 +36,7 @@ SETTINGS: Final = """
 [instance]
 name = "{name}"
 data_dir = "{name}"
+fast_paths = {fast_paths}
 [endpoint]
 listen = "{address}"
 port = {port}
@@ -169,7 +170,7 @@ def _end_with_parent() -> None:
 class Daemon(Program):
     """A daemon with its files."""
 
-    def __init__(self, folder: Path, name: str, *, guard: float) -> None:
+    def __init__(self, folder: Path, name: str, *, guard: float, fast_paths: bool) -> None:
         """`guard`: seconds that a closed dialog is remembered."""
         super().__init__(folder, name)
         self.port = _free_port()
@@ -189,6 +190,7 @@ class Daemon(Program):
                 port=self.port,
                 forwarding="true" if name == MIDDLE else "false",
                 guard=guard,
+                fast_paths="true" if fast_paths else "false",
             )
         )
 

@@ -52,6 +52,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = RATE
     faults: int | None = None
     """How many faults there are; None: they go on until all is received."""
+    fast_paths: bool = True
+    """Whether ordinary messages may take the daemons' fast path."""
 
 
 async def run(folder: Path, options: Options, say: Say) -> Report:
@@ -67,7 +69,8 @@ async def run(folder: Path, options: Options, say: Say) -> Report:
     stream = Stream(where)
     report.dialogs, report.bytes = len(stream.dialogs), stream.size
     said(f"{len(stream)} messages of {len(stream.dialogs)} dialogs, {stream.size / 2**20:.1f} MiB")
-    places = Places(folder, options.form, guard=GUARDS[0] / options.haste)
+    guard = GUARDS[0] / options.haste
+    places = Places(folder, options.form, guard=guard, fast_paths=options.fast_paths)
     going = _Run(places, where, options, report=report, say=said)
     complete = False
     try:

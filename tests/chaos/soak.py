@@ -73,6 +73,7 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
                 seed=seed,
                 seconds=options.minutes * 60,
                 stream=options.stream,
+                fast_paths=options.fast_paths,
             ),
             _say,
         )
@@ -84,11 +85,12 @@ async def _interruptible(folder: Path, seed: int, options: argparse.Namespace) -
 
 
 def _repeats(report: Report, options: argparse.Namespace) -> str:
-    stream = f" STREAM={options.stream}" if options.stream else ""
+    further = f" STREAM={options.stream}" if options.stream else ""
+    further += "" if options.fast_paths else " FAST_PATHS=off"
     return (
         f"seed {report.seed}: {len(report.problems)} found; files are kept in {report.folder}; "
         f"again: make chaos MINUTES={options.minutes:g} SEED={report.seed} "
-        f"FORM={report.form}{stream}"
+        f"FORM={report.form}{further}"
     )
 
 
@@ -99,6 +101,12 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--form", choices=[str(one) for one in Form], default=str(Form.TWO))
     parser.add_argument("--stream", type=Path, help="what tests.chaos.history has made")
+    parser.add_argument(
+        "--no-fast-paths",
+        dest="fast_paths",
+        action="store_false",
+        help="every message goes the general way",
+    )
     parser.add_argument("--dir", type=Path, default=Path("build/chaos"), help="of all files")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     options = parser.parse_args()

@@ -24,6 +24,7 @@ class Choosing:
     driver: Driver
     model: Model
     fast_paths = True
+    """Whether the engine may take the fast path; `--no-fast-paths` switches it off for all."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,7 +49,12 @@ def main(argv: Sequence[str]) -> int:
     """Replay each file."""
     parser = argparse.ArgumentParser(prog="python -m tests.model.replay", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    for file in parser.parse_args(argv).files:
+    parser.add_argument(
+        "--no-fast-paths", action="store_true", help="every message goes the general way"
+    )
+    given = parser.parse_args(argv)
+    Machine.fast_paths = not given.no_fast_paths
+    for file in given.files:
         text = file.read_text()
         replay(text)
         say(f"{file}: {len(steps_in(text))} steps: clean")

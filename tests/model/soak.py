@@ -71,7 +71,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch", type=int, default=BATCH, help="machines a seed")
     parser.add_argument("--as-found", action="store_true", help="do not make a failing one short")
     parser.add_argument("--keep-going", action="store_true", help="go on behind a failing batch")
+    parser.add_argument(
+        "--no-fast-paths", action="store_true", help="every message goes the general way"
+    )
     given = parser.parse_args(argv)
+    Machine.fast_paths = not given.no_fast_paths
     began = time.perf_counter()
     done, number = 0, given.seed
     failed: list[int] = []
@@ -84,6 +88,7 @@ def main(argv: list[str]) -> int:
             return 130
         except BaseException:
             again = f"--seed {number} --machines {size} --batch {given.batch}"
+            again += " --no-fast-paths" if given.no_fast_paths else ""
             say(f"FAILED; again with: python -m tests.model.soak {again}")
             if not given.keep_going:
                 raise

@@ -15,8 +15,9 @@ import pytest
 
 from brokerd.testing.check import CLEAN
 from brokerd.testing.check import main as check_main
+from tests.engine.simulation import objects
 from tests.engine.simulation.command import kept_seeds, main
-from tests.engine.simulation.report import report, sums, total
+from tests.engine.simulation.report import repeat, report, sums, total
 from tests.engine.simulation.runs import PREFIX, simulator
 from tests.engine.simulation.sometimes import never
 from tests.engine.simulation.world import Result, World
@@ -153,6 +154,22 @@ def test_a_run_leaves_nothing_of_it_in_memory(simulated):
         for seed in (1020, 1022, 1023):  # each leaves transactions of killed boots
             assert simulated.run(seed).problems == ()
             assert len(worlds) == 0
+
+
+@pytest.mark.rule("HK-8")
+def test_a_run_without_the_fast_path_is_clean_and_says_how_to_repeat_it(monkeypatch):
+    real, made = objects.settings, []
+
+    def settings(*given):
+        made.append(real(*given).instance.fast_paths)
+        return real(*given)
+
+    monkeypatch.setattr(objects, "settings", settings)
+    with simulator(fast_paths=False) as simulated:
+        result = simulated.run(1000)
+    assert result.problems == ()
+    assert set(made) == {False}
+    assert repeat(result).endswith("--seed 1000 --trace --no-fast-paths")
 
 
 @pytest.mark.rule("HK-9")

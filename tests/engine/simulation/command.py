@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.serve:
         with suppress(KeyboardInterrupt):
-            many.serve(sys.stdin, sys.stdout, options.artefacts)
+            many.serve(sys.stdin, sys.stdout, options.artefacts, fast_paths=options.fast_paths)
         return 0
     if options.whole is not None:
         batch = whole.Batch()
@@ -40,13 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kept_seeds(options.whole),
             processes=options.processes,
             artefacts=options.artefacts,
+            fast_paths=options.fast_paths,
             say=say,
         )
         return 0 if well else 1
     if options.soak is not None:
         with suppress(KeyboardInterrupt):
             whole.soak(
-                options.soak, processes=options.processes, artefacts=options.artefacts, say=say
+                options.soak,
+                processes=options.processes,
+                artefacts=options.artefacts,
+                fast_paths=options.fast_paths,
+                say=say,
             )
         return 0
     return _one(options) if options.seed is not None else _several(options)
@@ -74,11 +79,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--artefacts", type=Path, default=ARTEFACTS, help="where failed seeds leave what they did"
     )
+    parser.add_argument(
+        "--no-fast-paths",
+        dest="fast_paths",
+        action="store_false",
+        help="every message goes the general way",
+    )
     return parser
 
 
 def _one(options: argparse.Namespace) -> int:
-    with simulator(options.artefacts) as simulated:
+    with simulator(options.artefacts, fast_paths=options.fast_paths) as simulated:
         result = simulated.run(options.seed, traced=options.trace)
     say(report(result))
     if options.trace:
@@ -89,7 +100,10 @@ def _one(options: argparse.Namespace) -> int:
 def _several(options: argparse.Namespace) -> int:
     began, results = time.perf_counter(), list[Result]()
     for result in many.run_many(
-        options.seeds, processes=options.processes, artefacts=options.artefacts
+        options.seeds,
+        processes=options.processes,
+        artefacts=options.artefacts,
+        fast_paths=options.fast_paths,
     ):
         results.append(result)
         say(report(result, one=False))

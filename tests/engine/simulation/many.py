@@ -35,11 +35,13 @@ LONGEST: Final = 300.0
 dies. They do not pass while the machine is suspended."""
 
 
-def serve(asked: TextIO, answers: TextIO, artefacts: Path | None) -> None:
+def serve(
+    asked: TextIO, answers: TextIO, artefacts: Path | None, *, fast_paths: bool = True
+) -> None:
     """Run the seeds whose numbers are read, one a line, until the end of the input."""
     faulthandler.enable()  # a crash of the interpreter shows where it happened
     faulthandler.register(signal.SIGVTALRM, chain=True)  # chained: the signal then kills it
-    with simulator(artefacts) as simulated:
+    with simulator(artefacts, fast_paths=fast_paths) as simulated:
         for line in asked:
             # A callback that never returns cannot be noticed from within the run.
             signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
@@ -55,9 +57,10 @@ def run_many(
     processes: int,
     hash_seed: int = 0,
     artefacts: Path | None = None,
+    fast_paths: bool = True,
 ) -> Iterator[Result]:
     """Run seeds in several processes; yield the results in the order of the seeds."""
-    batch = _Batch(iter(seeds), processes)
+    batch = _Batch(iter(seeds), processes, fast_paths=fast_paths)
     threads = [
         threading.Thread(target=batch.work, args=(hash_seed, artefacts), daemon=True)
         for _ in range(processes)
@@ -73,9 +76,10 @@ def run_many(
 class _Batch:
     """The state shared by the threads, each of which drives one process."""
 
-    def __init__(self, seeds: Iterator[int], processes: int) -> None:
+    def __init__(self, seeds: Iterator[int], processes: int, *, fast_paths: bool) -> None:
         self._seeds = enumerate(seeds)
         self._processes = processes
+        self._fast_paths = fast_paths
         self._lock = threading.Lock()
         self._done: Queue[tuple[int, Result] | Exception | None] = Queue()
         self._room = threading.Semaphore(AHEAD * processes)
@@ -97,7 +101,8 @@ class _Batch:
                     with suppress(BrokenPipeError):
                         child.stdin.close()
                 if found is not None:
-                    self._done.put((found[0], _died(found[1], child.returncode)))
+                    result = _died(found[1], child.returncode, fast_paths=self._fast_paths)
+                    self._done.put((found[0], result))
                     found = self._next()
             self._done.put(None)
         except Exception as error:  # noqa: BLE001  # whatever it is, the batch ends with it
@@ -135,6 +140,8 @@ class _Batch:
         command = [sys.executable, "-m", "tests.engine.simulation", "--serve"]
         if artefacts is not None:
             command += ["--artefacts", str(artefacts)]
+        if not self._fast_paths:
+            command.append("--no-fast-paths")
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         child = subprocess.Popen(
             command,
@@ -159,10 +166,17 @@ def _ask(child: subprocess.Popen[str], seed: int) -> str:
     return child.stdout.readline()
 
 
-def _died(seed: int, status: int) -> Result:
+def _died(seed: int, status: int, *, fast_paths: bool) -> Result:
     """Return the result of a seed whose process died, with the exit status or signal."""
     how = f"ended with status {status}"
     if status < 0:
         how = f"was ended by {signal.Signals(-status).name}"
     problem = f"the process that ran it {how}"
-    return Result(seed=seed, problems=(problem,), digest="", seconds=0.0, counts={})
+    return Result(
+        seed=seed,
+        problems=(problem,),
+        digest="",
+        seconds=0.0,
+        counts={},
+        fast_paths=fast_paths,
+    )

@@ -133,7 +133,7 @@ def declared(node: str, plan: Plan, *, broker_id: str = "") -> Declared | None:
 def settings(node: str, data_dir: Path, plan: Plan) -> Settings:
     """Return the settings of an instance."""
     return Settings(
-        instance=Instance(name=node, data_dir=data_dir),
+        instance=Instance(name=node, data_dir=data_dir, fast_paths=plan.fast_paths),
         clients=Clients(listen=f"unix:{node}.sock"),
         endpoint=Endpoint(
             listen=(node,),

@@ -90,6 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How far the UTC of each instance is ahead of the true one at the start."""
     commits_cut: float
     """Probability that a client loses its connection in the middle of a commit (REL-2)."""
+    fast_paths: bool = True
+    """Whether ordinary messages may take the fast path: chosen by the command, not drawn."""
     features: Features = Features()
     """The further features of the run."""
 

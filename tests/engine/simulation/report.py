@@ -12,7 +12,7 @@ def report(result: Result, *, one: bool = True) -> str:
     if result.problems:
         lines.append(f"seed {result.seed} FAILED after {result.seconds:.1f} virtual s:")
         lines += [f"  {line}" for text in result.problems for line in text.splitlines()]
-        lines.append(f"  repeat: {repeat(result.seed)}")
+        lines.append(f"  repeat: {repeat(result)}")
         if result.artefacts:
             lines.append(f"  history, stores and trace: {result.artefacts}")
     if one:
@@ -20,9 +20,10 @@ def report(result: Result, *, one: bool = True) -> str:
     return "\n".join(lines)
 
 
-def repeat(seed: int) -> str:
-    """Return the command that runs a seed again."""
-    return f"python -m tests.engine.simulation --seed {seed} --trace"
+def repeat(result: Result) -> str:
+    """Return the command that runs the seed of a result again."""
+    command = f"python -m tests.engine.simulation --seed {result.seed} --trace"
+    return command if result.fast_paths else f"{command} --no-fast-paths"
 
 
 def total(results: Iterable[Result]) -> Counter[str]:

@@ -39,10 +39,13 @@ CALLBACKS: Final = 100_000
 class Simulator:
     """A runner of seeds that keeps filled stores, as making them takes longer than a run."""
 
-    def __init__(self, directory: Path, artefacts: Path | None = None) -> None:
+    def __init__(
+        self, directory: Path, artefacts: Path | None = None, *, fast_paths: bool = True
+    ) -> None:
         """`artefacts`: the directory for the history, stores and trace of a failed seed."""
         self._stores = Stores(directory)
         self._artefacts = artefacts
+        self._fast_paths = fast_paths
 
     def close(self) -> None:
         """Close the connections kept for the next seed."""
@@ -61,7 +64,7 @@ class Simulator:
                 gc.enable()
 
     def _run(self, seed: int, *, traced: bool) -> Result:
-        plan = draw(Streams(seed))
+        plan = msgspec.structs.replace(draw(Streams(seed)), fast_paths=self._fast_paths)
         place, kept = self._stores.lend(seed, plan)
         worlds: list[World] = []
 
@@ -102,6 +105,7 @@ class Simulator:
             counts=dict(world.counts),
             trace=tuple(world.trace.show(KEPT_STEPS).splitlines()) if traced else (),
             artefacts=artefacts,
+            fast_paths=plan.fast_paths,
         )
 
     def _keep(self, seed: int, world: World, problems: list[str], place: Path) -> str:
@@ -119,12 +123,14 @@ class Simulator:
 
 
 @contextmanager
-def simulator(artefacts: Path | None = None, *, memory: Path = MEMORY) -> Iterator[Simulator]:
+def simulator(
+    artefacts: Path | None = None, *, memory: Path = MEMORY, fast_paths: bool = True
+) -> Iterator[Simulator]:
     """Provide a simulator with a directory of its own, in memory if possible."""
     place = memory if memory.is_dir() else Path(tempfile.gettempdir())
     _remove_stale(place)
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as directory, _held(Path(directory)):
-        made = Simulator(Path(directory), artefacts)
+        made = Simulator(Path(directory), artefacts, fast_paths=fast_paths)
         try:
             yield made
         finally:

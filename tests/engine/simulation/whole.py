@@ -34,19 +34,26 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_whole(
-    batch: Batch, kept: Iterable[int], *, processes: int, artefacts: Path, say: Say
+    batch: Batch,
+    kept: Iterable[int],
+    *,
+    processes: int,
+    artefacts: Path,
+    fast_paths: bool,
+    say: Say,
 ) -> bool:
     """Run the kept seeds and the batch, and report the results; return whether all is well."""
     began = time.perf_counter()
     seeds = [*kept, *range(batch.first, batch.first + batch.seeds)]
-    results = list(_told(many.run_many(seeds, processes=processes, artefacts=artefacts), say))
+    running = many.run_many(seeds, processes=processes, artefacts=artefacts, fast_paths=fast_paths)
+    results = list(_told(running, say))
     say(sums(results))
     wrong = [f"{sum(bool(one.problems) for one in results)} seeds failed"] * any(
         one.problems for one in results
     )
     wrong += shortfalls(batch, results)
     again = [one for place, one in enumerate(results) if place % batch.again_every == 0]
-    wrong += _differing(again, processes)
+    wrong += _differing(again, processes, fast_paths=fast_paths)
     say(f"{len(again)} of them ran again under another PYTHONHASHSEED")
     say(f"{time.perf_counter() - began:.0f} s in {processes} processes")
     for text in wrong:
@@ -66,10 +73,21 @@ def shortfalls(batch: Batch, results: Iterable[Result]) -> list[str]:
     return wrong
 
 
-def soak(first: int, *, processes: int, artefacts: Path, say: Say, every: int = 500) -> None:
+def soak(
+    first: int,
+    *,
+    processes: int,
+    artefacts: Path,
+    fast_paths: bool,
+    say: Say,
+    every: int = 500,
+) -> None:
     """Run seed after seed until interrupted; report sums after each `every` seeds."""
     began, results, failed = time.perf_counter(), list[Result](), 0
-    for result in _told(many.run_many(count(first), processes=processes, artefacts=artefacts), say):
+    running = many.run_many(
+        count(first), processes=processes, artefacts=artefacts, fast_paths=fast_paths
+    )
+    for result in _told(running, say):
         failed += bool(result.problems)
         results.append(result)
         if len(results) % every == 0:
@@ -86,11 +104,12 @@ def _told(results: Iterable[Result], say: Say) -> Iterator[Result]:
         yield result
 
 
-def _differing(before: list[Result], processes: int) -> list[str]:
+def _differing(before: list[Result], processes: int, *, fast_paths: bool) -> list[str]:
     """Run seeds under another hash seed; return those with another digest, one sentence each."""
     digests = {one.seed: one.digest for one in before}
+    again = many.run_many(digests, processes=processes, hash_seed=4711, fast_paths=fast_paths)
     return [
         f"seed {one.seed} does something else under another PYTHONHASHSEED"
-        for one in many.run_many(digests, processes=processes, hash_seed=4711)
+        for one in again
         if one.digest != digests[one.seed]
     ]

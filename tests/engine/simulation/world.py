@@ -65,6 +65,7 @@ class Result(msgspec.Struct, frozen=True):
     trace: tuple[str, ...] = ()
     artefacts: str = ""
     """The folder with the history, stores and trace of a failed run."""
+    fast_paths: bool = True
 
 
 class World:
