@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from brokerd.client.messages import wire_id, wire_text
+from brokerd.client.arguments import wire_id, wire_text
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse

@@ -1,22 +1,36 @@
-"""Arguments of verbs, judged on this side: what cannot be right fails at the call (SDK-18).
+"""Arguments of verbs: checked on this side, and in the form in which they travel (SDK-18). PURE.
+
+What cannot be right fails at the call. What only the broker knows (states, rights, names that
+exist) is left to it: such an error comes with the answer, or at the commit of a transaction whose
+verbs are only collected.
 
 Reads:  arguments.     Calls: nothing.
-Never:  judges what only the broker knows: states, rights, names that are there. Those errors come
-with the answer, in a transaction that is only collected with that of its commit.
+Never:  asks the daemon.
 """
 
-from collections.abc import Sequence
-from typing import Final
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from typing import Any, Final
 
+from brokerd.client.messages import ABSENT, CURRENT_DATABASE, FOREVER, Body, Wait
 from brokerd.errors import (
     DuplicateHandle,
     ErrorNeedsCodeAndText,
     InvalidArgument,
     InvalidLifetime,
     InvalidName,
+    MessageTooLarge,
+    NullBody,
 )
 from brokerd.ids import show
-from brokerd.protocol.client_verbs import MAX_GROUPS, MAX_MESSAGES
+from brokerd.protocol.client_verbs import (
+    FOREVER_MS,
+    MAX_GROUPS,
+    MAX_MESSAGES,
+    MAX_TIMER_MS,
+    MAX_WAIT_MS,
+)
 from brokerd.protocol.wire import MAX_ERROR
 
 MAX_REMOTE_NAME: Final = 256
@@ -24,6 +38,157 @@ MAX_REMOTE_NAME: Final = 256
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_ERROR_TEXT: Final = 3000
 """Characters (DLG-20)."""
+MAX_TIMER_NAME: Final = 128
+"""Characters (PBT-23)."""
+_NOTHING_SPECIAL: Final = (None,) * 5
+
+
+# One value.
+
+
+def wire_body(body: Body, limit: int) -> bytes | None:
+    """Return the body as it travels; None for no body.
+
+    Raises:
+        NullBody: it is None.
+        MessageTooLarge: it has more than `limit` bytes.
+        InvalidArgument: it is not bytes.
+    """
+    if type(body) is not bytes:
+        if body is ABSENT:
+            return None
+        if body is None:
+            raise NullBody
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise InvalidArgument(
+                f"a body is bytes, not {type(body).__name__}",
+                hint="encode it: text.encode(), or use a Contract and bk.dialog for typed values",
+            )
+        body = bytes(body)
+    if len(body) > limit:
+        raise MessageTooLarge(f"a body of {len(body)} bytes is over the limit of {limit}")
+    return body
+
+
+def wire_id(value: object, what: str) -> bytes:
+    """Return an id as it travels.
+
+    Raises:
+        InvalidArgument: it is not 16 bytes; the message names it.
+    """
+    if type(value) is not bytes or len(value) != 16:  # noqa: PLR2004
+        raise InvalidArgument(
+            f"{what} is {_describe(value)}, not 16 bytes",
+            hint="give what begin_dialog returned, or the handle of a message; of a text that is "
+            "uuid.UUID(text).bytes",
+        )
+    return value
+
+
+def wire_text(value: object, what: str) -> str:
+    """Return a text as it travels.
+
+    Raises:
+        InvalidArgument: it is no text; the message names it.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} is {_describe(value)}, not a text", hint=f"name the {what}")
+    return value
+
+
+def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
+    """Return one handle, or several of one atomic send or end, as they travel (SND-8, DLG-47).
+
+    Raises:
+        InvalidArgument: one of them is not 16 bytes.
+        DuplicateHandle: one is given twice.
+    """
+    if type(value) is bytes:
+        return wire_id(value, "handle")
+    if not isinstance(value, list | tuple) or not value:
+        raise InvalidArgument(
+            f"handle is {_describe(value)}, not 16 bytes and no list of such",
+            hint="give what begin_dialog returned, or the handle of a message",
+        )
+    handles = [wire_id(each, "handle") for each in value]
+    check_handles(handles)
+    return handles
+
+
+def _describe(value: object) -> str:
+    """Return type and length of a wrong argument, for a message."""
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, bytes | str | list | tuple) else kind
+
+
+def wire_wait(wait: Wait) -> int | None:
+    """Return a duration in milliseconds as it travels, rounded up; None for no wait.
+
+    Raises:
+        InvalidArgument: it is no duration.
+    """
+    if wait is None:
+        return None
+    if wait is FOREVER:
+        return FOREVER_MS
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_WAIT_MS / 1000:
+        raise InvalidArgument(
+            f"wait is {wait!r}",
+            hint=f"give 0 to {MAX_WAIT_MS / 1000:.0f} seconds, FOREVER, or None not to wait",
+        )
+    return math.ceil(seconds * 1000)
+
+
+def wire_after(after: float | timedelta | None) -> int | None:
+    """Return the time of a timer in milliseconds as it travels, rounded up; None cancels (DLG-35).
+
+    Raises:
+        InvalidArgument: it is no duration above 0.
+    """
+    if after is None:
+        return None
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_TIMER_MS / 1000:
+        raise InvalidArgument(
+            f"a timer cannot be set to {after!r}",
+            hint=f"give more than 0 and at most {MAX_TIMER_MS // 1000} seconds; None cancels it",
+        )
+    return math.ceil(seconds * 1000)
+
+
+def wire_name(name: object) -> str | None:
+    """Return the name of a timer as it travels; None is the unnamed one (PBT-23).
+
+    Raises:
+        InvalidArgument: it is no text of 1 to 128 characters.
+    """
+    if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_TIMER_NAME):
+        raise InvalidArgument(
+            f"the name of a timer is {_describe(name)}",
+            hint=f"give 1 to {MAX_TIMER_NAME} characters, or None for the unnamed one",
+        )
+    return name
+
+
+def whole_seconds(lifetime: float | timedelta | None) -> int | None:
+    """Return a lifetime in seconds as it travels (DLG-10).
+
+    Raises:
+        InvalidArgument: it is not a whole number of seconds.
+    """
+    if lifetime is None:
+        return None
+    seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
+    is_number = type(seconds) in (int, float)
+    if is_number and -(2**62) < seconds < 2**62 and seconds == int(seconds):
+        return int(seconds)
+    raise InvalidArgument(
+        f"lifetime is {lifetime!r}", hint="give whole seconds, or a timedelta of such"
+    )
+
+
+# Checks.
 
 
 def check_services(from_service: object, to_service: object) -> int:
@@ -150,3 +315,91 @@ def check_receive(queue: object, max_messages: object, groups: object, *, named:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_MESSAGES
+
+
+# Whole verbs.
+
+
+def as_wire(declared: object) -> Any:  # noqa: ANN401  # as deep as a declaration is
+    """Return a declaration with the dates and times of TOML as text.
+
+    The daemon then names the key for which they are no value.
+
+    Raises: nothing.
+    """
+    if isinstance(declared, Mapping):
+        return {key: as_wire(value) for key, value in declared.items()}
+    if isinstance(declared, list | tuple):
+        return [as_wire(value) for value in declared]
+    return declared.isoformat() if isinstance(declared, date | time) else declared
+
+
+def dialog_options(
+    *,
+    contract: str | None,
+    lifetime: float | timedelta | None,
+    broker_id: bytes | str | None,
+    related_conversation: bytes | None,
+    related_group: bytes | None,
+    encryption: bool | None,
+) -> dict[str, object]:
+    """Return the map of `begin_dialog`, with only what was given.
+
+    Raises:
+        InvalidArgument, InvalidLifetime: an option has the wrong form.
+    """
+    special = (broker_id, related_conversation, related_group, lifetime, encryption)
+    if special == _NOTHING_SPECIAL:  # as nearly always
+        check_dialog(contract, None, None)
+        return {} if contract is None else {"contract": contract}
+    if isinstance(broker_id, str):
+        if broker_id.upper() != CURRENT_DATABASE:
+            raise InvalidArgument(
+                f"broker_id {broker_id[:64]!r} is neither 16 bytes nor {CURRENT_DATABASE}",
+                hint="session.welcome.broker_id is one; of a text it is uuid.UUID(text).bytes",
+            )
+        broker_id = b""
+    elif broker_id is not None:
+        wire_id(broker_id, "broker_id")
+    for name, value in (("conversation", related_conversation), ("group", related_group)):
+        if value is not None:
+            wire_id(value, f"related_{name}")
+    seconds = whole_seconds(lifetime)
+    check_dialog(contract, seconds, encryption)
+    given = {
+        "contract": contract,
+        "broker_id": broker_id,
+        "related_conversation": related_conversation,
+        "related_group": related_group,
+        "lifetime": seconds,
+        "encryption": encryption,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def receive_args(
+    queue: str,
+    max_messages: int | None,
+    conversation: bytes | None,
+    group: bytes | None,
+    *,
+    wait_ms: int | None,
+    groups: int = 1,
+) -> tuple[object, ...]:
+    """Return the arguments of `receive`, checked (RCV-1).
+
+    Raises:
+        InvalidArgument: an argument has the wrong form, or both selectors are given.
+    """
+    check_receive(queue, max_messages, groups, named=(conversation or group) is not None)
+    if conversation is not None and group is not None:
+        raise InvalidArgument(
+            "a receive is of a conversation or of a group, not both",
+            hint="leave one of the two selectors out",
+        )
+    if conversation is not None:
+        wire_id(conversation, "conversation")
+    if group is not None:
+        wire_id(group, "group")
+    args = (queue, max_messages, conversation, group, wait_ms)
+    return args if groups == 1 else (*args, None, groups)

@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
-from brokerd.client.messages import wire_text
+from brokerd.client.arguments import wire_text
 from brokerd.errors import InvalidArgument
 
 MOST_TEXT: Final = 1000

@@ -18,6 +18,15 @@ import msgspec
 from brokerd.client import views
 from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
+from brokerd.client.arguments import (
+    as_wire,
+    receive_args,
+    wire_body,
+    wire_handles,
+    wire_id,
+    wire_text,
+    wire_wait,
+)
 from brokerd.client.failures import Interrupted
 from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
@@ -30,16 +39,10 @@ from brokerd.client.messages import (
     Wait,
     read_messages,
     read_page,
-    wire_body,
-    wire_handles,
-    wire_id,
-    wire_text,
-    wire_wait,
 )
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
-from brokerd.client.wire_arguments import as_wire, receive_args
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import (
     ConnectionLost,

@@ -14,7 +14,19 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
-from brokerd.client.arguments import check_end, check_services
+from brokerd.client.arguments import (
+    check_end,
+    check_services,
+    dialog_options,
+    receive_args,
+    wire_after,
+    wire_body,
+    wire_handles,
+    wire_id,
+    wire_name,
+    wire_text,
+    wire_wait,
+)
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
@@ -24,20 +36,12 @@ from brokerd.client.messages import (
     Wait,
     read_messages,
     read_resent,
-    wire_after,
-    wire_body,
-    wire_handles,
-    wire_id,
-    wire_name,
-    wire_text,
-    wire_wait,
 )
 from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder
 from brokerd.client.recording import NOT_RECORDED, Recording
 from brokerd.client.requests import Pending
 from brokerd.client.savepoint import Savepoint
-from brokerd.client.wire_arguments import dialog_options, receive_args
 from brokerd.errors import (
     BrokerError,
     InvalidArgument,

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import astuple
 
 import brokerd
-from brokerd.client.messages import FOREVER, Wait, read_messages, wire_wait
+from brokerd.client.arguments import wire_wait
+from brokerd.client.messages import FOREVER, Wait, read_messages
 from brokerd.client.session import Session
 from brokerd.errors import (
     Busy,
