@@ -1,32 +1,242 @@
 """Everything without `await`: `with brokerd.sync.connect(…) as bk` (SDK-13).
 
-Reads:  nothing itself.     Calls: client.sync, and the comfortable layer through it.
-Never:  has a verb of its own: each is its twin's with the wait in it.
+Reads:  nothing itself.     Calls: the classes of the same names, on a loop in a private thread.
+Never:  shares its loop with the caller, or waits for ever: misuse is an error (BI-R8).
+Any number of threads may use one session; a process made by fork has to connect anew.
+Each class is the `Facade` of its twin and has no verb of its own: to add one, write
+`verb = same(Twin.verb)`; name, arguments and docstring are those of the twin.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from brokerd.app import deliveries as _deliveries
 from brokerd.app.contract import Contract
 from brokerd.app.dialog import Dialog as AsyncDialog
 from brokerd.app.pool import Receipt as AsyncReceipt
 from brokerd.app.session import Session as AsyncSession
+from brokerd.client.admin import Admin as AsyncAdmin
+from brokerd.client.groups import LockedGroup as AsyncLockedGroup
 from brokerd.client.messages import Message
+from brokerd.client.outcomes import Park, Retry
+from brokerd.client.savepoint import Savepoint as AsyncSavepoint
 from brokerd.client.session import Connecting, Options
-from brokerd.client.sync import Facade, Thread, Transaction, later, same
-from brokerd.client.sync import Session as VerbSession
+from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.connecting import connect as _connect
+from brokerd.errors import ConnectionLost, InvalidState
+from brokerd.ids import GroupId
 
 __all__ = ["Delivery", "Dialog", "Receipt", "Session", "Transaction", "connect"]
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+P = ParamSpec("P")
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Thread:
+    """A thread that does nothing but run a loop, in the process that started it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
+        self.closed = False
+        self._thread = threading.Thread(target=self._run, name="brokerd-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it there and return its result; a wait that is interrupted cancels it.
+
+        Raises:
+            InvalidState: this thread runs an event loop itself, or the process was forked since.
+            ConnectionLost: the session is closed.
+            BrokerError: what `work` raises.
+        """
+        try:
+            self._check()
+        except BaseException:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the loop and its thread.
+
+        Raises: nothing.
+        """
+        self.closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise InvalidState("this session belongs to the parent process: connect after fork")
+        if self.closed or sys.is_finalizing() or not self._thread.is_alive():
+            raise ConnectionLost("the session is closed", hint="connect again")
+        if _loop_runs_here():
+            raise InvalidState("inside a running event loop use brokerd.connect, not brokerd.sync")
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class Facade(Generic[A_co]):
+    """Stands for an object whose verbs are awaited, on the thread of its loop."""
+
+    def __init__(self, thread: Thread, twin: A_co) -> None:
+        self.thread = thread
+        self._twin = twin
+
+    @property
+    def twin(self) -> A_co:
+        """Return the object that this stands for, which only its own loop may touch."""
+        return self._twin
+
+
+def same(
+    verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[A], P], T]:
+    """Return the verb of the same name for the facade; it waits where the other is awaited.
+
+    Raises: nothing.
+    """
+
+    @wraps(verb)
+    def call(facade: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return facade.thread.call(verb(facade.twin, *args, **kwargs))
+
+    return call
+
+
+class Transaction(Facade[AsyncTransaction]):
+    """A transaction; see the class of the same name without `sync`."""
+
+    def __enter__(self) -> Self:
+        """Return the transaction; nothing is sent to the daemon yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; roll back if the block ended with an exception.
+
+        Raises:
+            BrokerError: what `commit` names.
+        """
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    begin_dialog = same(AsyncTransaction.begin_dialog)
+    post_one = same(AsyncTransaction.post_one)
+    send = same(AsyncTransaction.send)
+    end = same(AsyncTransaction.end)
+    set_timer = same(AsyncTransaction.set_timer)
+    resend_pending = same(AsyncTransaction.resend_pending)
+    state = same(AsyncTransaction.state)
+    set_state = same(AsyncTransaction.set_state)
+    receive = same(AsyncTransaction.receive)
+    get_group = same(AsyncTransaction.get_group)
+    move = same(AsyncTransaction.move)
+    commit = same(AsyncTransaction.commit)
+
+    def savepoint(self) -> "Savepoint":
+        """Return a block, to be entered with `with`, that can be undone alone.
+
+        Raises: nothing.
+        """
+        return Savepoint(self.thread, self.twin.savepoint())
+
+    def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
+        """Undo everything; leaving the block by an exception does this.
+
+        Raises:
+            InvalidArgument: `outcome` is neither a `Retry` nor a `Park`.
+            ConnectionLost, InvalidState: the session is closed, or cannot be used here.
+        """
+        self.thread.call(_run(partial(self.twin.rollback, outcome, counts=counts)))
+
+
+class Savepoint(Facade[AsyncSavepoint]):
+    """A part of a transaction that can be undone alone; see the class without `sync`."""
+
+    def __enter__(self) -> Self:
+        """Set it."""
+        self.thread.call(self.twin.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    undo = same(AsyncSavepoint.undo)
+
+
+class LockedGroup(Facade[AsyncLockedGroup]):
+    """A transaction that begins by locking one group; see the class without `sync`."""
+
+    def __enter__(self) -> Self:
+        """Take the lock."""
+        self.thread.call(self.twin.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit; roll back if the block ended with an exception."""
+        self.thread.call(self.twin.__aexit__(kind, error, trace))
+
+    @property
+    def group_id(self) -> GroupId:
+        """Return the id of the group."""
+        return self.twin.group_id
+
+    @property
+    def tx(self) -> Transaction:
+        """Return the transaction, for every other verb."""
+        return Transaction(self.thread, self.twin.tx)
+
+    @property
+    def state(self) -> bytes | None:
+        """Return the state of the group, as it was read under the lock or set since."""
+        return self.twin.state
+
+    set_state = same(AsyncLockedGroup.set_state)
 
 
 class Receipt(Facade[AsyncReceipt]):
-    """What `post` returns; see the class of the same name without `sync`."""
+    """A message that `post` has sent; see the class of the same name without `sync`."""
 
     processed = same(AsyncReceipt.processed)
 
@@ -35,7 +245,7 @@ class Dialog(Facade[AsyncDialog]):
     """A dialog, to be used with `with`; see the class of the same name without `sync`."""
 
     def __enter__(self) -> Self:
-        """Nothing is begun before the first send."""
+        """Return the dialog, which begins with its first send."""
         return self
 
     def __exit__(
@@ -115,10 +325,99 @@ class Delivery(Facade[_deliveries.Delivery]):
     set_state = same(_deliveries.Delivery.set_state)
 
 
-class Session(VerbSession[AsyncSession]):
-    """A client of one broker; see the class of the same name without `sync`."""
+class Admin(Facade[AsyncAdmin]):
+    """`session.admin`; see the class of the same name without `sync`."""
 
-    declare = same(AsyncSession.declare)
+    release_group = same(AsyncAdmin.release_group)
+    discard_group = same(AsyncAdmin.discard_group)
+    end_group = same(AsyncAdmin.end_group)
+    edit_group = same(AsyncAdmin.edit_group)
+    cure_queue = same(AsyncAdmin.cure_queue)
+    drain_queue = same(AsyncAdmin.drain_queue)
+    enable = same(AsyncAdmin.enable)
+    disable = same(AsyncAdmin.disable)
+    error_conversations = same(AsyncAdmin.error_conversations)
+    new_broker = same(AsyncAdmin.new_broker)
+    clean_up = same(AsyncAdmin.clean_up)
+    clean_up_endpoints = same(AsyncAdmin.clean_up_endpoints)
+    backup = same(AsyncAdmin.backup)
+    alter_endpoint = same(AsyncAdmin.alter_endpoint)
+    retry_destination = same(AsyncAdmin.retry_destination)
+    confirm_clock = same(AsyncAdmin.confirm_clock)
+    forget_broker = same(AsyncAdmin.forget_broker)
+    explain_route = same(AsyncAdmin.explain_route)
+    ping = same(AsyncAdmin.ping)
+
+
+class Session(Facade[AsyncSession]):
+    """A client of one broker; see the class of the same name without `sync`.
+
+    Every method may also raise `InvalidState` in a thread that runs an event loop, or in a process
+    forked since, and `ConnectionLost` once the session is closed.
+    """
+
+    def __enter__(self) -> Self:
+        """The session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection and end the private thread. A second call does nothing.
+
+        Raises:
+            InvalidState: this thread runs an event loop itself.
+        """
+        if self.thread.closed:
+            return
+        self.thread.call(self.twin.close())
+        self.thread.stop()
+
+    def transaction(self, *, inspect: bool = False) -> Transaction:
+        """Return a transaction, to be entered with `with`; `inspect` is for looking only (PSN-12).
+
+        Raises: nothing.
+        """
+        return Transaction(self.thread, self.twin.transaction(inspect=inspect))
+
+    def group(self, group: bytes) -> LockedGroup:
+        """Return a transaction that begins by locking this group, to be entered with `with`.
+
+        Raises:
+            InvalidArgument: `group` is not 16 bytes.
+        """
+        return LockedGroup(self.thread, self.twin.group(group))
+
+    @property
+    def open_transactions(self) -> int:
+        """Return how many transactions the daemon holds open for this session."""
+        return self.twin.open_transactions
+
+    def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
+        """Yield all that is in a queue in the order of arrival, without locks; a page at a time.
+
+        Raises:
+            BrokerError: what the same method without `sync` names.
+        """
+        after: tuple[int, int] | None = None
+        while True:
+            page = self.browse_page(queue, after, bodies=bodies)
+            yield from page.messages
+            if page.after is None:
+                return
+            after = page.after
+
+    @property
+    def admin(self) -> Admin:
+        """Return the verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
+        return Admin(self.thread, self.twin.admin)
 
     def dialog(
         self,
@@ -174,13 +473,29 @@ class Session(VerbSession[AsyncSession]):
         Raises:
             BrokerError: what the same method without `sync` names.
         """
-        found = self.thread.call(later(_of(self.twin.deliveries, queue, **options)))
+        found = self.thread.call(_run(partial(self.twin.deliveries, queue, **options)))
         while (one := self.thread.call(_next(found))) is not None:
             yield Delivery(self.thread, one)
 
-
-def _of(function: Callable[..., _T], *args: object, **options: object) -> Callable[[], _T]:
-    return lambda: function(*args, **options)
+    declare = same(AsyncSession.declare)
+    begin_dialog = same(AsyncSession.begin_dialog)
+    post_one = same(AsyncSession.post_one)
+    send = same(AsyncSession.send)
+    end = same(AsyncSession.end)
+    set_timer = same(AsyncSession.set_timer)
+    resend_pending = same(AsyncSession.resend_pending)
+    receive = same(AsyncSession.receive)
+    move = same(AsyncSession.move)
+    browse_page = same(AsyncSession.browse_page)
+    status = same(AsyncSession.status)
+    apply = same(AsyncSession.apply)
+    objects = same(AsyncSession.objects)
+    create = same(AsyncSession.create)
+    alter = same(AsyncSession.alter)
+    drop = same(AsyncSession.drop)
+    transmission_status = same(AsyncSession.transmission_status)
+    view = same(AsyncSession.view)
+    view_page = same(AsyncSession.view_page)
 
 
 def connect(
@@ -206,7 +521,12 @@ def connect(
     return Session(thread, session)
 
 
-async def _next(found: AsyncIterator[_T]) -> _T | None:
+async def _run(action: Callable[[], T]) -> T:
+    """Run an action that does not wait, on the loop that is given this coroutine."""
+    return action()
+
+
+async def _next(found: AsyncIterator[T]) -> T | None:
     return await anext(found, None)
 
 
