@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Unpack
 
 from brokerd.app.session import Session
-from brokerd.client.session import Connecting, Options, open_session
+from brokerd.client.connecting import Connecting, Options, open_session
 from brokerd.errors import InvalidArgument
 
 FILE: Final = "file:"

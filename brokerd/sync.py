@@ -23,11 +23,11 @@ from brokerd.app.dialog import Dialog as AsyncDialog
 from brokerd.app.pool import Receipt as AsyncReceipt
 from brokerd.app.session import Session as AsyncSession
 from brokerd.client.admin import Admin as AsyncAdmin
+from brokerd.client.connecting import Connecting, Options
 from brokerd.client.groups import LockedGroup as AsyncLockedGroup
 from brokerd.client.messages import Message
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.savepoint import Savepoint as AsyncSavepoint
-from brokerd.client.session import Connecting, Options
 from brokerd.client.transaction import Transaction as AsyncTransaction
 from brokerd.connecting import connect as _connect
 from brokerd.errors import ConnectionLost, InvalidState

@@ -16,8 +16,8 @@ from typing import Final
 from brokerd.activation.handlers import Handler, HandlerError, import_from_here, load_handler
 from brokerd.activation.processes import FAILED, UNUSABLE
 from brokerd.app.session import Session
+from brokerd.client.connecting import open_session
 from brokerd.client.outcomes import Park, Retry
-from brokerd.client.session import open_session
 from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
 
 GO: Final = "BROKERD_GO"

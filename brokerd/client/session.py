@@ -1,22 +1,19 @@
-"""Session: what a program holds; verbs that are a transaction each, and transactions (verb map).
+"""Session: the object of a program; verbs that are a transaction each, and transactions (verb map).
 
-Reads:  arguments.     Calls: client.link, client.transaction.
-Never:  receives without being told that losing messages in a crash is fine (RCV-16).
+Reads:  arguments.     Calls: client.link, client.transaction, client.autocommit.
+Never:  receives outside a transaction unless the caller accepts the loss in a crash (RCV-16).
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from functools import partial
-from random import Random
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
 import msgspec
 
 from brokerd.client import views
-from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.admin import Admin
 from brokerd.client.arguments import (
     as_wire,
@@ -27,49 +24,23 @@ from brokerd.client.arguments import (
     wire_text,
     wire_wait,
 )
-from brokerd.client.failures import Interrupted
+from brokerd.client.autocommit import AutocommitReceiver
+from brokerd.client.connecting import Connecting, Options, open_session
 from brokerd.client.groups import LockedGroup
 from brokerd.client.link import Link
-from brokerd.client.messages import (
-    ABSENT,
-    Body,
-    Message,
-    Page,
-    Resent,
-    Wait,
-    read_messages,
-    read_page,
-)
+from brokerd.client.messages import ABSENT, Body, Message, Page, Resent, Wait, read_page
 from brokerd.client.recorder import Recorder
 from brokerd.client.transaction import Transaction
 from brokerd.client.views import ViewPage
-from brokerd.clock import Clock, SystemClock
-from brokerd.errors import (
-    ConnectionLost,
-    DaemonUnreachable,
-    InvalidArgument,
-    ProtocolError,
-    TooManyOpenFiles,
-)
-from brokerd.ids import ClientId, GroupId, Handle, IdSource, RandomIds
+from brokerd.clock import Clock
+from brokerd.errors import InvalidArgument, ProtocolError
+from brokerd.ids import ClientId, GroupId, Handle, IdSource
 from brokerd.protocol.admin_verbs import DEFAULT_ROWS
-from brokerd.protocol.client_frames import Welcome, encode_hello
-from brokerd.protocol.client_verbs import FOREVER_MS
+from brokerd.protocol.client_frames import Welcome
 from brokerd.telemetry.status import TransmissionStatus
 
-SDK: Final = "python 1"
-LONGEST_WAIT: Final = 240.0
-"""Seconds after which a waiting `receive(autocommit=True)` begins another transaction, so that
-none comes near the age limit of transactions."""
-REFUSED_WITHIN: Final = 1.0
-"""Seconds: an empty answer that comes sooner than this, and too soon, is a refusal to wait."""
-READER: Final = "BROKERD_READER"
 DRAIN_WAIT: Final = 0.5
 """Seconds without a message after which a reader that was started by activation ends (ACT-25)."""
-RETRY: Final = 60.0
-"""Seconds for which a lost connection is tried again."""
-
-_Key = tuple[str, bytes | None, bytes | None]
 
 
 class Session:
@@ -92,7 +63,9 @@ class Session:
         self._recorder = recorder
         self._clock = link.clock
         self._transactions = 0
-        self._kept: dict[_Key, list[Message]] = {}
+        self._autocommit = AutocommitReceiver(
+            link, self.transaction, is_recorded=recorder is not None
+        )
         self.client_id = client_id
         self.drain_wait = DRAIN_WAIT
         """Seconds that an App waits here for a further message before a reader that was started by
@@ -390,12 +363,7 @@ class Session:
             )
         wait_ms = wire_wait(wait)
         receive_args(queue, max_messages, conversation, group, wait_ms=None)
-        key = (queue, conversation, group)
-        if key in self._kept:
-            return self._take_kept(key, max_messages)
-        if wait_ms:
-            return await self._receive_waiting(key, max_messages, wait_ms)
-        return await self._receive_now(key, max_messages)
+        return await self._autocommit.receive((queue, conversation, group), max_messages, wait_ms)
 
     # Asking the instance.
 
@@ -593,130 +561,6 @@ class Session:
         """
         return read_page(await self._link.ask("browse", (queue, after, limit, bodies)))
 
-    # Receiving without a block.
-
-    async def _receive_now(self, key: _Key, max_messages: int | None) -> list[Message]:
-        asked = self._link.ask("receive", (key[0], max_messages, *key[1:], None), token=True)
-        if self._recorder is not None:
-            self.transaction().receive_alone(key[0], asked)
-        try:
-            return read_messages(await asyncio.shield(asked))
-        except asyncio.CancelledError:
-            asked.add_done_callback(lambda done: self._keep_late(key, done))
-            raise
-
-    async def _receive_waiting(
-        self, key: _Key, max_messages: int | None, wait_ms: int
-    ) -> list[Message]:
-        deadline = self._clock.monotonic() + wait_ms / 1000
-        queue, conversation, group = key
-        refused = False
-        while True:
-            began = self._clock.monotonic()
-            left = LONGEST_WAIT
-            if wait_ms != FOREVER_MS:
-                left = min(left, max(0.0, deadline - self._clock.monotonic()))
-            tx = self.transaction()
-            try:
-                messages = await tx.receive(
-                    queue, max_messages, conversation=conversation, group=group, wait=left
-                )
-                await self._commit_received(tx, key, messages)
-            except Interrupted:  # nothing was consumed: ask again on the next connection
-                continue
-            finally:
-                tx.rollback(counts=False)
-            now = self._clock.monotonic()
-            if messages or (wait_ms != FOREVER_MS and now >= deadline):
-                return messages
-            # A wait may be ended early, as by a daemon that stops: wait on. One that is refused at
-            # once again and again is of a reader that is to end (PBT-25).
-            early = now - began < min(left, REFUSED_WITHIN)
-            if early and refused:
-                return []
-            refused = early or now - began < left
-
-    async def _commit_received(self, tx: Transaction, key: _Key, messages: list[Message]) -> None:
-        """Commit; cancelled while at it, keep for the next receive what it consumed (CLP-41)."""
-        committed = tx.ask_commit()
-        if committed is None:
-            return
-        try:
-            await asyncio.shield(committed)
-        except asyncio.CancelledError:
-            committed.add_done_callback(lambda done: self._keep_if_done(key, messages, done))
-            raise
-
-    def _keep_late(self, key: _Key, answer: "asyncio.Future[object]") -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            self._keep(key, read_messages(answer.result()))
-
-    def _keep_if_done(
-        self, key: _Key, messages: list[Message], committed: "asyncio.Future[Any]"
-    ) -> None:
-        if not committed.cancelled() and committed.exception() is None:
-            self._keep(key, messages)
-
-    def _keep(self, key: _Key, messages: list[Message]) -> None:
-        if messages:
-            self._kept.setdefault(key, []).extend(messages)
-
-    def _take_kept(self, key: _Key, max_messages: int | None) -> list[Message]:
-        kept = self._kept.pop(key)
-        first = kept[0].group_id
-        count = sum(1 for _ in _leading(kept, first))
-        count = count if max_messages is None else min(count, max_messages)
-        self._keep(key, kept[count:])
-        return kept[:count]
-
-
-S = TypeVar("S", bound=Session)
-
-
-class Connecting(Generic[S]):
-    """What `connect` returns: await it for a session, or use it with `async with`."""
-
-    def __init__(self, open_one: Callable[[], Coroutine[Any, Any, S]]) -> None:
-        self._open = open_one
-        self._session: S | None = None
-
-    def __await__(self) -> Generator[Any, None, S]:
-        """Connect."""
-        return self._open().__await__()
-
-    async def __aenter__(self) -> S:
-        """Connect, and return the session, which is closed at the end of the block.
-
-        Raises:
-            BrokerError: what `connect` names.
-        """
-        self._session = await self._open()
-        return self._session
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the session."""
-        assert self._session is not None, "left without having been entered"
-        await self._session.__aexit__(kind, error, trace)
-
-
-class Options(TypedDict, total=False):
-    """What may be said about a connection; see `connect`."""
-
-    client_id: bytes | None
-    retry: float | timedelta
-    wait: float | timedelta
-    connector: Connector | None
-    clock: Clock | None
-    ids: IdSource | None
-    rng: Random | None
-    pid: int | None
-    recorder: Recorder | None
-
 
 def connect(
     address: str | None = None, *, broker: str, **options: Unpack[Options]
@@ -736,51 +580,6 @@ def connect(
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """
     return Connecting(partial(open_session, Session, address, broker, **options))
-
-
-async def open_session(
-    make: Callable[..., S], address: str | None, broker: str, **options: Unpack[Options]
-) -> S:
-    """Make the first connection, and return a session on it, made by `make`.
-
-    Raises:
-        BrokerError: what `connect` names.
-    """
-    where = address or default_address()
-    ids = options.get("ids") or RandomIds()
-    given, pid = options.get("client_id"), options.get("pid")
-    client = ClientId(ids.fresh() if given is None else wire_id(given, "client_id"))
-    info: dict[str, str | int] = {"sdk": SDK, "pid": os.getpid() if pid is None else pid}
-    if READER in os.environ:  # started by activation: the daemon knows by it which reader this is
-        info["reader"] = os.environ[READER]
-    link = Link(
-        connector=options.get("connector") or connector_for(where),
-        hello=encode_hello(client, broker, info),
-        clock=options.get("clock") or SystemClock(),
-        rng=options.get("rng") or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets
-        retry=_seconds(options.get("retry", RETRY)),
-    )
-    try:
-        await link.start(_seconds(options.get("wait", 0)))
-    except TooManyOpenFiles:
-        raise
-    except ConnectionLost as error:
-        raise DaemonUnreachable(
-            f"no daemon answers at {where}: {error.message}",
-            hint="start it with: brokerd serve; or give its address, or BROKERD_ADDRESS",
-        ) from error
-    return make(link=link, client_id=client, ids=ids, recorder=options.get("recorder"))
-
-
-def _seconds(duration: float | timedelta) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-
-
-def _leading(messages: list[Message], group: bytes) -> Generator[Message, None, None]:
-    for message in messages:
-        if message.group_id != group:
-            return
-        yield message
 
 
 def _map(value: object) -> dict[str, object]:

@@ -27,7 +27,7 @@ from brokerd.admin.views.views import Views
 from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import InProcess
-from brokerd.client.session import open_session
+from brokerd.client.connecting import open_session
 from brokerd.clock import SteadyClock
 from brokerd.config.settings import Balance, EndpointState, Settings
 from brokerd.delivery.boxcars import Boxcars

@@ -16,7 +16,7 @@ from typing import Final, Unpack
 
 from brokerd.app.session import Session
 from brokerd.checking.process import CheckProcess
-from brokerd.client.session import Options, open_session
+from brokerd.client.connecting import Options, open_session
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.config.settings import Settings

@@ -17,7 +17,7 @@ from brokerd.app import bodies
 from brokerd.app.app import App
 from brokerd.app.contract import Contract
 from brokerd.app.session import Session
-from brokerd.client.session import open_session
+from brokerd.client.connecting import open_session
 from brokerd.clock import Instant, as_datetime
 from brokerd.config.settings import (
     Authentication,

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import brokerd
-from brokerd.client.session import Connecting, Session, connect
+from brokerd.client.connecting import Connecting
+from brokerd.client.session import Session, connect
 from brokerd.errors import BrokerError
 from brokerd.testing.check import Violation, check
 from brokerd.testing.history import History

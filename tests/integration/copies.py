@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from brokerd.app.session import Session
-from brokerd.client.session import open_session
+from brokerd.client.connecting import open_session
 from brokerd.ids import BrokerId, SeededIds, show
 from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.telemetry.logs import DUPLICATE_BROKER

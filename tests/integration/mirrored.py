@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from brokerd.app.session import Session
-from brokerd.client.session import open_session
+from brokerd.client.connecting import open_session
 from brokerd.config.settings import Mirroring, Settings
 from brokerd.testing.rig import BROKER, PORT, Rig, RigInstance
 
