@@ -1,23 +1,25 @@
 """Link: a lasting line to the daemon over connections that come and go (CLP-30, CLP-50 to CLP-72).
 
-Reads:  answers.      Calls: client.connection; the futures of those who asked.
+Reads:  answers.      Calls: client.dialer, client.connection; the futures of requests.
 Never:  performs a commit twice, answers from a guess, or keeps more than its limits.
-Wakes:  when something is asked, when an answer comes, when the connection is lost.
-Fails:  when no connection can be had for `retry` seconds, for good; everything open is told.
+Wakes:  at a request, at an answer, when the connection is lost.
+Fails:  for good if there is no connection for `retry` seconds; every open request fails with it.
 """
 
 import asyncio
-import errno
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
+from operator import attrgetter
 from random import Random
 from typing import Final
 
 from brokerd.client.address import Connector
-from brokerd.client.connection import Connection, open_connection, until
+from brokerd.client.connection import Connection, until
+from brokerd.client.dialer import Dialer
 from brokerd.client.failures import Interrupted, rebuild
 from brokerd.client.requests import Kind, Pending
+from brokerd.client.tokens import Tokens
 from brokerd.clock import Clock, elapsed_by
 from brokerd.errors import (
     BrokerError,
@@ -25,11 +27,9 @@ from brokerd.errors import (
     ConnectionLost,
     InvalidArgument,
     OutcomeUnknown,
-    TooManyOpenFiles,
 )
 from brokerd.protocol.client_frames import (
     DRAINING,
-    OUTSTANDING,
     REPLACED,
     Answer,
     DaemonFrame,
@@ -52,34 +52,12 @@ MOST_LOSSES: Final = 10
 CLOSE_WITHIN: Final = 1.0
 """Seconds in which a closing connection may write what is left."""
 _LIVED: Final = 5.0
-_LATE: Final = 60.0
-"""Seconds after which a HELLO that was given up has come, or never will."""
 _KEPT: Final = 24 * 3600 * 1_000_000_000
 """Nanoseconds for which a broker at least knows a client after its last commit (REL-2)."""
-_FIRST_DELAY: Final = 0.05
-_LONGEST_DELAY: Final = 5.0
-
-
-def reconnect_delay(attempt: int, rng: Random) -> float:
-    """Return the seconds before attempt 0, 1, 2, ...: doubling up to 5, half of it random.
-
-    Raises: nothing.
-    """
-    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 16))
-    return longest * (0.5 + rng.random() / 2)
-
-
-def _not_connected(error: OSError) -> ConnectionLost:
-    """Why there is no connection. That of a lack of descriptors no daemon can be blamed for."""
-    if error.errno == errno.EMFILE:
-        return TooManyOpenFiles(f"this process may open no more files: {error}")
-    if error.errno == errno.ENFILE:
-        return TooManyOpenFiles(f"this machine may open no more files: {error}")
-    return ConnectionLost(str(error))
 
 
 def _over(error: BrokerError) -> BrokerError:
-    """Why nothing can be asked any more: not even later, here."""
+    """Return the error of a request to a link that is over: a retry there is pointless."""
     over = copy(error)
     over.retryable = False  # type: ignore[misc]  # it is of this session alone
     over.hint = "this session is over: connect again"  # type: ignore[misc]  # likewise
@@ -98,11 +76,9 @@ class Link:
         rng: Random,
         retry: float,
     ) -> None:
-        self._connector = connector
-        self._hello = hello
+        self._dialer = Dialer(connector=connector, hello=hello, clock=clock, rng=rng)
         self.clock = clock
         self._elapsed_ns = elapsed_by(clock)
-        self._rng = rng
         self._retry = retry
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
@@ -113,10 +89,7 @@ class Link:
         self._unsettled: list[Pending] = []
         self._backlog: deque[Pending] = deque()
         self._number = 0
-        self._next_token = 0
-        self._tokens: set[int] = set()
-        self._oldest_token = 0
-        self._highest_done = -1
+        self._tokens = Tokens()
         self._next_tx = 0
         self._open_txs: set[int] = set()
         # A transaction may go on whatever others have waiting; nobody else may before the backlog
@@ -124,7 +97,6 @@ class Link:
         self._tx_waiters: list[asyncio.Future[None]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._replaced = False
-        self._gave_up_at = float("-inf")
         self.limits = Limits()
         self._plain_limit = 0
         self.welcome: Welcome | None = None
@@ -138,9 +110,10 @@ class Link:
             ConnectionLost: the last attempt failed.
             BrokerError: the refusal of the daemon.
         """
-        connection, welcome = await self._connect(self.clock.monotonic() + wait)
-        self._next_token = self._oldest_token = welcome.highest_token + 1
-        self._highest_done = welcome.highest_token
+        connection, welcome = await self._dialer.connect(
+            self.clock.monotonic() + wait, listener=self
+        )
+        self._tokens.continue_from(welcome.highest_token)
         self._go_online(connection, welcome)
         self._task = self._loop.create_task(self._run(connection))
 
@@ -167,7 +140,9 @@ class Link:
 
         Raises: nothing.
         """
-        while self._dead is None and (self._tokens or self._backlog or self._unsettled):
+        while self._dead is None and (
+            self._backlog or self._unsettled or not self._tokens.are_settled
+        ):
             await _woken(self._waiters)
 
     @property
@@ -329,20 +304,16 @@ class Link:
         connection = self._connection
         if connection is None or connection.paused:
             return False
-        return self._has_token(max(RESERVE, len(self._open_txs)))
+        # Open transactions need a token each for their commits.
+        return self._tokens.may_draw(max(RESERVE, len(self._open_txs)))
 
     def _may_begin(self) -> bool:
         open_txs = len(self._open_txs)
-        return open_txs < self.limits.transactions and self.may_write and self._has_token(open_txs)
-
-    def _has_token(self, promised: int) -> bool:
-        """Whether the daemon remembers enough tokens for one more, beside the `promised` ones that
-        open transactions need for their commits (CLP-52)."""
-        window = OUTSTANDING - promised
-        if self._next_token - self._oldest_token < window:
-            return True
-        self._oldest_token = min(self._tokens, default=self._next_token)
-        return self._next_token - self._oldest_token < window
+        return (
+            open_txs < self.limits.transactions
+            and self.may_write
+            and self._tokens.may_draw(open_txs)
+        )
 
     def _write(self, pending: Pending) -> None:
         connection = self._connection
@@ -364,10 +335,8 @@ class Link:
             return pending.args
         token = pending.token
         if token < 0:
-            token = pending.token = self._next_token
-            self._next_token = token + 1
+            token = pending.token = self._tokens.draw()
             pending.token_at = self._elapsed_ns()
-            self._tokens.add(token)
         if kind is Kind.TRANSACT:
             return (token, pending.args)
         if kind is Kind.COMMIT:
@@ -395,7 +364,7 @@ class Link:
         """
         try:
             for frame in frames:
-                self._take(frame)
+                self._accept(frame)
         except LookupError:  # an answer to nothing that was asked (CLP-5)
             if self._connection is not None:
                 self._connection.abort()
@@ -416,7 +385,7 @@ class Link:
         """
         return bool(self._waiting or self._open_txs)
 
-    def _take(self, frame: DaemonFrame) -> None:
+    def _accept(self, frame: DaemonFrame) -> None:
         if type(frame) is Done:
             waiting = self._waiting
             for number in frame.requests:
@@ -433,9 +402,10 @@ class Link:
 
     def _settle(self, pending: Pending, value: object) -> None:
         if pending.token >= 0:
-            self._tokens.discard(pending.token)
-            if pending.token > self._highest_done and pending.kind is not Kind.RECEIVE:
-                self._highest_done = pending.token
+            if pending.kind is Kind.RECEIVE:
+                self._tokens.discard(pending.token)
+            else:
+                self._tokens.confirm(pending.token)
         if pending.kind is Kind.ASK:
             self._resolve(pending, value)
         elif not pending.future.done():
@@ -447,7 +417,7 @@ class Link:
         assert subject is not None, "a question has a subject"
         self._tokens.discard(subject.token)
         if outcome == COMMITTED and subject.kind is Kind.COMMIT:
-            self._highest_done = max(self._highest_done, subject.token)
+            self._tokens.confirm(subject.token)
             subject.succeed(None)
         elif outcome == NOT_COMMITTED and subject.kind is Kind.COMMIT:
             subject.fail(Interrupted("the connection was lost before the commit took effect"))
@@ -496,7 +466,7 @@ class Link:
             self._give_up(self._dead)
 
     def _unanswered(self, pending: Pending) -> None:
-        """Keep it for the next connection, unless it has cost too many (CLP-120)."""
+        """Keep a request for the next connection, unless it has cost too many (CLP-120)."""
         pending.losses += 1
         if pending.losses < MOST_LOSSES:
             self._unsettled.append(pending)
@@ -514,63 +484,40 @@ class Link:
                 began_at = self.clock.monotonic()
                 await connection.watch()
                 self.lost(connection)
-                if self._replaced and not self._replaced_itself():
+                if self._replaced and not self._dialer.replaced_itself():
                     self._die(ConnectionLost("another connection has taken this client id"))
                     return
+                self._replaced = False
                 ended_at = self.clock.monotonic()
                 if ended_at - began_at < _LIVED:  # welcomed and dropped: not at once again
-                    await self.clock.sleep_until(ended_at + reconnect_delay(attempt, self._rng))
+                    await self.clock.sleep_until(ended_at + self._dialer.delay(attempt))
                     attempt += 1
                 else:
                     attempt = 0
-                connection, welcome = await self._connect(ended_at + self._retry)
+                connection, welcome = await self._dialer.connect(
+                    ended_at + self._retry, listener=self
+                )
                 self._go_online(connection, welcome)
         except BrokerError as error:
             self._die(error)
-
-    def _replaced_itself(self) -> bool:
-        """Whether a HELLO of its own that it gave up may have come late; once for each (CLP-14)."""
-        was_late = self.clock.monotonic() < self._gave_up_at + _LATE
-        self._replaced, self._gave_up_at = False, float("-inf")
-        return was_late
-
-    async def _connect(self, deadline: float) -> tuple[Connection, Welcome]:
-        """Try until the deadline, with growing delays; raises what the last attempt came to."""
-        attempt = 0
-        while True:
-            try:
-                return await open_connection(
-                    self._connector, self._hello, listener=self, clock=self.clock
-                )
-            except OSError as error:
-                failure: BrokerError = _not_connected(error)
-            except BrokerError as error:
-                if not error.retryable:
-                    raise
-                failure = error
-                self._gave_up_at = self.clock.monotonic()
-            at = self.clock.monotonic() + reconnect_delay(attempt, self._rng)
-            if at > deadline:
-                raise failure
-            await self.clock.sleep_until(at)
-            attempt += 1
 
     def _go_online(self, connection: Connection, welcome: Welcome) -> None:
         known, self.welcome = self.welcome, welcome
         if known is not None and (
             known.broker_id != welcome.broker_id
-            or welcome.highest_token < self._highest_done
+            or welcome.highest_token < self._tokens.highest_confirmed
             or (welcome.highest_token < 0 and self._may_be_forgotten())
         ):
             self._another_store(welcome)
         self.limits = welcome.limits
-        self._plain_limit = _without_reserve(welcome.limits.outstanding)
+        outstanding = welcome.limits.outstanding
+        self._plain_limit = outstanding - min(RESERVE, outstanding // 4)
         self._connection = connection
         self._ready = True
         self._number = 0
         connection.opened()
         unsettled, self._unsettled = self._unsettled, []
-        unsettled.sort(key=_by_token)
+        unsettled.sort(key=attrgetter("token"))
         for pending in unsettled:
             self._again(pending)
         self._drain()
@@ -596,17 +543,14 @@ class Link:
             self._write(pending)
 
     def _another_store(self, welcome: Welcome) -> None:
-        """Nothing may be repeated to a store that has forgotten us (CLP-55)."""
+        """Repeat no commit to a store that has forgotten this client (CLP-55)."""
         unsettled, self._unsettled = self._unsettled, []
         for pending in unsettled:
             if pending.token >= 0:
                 pending.fail(OutcomeUnknown("the broker no longer knows this client's commits"))
             else:
                 self._unsettled.append(pending)
-        self._tokens.clear()
-        self._next_token = max(self._next_token, welcome.highest_token + 1)
-        self._oldest_token = self._next_token
-        self._highest_done = welcome.highest_token
+        self._tokens.continue_from(welcome.highest_token)
 
     # The end.
 
@@ -618,13 +562,13 @@ class Link:
         self._give_up(error)
 
     def _give_up(self, error: BrokerError) -> None:
-        """Tell everybody what is known (CLP-56): asked but unanswered is unknown."""
+        """Fail every request: the outcome of a written commit is unknown (CLP-56)."""
         asked = [*self._waiting.values(), *self._unsettled]
         unasked = list(self._backlog)
         self._waiting.clear()
         self._unsettled.clear()
         self._backlog.clear()
-        self._tokens.clear()
+        self._tokens.discard_all()
         self._open_txs.clear()
         for pending in asked:
             told = pending.subject or pending
@@ -646,7 +590,7 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 async def _woken(waiters: list[asyncio.Future[None]]) -> None:
-    """Wait in this list until something has changed; the caller looks again."""
+    """Wait in this list until something has changed; the caller then checks its condition."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiters.append(waiter)
     try:
@@ -654,11 +598,3 @@ async def _woken(waiters: list[asyncio.Future[None]]) -> None:
     finally:
         if waiter in waiters:
             waiters.remove(waiter)
-
-
-def _without_reserve(outstanding: int) -> int:
-    return outstanding - min(RESERVE, outstanding // 4)
-
-
-def _by_token(pending: Pending) -> int:
-    return pending.token

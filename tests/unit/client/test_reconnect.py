@@ -8,7 +8,8 @@ from types import NoneType
 import pytest
 
 from brokerd.client.connection import OPEN_WITHIN
-from brokerd.client.link import MOST_LOSSES, reconnect_delay
+from brokerd.client.dialer import reconnect_delay
+from brokerd.client.link import MOST_LOSSES
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.errors import ConnectionLost, OutcomeUnknown, TransactionAborted

@@ -1,0 +1,96 @@
+"""Dialer: opens the connections of one client, trying again with growing delays (CLP-50).
+
+Reads:  the clock.     Calls: client.connection.
+Never:  repeats a request: it returns a connection or raises why there is none.
+Fails:  at a deadline with the error of the last attempt, at once if the daemon refuses for good.
+"""
+
+import errno
+from random import Random
+from typing import Final
+
+from brokerd.client.address import Connector
+from brokerd.client.connection import Connection, Listener, open_connection
+from brokerd.clock import Clock
+from brokerd.errors import BrokerError, ConnectionLost, TooManyOpenFiles
+from brokerd.protocol.client_frames import Welcome
+
+_LATE: Final = 60.0
+"""Seconds after which an abandoned HELLO has reached the daemon, or never will."""
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 5.0
+_NEVER: Final = float("-inf")
+
+
+class Dialer:
+    """Opens one connection after another for one client."""
+
+    def __init__(self, *, connector: Connector, hello: bytes, clock: Clock, rng: Random) -> None:
+        self._connector = connector
+        self._hello = hello
+        self._clock = clock
+        self._rng = rng
+        self._abandoned_at = _NEVER
+
+    async def connect(self, deadline: float, *, listener: Listener) -> tuple[Connection, Welcome]:
+        """Try until the deadline, in seconds of the monotonic clock; return the connection.
+
+        Raises:
+            ConnectionLost: the last attempt failed.
+            BrokerError: the refusal of the daemon.
+        """
+        attempt = 0
+        while True:
+            try:
+                return await open_connection(
+                    self._connector, self._hello, listener=listener, clock=self._clock
+                )
+            except OSError as error:
+                failure: BrokerError = _explain(error)
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+                # The daemon may read this attempt's HELLO later, and then drops a newer connection.
+                self._abandoned_at = self._clock.monotonic()
+            at = self._clock.monotonic() + self.delay(attempt)
+            if at > deadline:
+                raise failure
+            await self._clock.sleep_until(at)
+            attempt += 1
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after attempt 0, 1, 2, ...
+
+        Raises: nothing.
+        """
+        return reconnect_delay(attempt, self._rng)
+
+    def replaced_itself(self) -> bool:
+        """Return whether an abandoned HELLO may have taken this client id (CLP-14).
+
+        Each abandoned HELLO explains one such loss: it is forgotten afterwards.
+
+        Raises: nothing.
+        """
+        is_recent = self._clock.monotonic() < self._abandoned_at + _LATE
+        self._abandoned_at = _NEVER
+        return is_recent
+
+
+def reconnect_delay(attempt: int, rng: Random) -> float:
+    """Return the seconds before attempt 0, 1, 2, ...: doubling up to 5, half of it random.
+
+    Raises: nothing.
+    """
+    longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt, 16))
+    return longest * (0.5 + rng.random() / 2)
+
+
+def _explain(error: OSError) -> ConnectionLost:
+    """Return the error for a program; a lack of descriptors is not the daemon's fault."""
+    if error.errno == errno.EMFILE:
+        return TooManyOpenFiles(f"this process may open no more files: {error}")
+    if error.errno == errno.ENFILE:
+        return TooManyOpenFiles(f"this machine may open no more files: {error}")
+    return ConnectionLost(str(error))
