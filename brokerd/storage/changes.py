@@ -301,7 +301,7 @@ class Changes:
         """Endpoints all of whose waiting messages are deleted, except those written by this
         changeset, and an upper bound of their number; None = unknown. Stored ones are found by
         index: those with `paged = 0` have to be in `dequeued` as well. For an endpoint with many
-        messages, neither this changeset nor a later one may write any (`drops.py`)."""
+        messages, neither this changeset nor a later one may write any (`deferred_drops.py`)."""
         self.bodies: dict[BodyKey, BodyRow] = {}
         """Bodies in pieces that are new or change their owner. The row of their message has the
         whole body, for memory; the body is not written from there."""

@@ -24,7 +24,7 @@ from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
 from brokerd.storage import queues, space
 from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes, OutgoingRemoval
-from brokerd.storage.drops import Drops
+from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.engine import as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
 from brokerd.storage.leftovers import LeftOutgoing, OutgoingSweep, RetainedSweep

@@ -51,7 +51,17 @@ from brokerd.ids import (
 )
 from brokerd.model import Contract
 from brokerd.resources import migrations_dir
-from brokerd.storage import bodies, catalog, drops, held, known, removals, space, tables, uses
+from brokerd.storage import (
+    bodies,
+    catalog,
+    deferred_drops,
+    held,
+    known,
+    removals,
+    space,
+    tables,
+    uses,
+)
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
 from brokerd.storage.engine import (
@@ -734,11 +744,11 @@ def recovered(connection: Connection) -> Recovered:
             since[key] = min(since.get(key, at), at)
     # Counting by level includes the messages of dropped endpoints; subtract those, which are found
     # by their own index.
-    dropped = drops.noted(connection)
+    dropped = deferred_drops.noted(connection)
     if dropped:
         since.clear()  # the first ones may be dropped messages, which wait no longer
         for queue, level, count in chain.from_iterable(
-            drops.counts(connection, one) for one in PLACES
+            deferred_drops.counts(connection, one) for one in PLACES
         ):
             waiting[QueueKey(queue), level] -= count
     return Recovered(
@@ -803,7 +813,7 @@ _enqueued_at = {
 # The index alone says which rows these are; without the hint the whole table is read.
 _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_ahead"  # noqa: S608
-    f" WHERE {AHEAD} AND sequence = -2 AND endpoint_key NOT IN ({drops.DROPPED})"
+    f" WHERE {AHEAD} AND sequence = -2 AND endpoint_key NOT IN ({deferred_drops.DROPPED})"
 )
 _any = sql(
     select(

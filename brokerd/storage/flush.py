@@ -14,8 +14,8 @@ from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
     bodies,
+    deferred_drops,
     dialogs,
-    drops,
     events,
     held,
     queues,
@@ -421,7 +421,7 @@ def _write_messages(script: Script, flush: Flush) -> None:
         _leave_bodies(script, flush)
     if flush.dequeued_of:
         queues.remove_of(script, _at_once(flush), flush.shelves)
-        drops.note(script, flush.dropped)
+        deferred_drops.note(script, flush.dropped)
     enqueued = _kept(flush.enqueued, flush.dequeued_of)
     if flush.removal is not removals.NOTHING:
         removals.write(script, flush.removal)

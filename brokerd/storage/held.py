@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from brokerd.ids import GroupId, QueueKey
 from brokerd.storage.changes import HeldRow, Rare
-from brokerd.storage.drops import DROPPED
+from brokerd.storage.deferred_drops import DROPPED
 from brokerd.storage.engine import Connection
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.statements import Deletes, Inserts, Script, sql

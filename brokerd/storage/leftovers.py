@@ -1,6 +1,6 @@
 """Leftovers: rows of dialogs that are over, deleted some at a time (REL-35, REL-36).
 
-Reads:  nothing.      Calls: the writer's connection, in steps that `drops.py` asks for.
+Reads:  nothing.      Calls: the writer's connection, in steps that `deferred_drops.py` asks for.
 Never:  deletes a row that its dialog still needs.
 
 A dialog that ends may leave hundreds of thousands of messages in the transmission queue, or
@@ -19,7 +19,7 @@ from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRemoval, Owner
-from brokerd.storage.drops import Step
+from brokerd.storage.deferred_drops import Step
 from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import Script
 from brokerd.storage.tables import PAGED

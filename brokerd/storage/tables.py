@@ -374,7 +374,7 @@ queue_removals = Table(
 )
 
 # An endpoint that has ended, all of whose messages in the tables above count as deleted: they are
-# many, and are deleted some at a time (`drops.py`).
+# many, and are deleted some at a time (`deferred_drops.py`).
 queue_drops = Table(
     "queue_drops",
     metadata,

@@ -20,7 +20,7 @@ from brokerd.ids import BodyKey, ConversationId
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies, files
 from brokerd.storage.changes import Owner
-from brokerd.storage.drops import DROPPED
+from brokerd.storage.deferred_drops import DROPPED
 from brokerd.storage.engine import Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.leftovers import ENDED, OUTGOING_LEFT, RETAINED_LEFT
@@ -183,7 +183,7 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
 # Received messages are deleted later (`removals.py`), and so are the many unread ones of an ended
-# dialog (`drops.py`): such rows count as deleted.
+# dialog (`deferred_drops.py`): such rows count as deleted.
 _LIVE: Final = (
     f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608
     f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED})"

@@ -11,7 +11,7 @@ from sqlalchemy import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
-from brokerd.storage import bodies, drops, files, held, listings, queues, removals
+from brokerd.storage import bodies, deferred_drops, files, held, listings, queues, removals
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
@@ -289,8 +289,8 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
         lambda place: queues._deletes_of[place]._texts[8],
         lambda place: bodies._LEAVE_WAITING[place],
         lambda place: held._counts[place - 1],
-        lambda place: re.sub(r":\w+", "?", drops._look(place)),
-        drops._count,
+        lambda place: re.sub(r":\w+", "?", deferred_drops._look(place)),
+        deferred_drops._count,
     ],
     ids=[
         *("page", "packed page", "few", "count", "unread", "delete", "delete many", "leave"),

@@ -19,7 +19,7 @@ from brokerd.instance.instance import Instance, Surroundings
 from brokerd.maintenance.room import Disk
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
-from brokerd.storage.drops import DROPPED
+from brokerd.storage.deferred_drops import DROPPED
 from brokerd.storage.engine import Executor, Inline
 from brokerd.storage.removals import NOTED
 from brokerd.storage.shelves import SHELVES

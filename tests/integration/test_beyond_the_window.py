@@ -16,7 +16,7 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
-from brokerd.storage.drops import Drops
+from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.store import Store
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.verifying import verify

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.ids import EndpointKey
 from brokerd.storage import files
-from brokerd.storage.drops import FIRST, LEAST, Drops
+from brokerd.storage.deferred_drops import FIRST, LEAST, Drops
 
 
 @pytest.fixture

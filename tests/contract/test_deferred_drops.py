@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 from msgspec.structs import replace
 
-from brokerd.storage import drops
+from brokerd.storage import deferred_drops
 from brokerd.storage.changes import BodyRow, Changes, Owner
-from brokerd.storage.drops import Drops
+from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.queues import Tally
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE
@@ -26,7 +26,7 @@ class Steps:
     def __init__(self, monkeypatch):
         self.left = 0
         self.deleted: list[int] = []
-        go_on, step = Drops.go_on, drops._Sweep.step
+        go_on, step = Drops.go_on, deferred_drops._Sweep.step
 
         def counted_step(sweep, connection, **given):
             before = connection.execute(f"SELECT count(*) FROM ({EVERYWHERE})").fetchone()[0]
@@ -41,7 +41,7 @@ class Steps:
                 self.left -= 1
                 go_on(sweep)
 
-        monkeypatch.setattr(drops._Sweep, "step", counted_step)
+        monkeypatch.setattr(deferred_drops._Sweep, "step", counted_step)
         monkeypatch.setattr(Drops, "go_on", go_on_if_let)
 
     async def let(self, store, count):
@@ -328,7 +328,7 @@ async def test_a_step_that_finds_no_room_is_taken_again(
     ending, other, left = await mixed(store, rows, on_shelves=True)
     await end(store, ending)
     await steps.let(store, 1)
-    delete = drops._Sweep._delete
+    delete = deferred_drops._Sweep._delete
 
     def full(connection, place, orders, **given):
         delete(connection, place, orders, **given)
@@ -338,8 +338,8 @@ async def test_a_step_that_finds_no_room_is_taken_again(
 
     there = in_file(path)
     with monkeypatch.context() as patched:
-        patched.setattr(drops._Sweep, "_delete", staticmethod(full))
-        patched.setattr(drops._Sweep, "step", drops._Sweep.step)
+        patched.setattr(deferred_drops._Sweep, "_delete", staticmethod(full))
+        patched.setattr(deferred_drops._Sweep, "step", deferred_drops._Sweep.step)
         await steps.let(store, 2)
     assert heard
     assert in_file(path) == there
