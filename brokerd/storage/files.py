@@ -55,9 +55,9 @@ from brokerd.storage import (
     bodies,
     catalog,
     deferred_drops,
+    deferred_removals,
     held,
     known,
-    removals,
     space,
     tables,
     uses,
@@ -300,7 +300,7 @@ def _open_locked(
         fault("start.recover")
         with transaction(connection):
             connection.execute(_count_open)
-            removals.apply_all(connection)
+            deferred_removals.apply_all(connection)
             _page_all(connection)
             held.forget_gone(connection)
             some_bodies, next_body_key = bodies.recover(connection)

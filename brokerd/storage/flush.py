@@ -15,11 +15,11 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
     bodies,
     deferred_drops,
+    deferred_removals,
     dialogs,
     events,
     held,
     queues,
-    removals,
     retention,
     timers,
     tokens,
@@ -37,9 +37,9 @@ from brokerd.storage.changes import (
     QueueRow,
     Rare,
 )
+from brokerd.storage.deferred_removals import NOTHING, QueueRemoval
 from brokerd.storage.engine import Connection, is_full
 from brokerd.storage.leftovers import LeftOutgoing, remove_retained
-from brokerd.storage.removals import NOTHING, QueueRemoval
 from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import Ended, roll_back
@@ -283,7 +283,7 @@ class Flush:
         if self.dequeued_from:
             noted += sum(map(len, self.dequeued_from.values()))
         notes = deleted = 0
-        if self.removal is not removals.NOTHING:
+        if self.removal is not deferred_removals.NOTHING:
             notes = sum([len(orders) for _, orders in self.removal.notes])
             deleted = sum(map(len, self.removal.delete.values()))
         pages = 8 + (self.bytes + notes) // _PAGE + (written + deleted) // 8
@@ -423,8 +423,8 @@ def _write_messages(script: Script, flush: Flush) -> None:
         queues.remove_of(script, _at_once(flush), flush.shelves)
         deferred_drops.note(script, flush.dropped)
     enqueued = _kept(flush.enqueued, flush.dequeued_of)
-    if flush.removal is not removals.NOTHING:
-        removals.write(script, flush.removal)
+    if flush.removal is not deferred_removals.NOTHING:
+        deferred_removals.write(script, flush.removal)
     if flush.outgoing_removed:
         transmission.remove_of(script, _through(flush))
     outgoing = _kept_outgoing(flush)

@@ -29,10 +29,10 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
+from brokerd.storage.deferred_removals import noted_at
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.engine import Reader
 from brokerd.storage.leftovers import OUTGOING_LEFT, RETAINED_LEFT
-from brokerd.storage.removals import noted_at
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies
@@ -155,7 +155,7 @@ _INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_i
 
 
 # Messages of a queue that memory does not hold are found by index; those noted as removed count as
-# deleted (`removals.py`).
+# deleted (`deferred_removals.py`).
 @cache
 def _unread(place: int) -> Select[Any]:
     messages = messages_at[place]

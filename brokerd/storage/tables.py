@@ -365,7 +365,7 @@ held_groups = Table(
 )
 
 # Queuing orders, as a JSON array, of messages that were received and may still be in the tables
-# above: they are deleted later, in order, and before a store is used (`removals.py`).
+# above: they are deleted later, in order, and before a store is used (`deferred_removals.py`).
 queue_removals = Table(
     "queue_removals",
     metadata,

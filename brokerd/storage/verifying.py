@@ -21,12 +21,12 @@ from brokerd.protocol.transitions import State
 from brokerd.storage import bodies, files
 from brokerd.storage.changes import Owner
 from brokerd.storage.deferred_drops import DROPPED
+from brokerd.storage.deferred_removals import NOTED
 from brokerd.storage.engine import Connection
 from brokerd.storage.hashes import is_large_sound, is_sound
 from brokerd.storage.leftovers import ENDED, OUTGOING_LEFT, RETAINED_LEFT
 from brokerd.storage.lock import is_held
 from brokerd.storage.log_check import find_loss, what_is_unknown
-from brokerd.storage.removals import NOTED
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.units import counted
 
@@ -182,7 +182,7 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 
 
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
-# Received messages are deleted later (`removals.py`), and so are the many unread ones of an ended
+# Received messages are deleted later (`deferred_removals.py`), and so are the many unread ones of an ended
 # dialog (`deferred_drops.py`): such rows count as deleted.
 _LIVE: Final = (
     f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608

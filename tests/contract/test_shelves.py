@@ -9,9 +9,9 @@ import pytest
 
 from brokerd.errors import StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import queues, removals
+from brokerd.storage import deferred_removals, queues
 from brokerd.storage.changes import Changes, QueueRow
-from brokerd.storage.removals import Removals
+from brokerd.storage.deferred_removals import Removals
 from brokerd.storage.shelves import NO_SHELF, SHELVES, Place, Places, Shelf, Shelves
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE, table_at
@@ -318,9 +318,9 @@ def test_a_message_that_is_removed_twice_counts_once():
 
 
 def test_notes_of_a_shelf_are_told_from_those_of_others():
-    assert removals._keys(NO_SHELF) == (0, (1 << 40) - 1)
-    assert removals._keys(2)[0] > removals._keys(NO_SHELF)[1]
-    assert removals._keys(3)[0] == removals._keys(2)[1] + 1
+    assert deferred_removals._keys(NO_SHELF) == (0, (1 << 40) - 1)
+    assert deferred_removals._keys(2)[0] > deferred_removals._keys(NO_SHELF)[1]
+    assert deferred_removals._keys(3)[0] == deferred_removals._keys(2)[1] + 1
 
 
 def test_all_places_are_everywhere():

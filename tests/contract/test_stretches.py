@@ -11,7 +11,7 @@ from sqlalchemy import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
-from brokerd.storage import bodies, deferred_drops, files, held, listings, queues, removals
+from brokerd.storage import bodies, deferred_drops, deferred_removals, files, held, listings, queues
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
@@ -312,6 +312,6 @@ def test_what_is_found_by_conversation_reads_no_whole_table(backlog, made, place
 
 @pytest.mark.rule("REL-4")
 def test_what_is_removed_is_deleted_by_its_order(backlog):
-    delete = removals._deletes[NO_SHELF]._texts[8]
+    delete = deferred_removals._deletes[NO_SHELF]._texts[8]
     plan = backlog.execute(f"EXPLAIN QUERY PLAN {delete}", range(8)).fetchall()
     assert "INTEGER PRIMARY KEY" in plan[0][3]

@@ -23,7 +23,7 @@ from brokerd.delivery.incoming.storing import Storing
 from brokerd.delivery.outgoing.transmitter import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
-from brokerd.storage import removals
+from brokerd.storage import deferred_removals
 from brokerd.storage.tokens import Tokens
 from tests.engine.simulation.runs import simulator
 
@@ -76,7 +76,7 @@ def token_not_asked() -> Any:
 @planted
 def removals_forgotten_at_start() -> Any:
     """What was received and not yet deleted comes back with the next boot."""
-    return patch.object(removals, "apply_all", lambda _connection: None)
+    return patch.object(deferred_removals, "apply_all", lambda _connection: None)
 
 
 @planted
