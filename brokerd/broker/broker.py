@@ -47,7 +47,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
-from brokerd.storage.leftovers import LeftOutgoing
+from brokerd.storage.ended_dialogs import LeftOutgoing
 from brokerd.storage.queues import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 

@@ -26,9 +26,9 @@ from brokerd.storage.body_keeper import BodyKeeper
 from brokerd.storage.changes import Changes, OutgoingRemoval
 from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.deferred_removals import Removals
+from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.engine import as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
-from brokerd.storage.leftovers import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold, fold_and_cut

@@ -15,8 +15,8 @@ from brokerd.clock import Instant
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
+from brokerd.storage.ended_dialogs import RETAINED_LEFT
 from brokerd.storage.engine import Reader, Values
-from brokerd.storage.leftovers import RETAINED_LEFT
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints

@@ -30,9 +30,9 @@ from brokerd.ids import (
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
     dialogs,
+    ended_dialogs,
     events,
     files,
-    leftovers,
     queues,
     retention,
     space,
@@ -480,11 +480,11 @@ class Store:
 
     async def retained_left(self) -> list[EndpointKey]:
         """Return conversations that have ended and still have retained messages."""
-        rows = await self._reader.rows(text(leftovers.FIND_RETAINED))
+        rows = await self._reader.rows(text(ended_dialogs.FIND_RETAINED))
         return [EndpointKey(row[0]) for row in rows]
 
     def sweep_left(
-        self, outgoing: Sequence[leftovers.LeftOutgoing], retained: Sequence[EndpointKey]
+        self, outgoing: Sequence[ended_dialogs.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
         """Delete the remaining rows of dialogs that are over, some at a time (REL-36)."""
         self._pipeline.sweep_left(outgoing, retained)

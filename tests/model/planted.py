@@ -23,7 +23,7 @@ from brokerd.broker.queues import QueueState
 from brokerd.broker.receive_waiters import WaitingLine
 from brokerd.broker.transaction import Transaction
 from brokerd.storage import flush, retention
-from brokerd.storage.leftovers import RetainedSweep
+from brokerd.storage.ended_dialogs import RetainedSweep
 from brokerd.storage.tables import retained_messages
 from tests.model.dice import PROGRAM
 from tests.model.machine import Machine

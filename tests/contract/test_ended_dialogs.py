@@ -17,7 +17,7 @@ from brokerd.storage.changes import (
     PieceRow,
     RetainedRow,
 )
-from brokerd.storage.leftovers import LeftOutgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
 from brokerd.storage.retention import SENT
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.verifying import verify
