@@ -28,7 +28,7 @@ from brokerd.model import QueueStatus
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import Changes, HeldRow, QueueRow
-from brokerd.storage.held import RecoveredGroup
+from brokerd.storage.held_groups import RecoveredGroup
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker

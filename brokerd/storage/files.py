@@ -56,7 +56,7 @@ from brokerd.storage import (
     catalog,
     deferred_drops,
     deferred_removals,
-    held,
+    held_groups,
     known,
     space,
     tables,
@@ -72,7 +72,7 @@ from brokerd.storage.engine import (
     transaction,
 )
 from brokerd.storage.flush import NUMBERS, Numbers
-from brokerd.storage.held import RecoveredGroup
+from brokerd.storage.held_groups import RecoveredGroup
 from brokerd.storage.known import Known
 from brokerd.storage.lock import OwnerLock, is_held, refuse_if_held
 from brokerd.storage.log_check import HAS_LOG, refuse_loss
@@ -302,7 +302,7 @@ def _open_locked(
             connection.execute(_count_open)
             deferred_removals.apply_all(connection)
             _page_all(connection)
-            held.forget_gone(connection)
+            held_groups.forget_gone(connection)
             some_bodies, next_body_key = bodies.recover(connection)
             tokens = Tokens()  # all is read in the same transaction: one lock instead of thirty
             tokens.load(connection)
@@ -765,7 +765,7 @@ def recovered(connection: Connection) -> Recovered:
         has_timers=bool(timers),
         has_retained=bool(retained),
         has_states=bool(states),
-        held=held.recovered(connection),
+        held=held_groups.recovered(connection),
         dropped=dropped,
     )
 

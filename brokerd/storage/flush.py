@@ -18,7 +18,7 @@ from brokerd.storage import (
     deferred_removals,
     dialogs,
     events,
-    held,
+    held_groups,
     queues,
     retention,
     timers,
@@ -450,7 +450,7 @@ def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
     retention.write(script, rare, some_bodies=flush.some_bodies)
     ended, most = rare.retained_removed_of, flush.retained_at_once
     remove_retained(script, ended, most, some_bodies=flush.some_bodies)
-    held.write(script, rare)
+    held_groups.write(script, rare)
 
 
 def _leave_bodies(script: Script, flush: Flush) -> None:

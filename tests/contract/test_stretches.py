@@ -11,7 +11,15 @@ from sqlalchemy import Select
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from brokerd.model import END_DIALOG, ERROR
-from brokerd.storage import bodies, deferred_drops, deferred_removals, files, held, listings, queues
+from brokerd.storage import (
+    bodies,
+    deferred_drops,
+    deferred_removals,
+    files,
+    held_groups,
+    listings,
+    queues,
+)
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import DIALECT, Script, sql
@@ -203,7 +211,7 @@ async def test_a_start_finds_what_groups_hold_and_which_timers_fired(store, spre
     groups = {one.key: one.group_id for one in endpoints[1:]}
 
     def recover(connection):
-        held_by = {each.row.group_id: each.messages for each in held.recovered(connection)}
+        held_by = {each.row.group_id: each.messages for each in held_groups.recovered(connection)}
         held_by = {group: count for group, count in held_by.items() if count}
         return held_by, {tuple(row) for row in connection.execute(files._fired)}
 
@@ -288,7 +296,7 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
         lambda place: queues._deletes_of[place]._texts[1],
         lambda place: queues._deletes_of[place]._texts[8],
         lambda place: bodies._LEAVE_WAITING[place],
-        lambda place: held._counts[place - 1],
+        lambda place: held_groups._counts[place - 1],
         lambda place: re.sub(r":\w+", "?", deferred_drops._look(place)),
         deferred_drops._count,
     ],
