@@ -17,10 +17,10 @@ from brokerd.ids import BrokerId, IdSource, show
 from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
-from brokerd.storage import known
+from brokerd.storage import known_brokers
 from brokerd.storage.files import is_missing, look_for_known, open_file
 from brokerd.storage.flush import no_fault
-from brokerd.storage.known import Known
+from brokerd.storage.known_brokers import Known
 from brokerd.storage.store import Store, StoreIdentity
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
@@ -85,7 +85,7 @@ class KnownBrokers:
         """Remember that the instance has this broker with this identifier; durable on return."""
         if not self._keeps or self.ids.get(name) == broker_id:
             return
-        await self._msdb.run(partial(known.remember, name=name, broker_id=broker_id))
+        await self._msdb.run(partial(known_brokers.remember, name=name, broker_id=broker_id))
         self.ids[name] = broker_id
 
     async def forget(self, name: str, actor: str) -> dict[str, object]:
@@ -96,7 +96,7 @@ class KnownBrokers:
             path = _path_of(name, self._path_of, self.ids)
             if name in self._brokers or not await self._aside(partial(is_missing, path)):
                 raise _is_here(name, path)
-            await self._msdb.run(partial(known.forget, name=name))
+            await self._msdb.run(partial(known_brokers.forget, name=name))
             answer: dict[str, object] = {"name": name, "broker_id": show(self.ids.pop(name))}
         self._log.info(
             ADMINISTRATION, subclass="forget", actor=actor, broker=name, before=answer, after=None
@@ -117,7 +117,7 @@ def forget_without_daemon(
         raise _is_here(name, path)
     opened = open_file(msdb, ids=ids, clock=clock, create=None, name=MSDB, fault=no_fault)
     try:
-        known.forget(opened.connection, name)
+        known_brokers.forget(opened.connection, name)
     finally:
         opened.connection.close()
         opened.lock.release()

@@ -57,7 +57,7 @@ from brokerd.storage import (
     deferred_drops,
     deferred_removals,
     held_groups,
-    known,
+    known_brokers,
     space,
     tables,
     uses,
@@ -73,7 +73,7 @@ from brokerd.storage.engine import (
 )
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.held_groups import RecoveredGroup
-from brokerd.storage.known import Known
+from brokerd.storage.known_brokers import Known
 from brokerd.storage.lock import OwnerLock, is_held, refuse_if_held
 from brokerd.storage.log_check import HAS_LOG, refuse_loss
 from brokerd.storage.log_head import (
@@ -308,7 +308,7 @@ def _open_locked(
             tokens.load(connection)
             identity, numbers = _facts(connection, path)
             found, objects = recovered(connection), catalog.load(connection)
-            brokers = known.load(connection)
+            brokers = known_brokers.load(connection)
         lock.describe(show(identity.broker_id), identity.epoch)
         return Opened(
             lock,
@@ -485,7 +485,7 @@ def look_for_known(msdb: Path) -> Known:
     with looking(msdb) as connection:
         try:
             refuse_code(connection, msdb)
-            return known.load(connection)
+            return known_brokers.load(connection)
         except sqlite3.DatabaseError as error:
             raise unreadable(msdb, error) from error
 

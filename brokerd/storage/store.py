@@ -55,7 +55,7 @@ from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptio
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush, no_fault
-from brokerd.storage.known import Known
+from brokerd.storage.known_brokers import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
 from brokerd.storage.paging import Page

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from brokerd.storage import files, known
+from brokerd.storage import files, known_brokers
 
 
 @pytest.mark.rule("REL-29", "MAN-16")
@@ -21,12 +21,12 @@ def test_an_older_store_remembers_nobody_and_keeps_the_rest(
     route = ("out", "shop", b"b" * 16, "tcp://east:4022", None, "")
     connection.execute("INSERT INTO routes VALUES (?, ?, ?, ?, ?, ?)", route)
     connection.execute("INSERT INTO group_states VALUES (?, ?)", (b"g" * 16, b"state"))
-    assert known.load(connection) == {}
+    assert known_brokers.load(connection) == {}
     monkeypatch.setattr(command, "upgrade", upgrade)
     files.upgrade(connection, path)
     assert connection.execute("SELECT * FROM routes").fetchall() == [route]
     assert connection.execute("SELECT state FROM group_states").fetchall() == [(b"state",)]
-    assert known.load(connection) == {}
-    known.remember(connection, "shop", b"b" * 16)  # type: ignore[arg-type]
-    assert known.load(connection) == {"shop": b"b" * 16}
+    assert known_brokers.load(connection) == {}
+    known_brokers.remember(connection, "shop", b"b" * 16)  # type: ignore[arg-type]
+    assert known_brokers.load(connection) == {"shop": b"b" * 16}
     connection.close()
