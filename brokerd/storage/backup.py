@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from brokerd.errors import BackupFailed, InvalidArgument
 from brokerd.storage import files
-from brokerd.storage.places import file_at
+from brokerd.storage.moved_files import file_at
 from brokerd.storage.private_files import sync
 from brokerd.storage.verifying import refuse_damaged
 

@@ -27,7 +27,7 @@ from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
 from brokerd.storage.compiled.reader import ALL, CompiledReader, compiled_reader
 from brokerd.storage.compiled.writer import compiled_writer
 from brokerd.storage.log_head import LogHead, head_path
-from brokerd.storage.places import FilesInPlace
+from brokerd.storage.moved_files import FilesInPlace
 from brokerd.storage.statements import DIALECT
 from brokerd.storage.writers import (
     InlineWriter,

@@ -85,7 +85,7 @@ from brokerd.storage.log_head import (
     log_path,
     read_record,
 )
-from brokerd.storage.places import file_at
+from brokerd.storage.moved_files import file_at
 from brokerd.storage.private_files import make_private_file, refuse_unsafe, sync
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES
 from brokerd.storage.statements import sql, update_by_key

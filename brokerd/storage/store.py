@@ -58,8 +58,8 @@ from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.known_brokers import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
+from brokerd.storage.moved_files import place_of
 from brokerd.storage.paging import Page
-from brokerd.storage.places import place_of
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.timers import Timer
