@@ -60,10 +60,10 @@ from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
 from brokerd.storage.moved_files import place_of
 from brokerd.storage.paging import Page
+from brokerd.storage.read_cache import Unchanged
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.timers import Timer
-from brokerd.storage.unchanged import Unchanged
 from brokerd.storage.uses import Use
 from brokerd.storage.writers import head_of, sync_head
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from brokerd.storage.unchanged import Unchanged
+from brokerd.storage.read_cache import Unchanged
 
 
 def test_a_question_is_asked_again_only_after_a_write() -> None:
