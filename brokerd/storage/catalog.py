@@ -48,6 +48,7 @@ from brokerd.model import (
 )
 from brokerd.storage import events, system_objects
 from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.references import Use, forget_closed, move_messages, refuse_if_used
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (
     contract_types,
@@ -61,7 +62,6 @@ from brokerd.storage.tables import (
     services,
     store,
 )
-from brokerd.storage.uses import Use, forget_closed, move_messages, refuse_if_used
 
 
 class Catalog(msgspec.Struct, frozen=True):

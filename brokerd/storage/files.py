@@ -58,9 +58,9 @@ from brokerd.storage import (
     deferred_removals,
     held_groups,
     known_brokers,
+    references,
     space,
     tables,
-    uses,
 )
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.changes import Owner
@@ -556,7 +556,9 @@ def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
         try:
             have = catalog.load(connection).contracts
             changed = (name for name, one in wanted.items() if have.get(name, one) != one)
-            uses.refuse_if_used(connection, [uses.Use(contract=name) for name in sorted(changed)])
+            references.refuse_if_used(
+                connection, [references.Use(contract=name) for name in sorted(changed)]
+            )
         except sqlite3.DatabaseError as error:
             raise unreadable(path, error) from error
 

@@ -34,11 +34,11 @@ from brokerd.storage import (
     events,
     files,
     queues,
+    references,
     retention,
     space,
     timers,
     transmission,
-    uses,
 )
 from brokerd.storage.backup import backup
 from brokerd.storage.backup_place import check_place
@@ -61,10 +61,10 @@ from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
 from brokerd.storage.moved_files import place_of
 from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import Unchanged
+from brokerd.storage.references import Use
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.timers import Timer
-from brokerd.storage.uses import Use
 from brokerd.storage.writers import head_of, sync_head
 
 __all__ = [
@@ -605,7 +605,7 @@ class Store:
 
     async def count_uses(self, those: Sequence[Use]) -> list[int]:
         """Return the number of open dialogs of each use, in their order (OBJ-37, OBJ-38)."""
-        return await uses.count(self._reader, those)
+        return await references.count(self._reader, those)
 
     async def count_by_state(self) -> dict[str, int]:
         """Return the number of endpoints in each state."""

@@ -29,7 +29,7 @@ from brokerd.model import (
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.changes import Changes
-from brokerd.storage.uses import Use
+from brokerd.storage.references import Use
 
 NO_KEY = QueueKey(0)
 SHOP = CatalogChanges(

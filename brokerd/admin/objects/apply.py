@@ -35,7 +35,7 @@ from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, dif
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.storage.changes import Changes
-from brokerd.storage.uses import Use, in_use
+from brokerd.storage.references import Use, in_use
 
 _V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
 

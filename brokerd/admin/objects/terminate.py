@@ -24,7 +24,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.storage.changes import Changes
-from brokerd.storage.uses import Use
+from brokerd.storage.references import Use
 from brokerd.verbs.locks import lock
 
 SERVICE_ALTERED: Final = -8469
