@@ -1,7 +1,7 @@
 """Preflight: finds what would make a start fail before anything on disk changes.
 
 Reads:  directories, stores, addresses, handlers.
-Calls:  storage.files, transport.network, activation.handlers.
+Calls:  storage.file_checks, transport.network, activation.handlers.
 Never:  writes, creates or removes a file; what it lets pass is checked again where it is used.
 Fails:  a `Refusal` that names the thing and the setting to change.
 """
@@ -26,7 +26,7 @@ from brokerd.errors import (
 from brokerd.ids import show
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
-from brokerd.storage.files import (
+from brokerd.storage.file_checks import (
     is_missing,
     look_for_known,
     refusals_of,

@@ -26,7 +26,7 @@ from brokerd.objects.declared import Declared
 from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
-from brokerd.storage.files import NewStore, take_back
+from brokerd.storage.opening import NewStore, take_back
 from brokerd.storage.private_files import make_private_directory
 from brokerd.storage.store import Store, StoreOptions
 from brokerd.telemetry.logs import STORE, TRANSMISSION

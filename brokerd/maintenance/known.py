@@ -18,9 +18,10 @@ from brokerd.maintenance.absent import Absent
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
 from brokerd.storage import known_brokers
-from brokerd.storage.files import is_missing, look_for_known, open_file
+from brokerd.storage.file_checks import is_missing, look_for_known
 from brokerd.storage.flush import no_fault
 from brokerd.storage.known_brokers import Known
+from brokerd.storage.opening import open_file
 from brokerd.storage.store import Store, StoreIdentity
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION, STORE

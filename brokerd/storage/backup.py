@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from brokerd.errors import BackupFailed, InvalidArgument
-from brokerd.storage import files
+from brokerd.storage import file_checks
 from brokerd.storage.moved_files import file_at
 from brokerd.storage.private_files import sync
 from brokerd.storage.verifying import refuse_damaged
@@ -44,7 +44,7 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
         _remove_cut_off(target.parent)
         with _made(aside):
             _copy(source, aside)
-            files.look_at(aside)
+            file_checks.look_at(aside)
             refuse_damaged(aside, name=f"the copy of {source}")
             sync(aside)
             os.link(aside, target)  # unlike a rename, a link replaces nothing

@@ -313,8 +313,8 @@ class Changes:
         """Transmission orders of messages that the peer has acknowledged."""
         self.outgoing_removed: dict[EndpointKey, OutgoingRemoval] = {}
         """Outgoing messages to delete that are not all known by number, or are many: in the flush
-        while they are few, otherwise after it (`ended_dialogs.py`). No changeset that joins later may
-        write any of these sequences."""
+        while they are few, otherwise after it (`ended_dialogs.py`). No changeset that joins later
+        may write any of these sequences."""
         self.group_states: dict[GroupId, bytes | None] = {}
         """State that the application keeps for a group; None deletes it (GRP-22)."""
         self.tokens: dict[ClientId, int] = {}

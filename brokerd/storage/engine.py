@@ -1,7 +1,7 @@
 """Engine: connections and their pragmas, transactions, and the two executors (HK-3).
 
 Reads:  nothing by itself.      Calls: SQLite, through its driver to write, SQLAlchemy to read.
-Never:  opens a file for writing that `files.py` has not checked.
+Never:  opens a file for writing that `file_checks.py` has not checked.
 """
 
 import asyncio
@@ -174,6 +174,11 @@ def is_full(error: BaseException | None) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
+
+
+def is_read_only(error: BaseException | None) -> bool:
+    """Return whether the file, or its file system, is read-only."""
+    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
 
 
 def is_busy(error: BaseException | None) -> bool:

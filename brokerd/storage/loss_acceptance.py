@@ -18,7 +18,7 @@ import msgspec
 from brokerd.clock import Clock, Instant
 from brokerd.errors import BrokerError, StoreDamaged, StoreFull, StoreLocked
 from brokerd.ids import IdSource, Incarnation
-from brokerd.storage import files
+from brokerd.storage import file_checks, opening, schema
 from brokerd.storage.engine import connect_without_record, is_full
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.log_check import Loss, find_loss
@@ -65,7 +65,7 @@ def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
     refuse_unsafe(path)
     lock = OwnerLock(path, clock=clock)
     try:
-        files.check_header(path)
+        file_checks.check_header(path)
         loss = find_loss(path)
         if loss is None:
             return None
@@ -143,8 +143,8 @@ def _refuse_code(path: Path) -> None:
     One that only the log has is found when the log is read. A file that cannot be read without its
     log is not refused: the log may complete it.
     """
-    with suppress(sqlite3.DatabaseError), files.looking(path, with_log=False) as connection:
-        files.refuse_code(connection, path)
+    with suppress(sqlite3.DatabaseError), file_checks.looking(path, with_log=False) as connection:
+        schema.refuse_code(connection, path)
 
 
 def _begin(path: Path, loss: Loss) -> None:
@@ -170,8 +170,8 @@ def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
     """Fold in what is left, and close; return what SQLite then finds wrong with the file."""
     with closing(connect_without_record(path)) as connection:
         if not loss.is_in_file:
-            files.refuse_code(connection, path)
-            files.change_facts(connection, {"incarnation": incarnation})
+            schema.refuse_code(connection, path)
+            opening.change_facts(connection, {"incarnation": incarnation})
         fold_and_cut(connection)
         found = connection.execute("PRAGMA integrity_check(3)").fetchall()
     return [str(problem) for (problem,) in found if problem != "ok"]

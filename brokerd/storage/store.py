@@ -32,7 +32,6 @@ from brokerd.storage import (
     dialogs,
     ended_dialogs,
     events,
-    files,
     queues,
     references,
     retention,
@@ -53,14 +52,22 @@ from brokerd.storage.changes import (
 )
 from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
 from brokerd.storage.engine import Connection, Executor, Reader
-from brokerd.storage.files import NewStore, Opened, Recovered, StoreIdentity
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.known_brokers import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
 from brokerd.storage.moved_files import place_of
+from brokerd.storage.opening import (
+    NewStore,
+    Opened,
+    StoreIdentity,
+    change_facts,
+    open_file,
+    read_epoch,
+)
 from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import Unchanged
+from brokerd.storage.recovery import Recovered, read_recovered
 from brokerd.storage.references import Use
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
@@ -184,7 +191,7 @@ class Store:
         chosen = options or StoreOptions()
         opening = asyncio.ensure_future(
             executor.call(
-                lambda: files.open_file(
+                lambda: open_file(
                     path,
                     ids=ids,
                     clock=clock,
@@ -342,12 +349,12 @@ class Store:
 
     async def change_identity(self, **facts: object) -> None:
         """Change facts of `identity`, by their names; durable when this returns."""
-        await self._pipeline.run(lambda connection: files.change_facts(connection, facts))
+        await self._pipeline.run(lambda connection: change_facts(connection, facts))
         self.identity = msgspec.structs.replace(self.identity, **facts)
 
     async def epoch_on_disk(self) -> int:
         """Return the epoch in the file; it differs from `identity` if another process opened it."""
-        return await self._pipeline.run(files.epoch_of)
+        return await self._pipeline.run(read_epoch)
 
     @property
     def path(self) -> Path:
@@ -374,7 +381,7 @@ class Store:
 
     async def look_again(self) -> None:
         """Read `recovered` again, after objects were changed since the start read it."""
-        self.recovered = await self._pipeline.run(files.recovered)
+        self.recovered = await self._pipeline.run(read_recovered)
 
     async def try_catalog(self, changes: CatalogChanges) -> Catalog:
         """Return the catalog as `apply_catalog` would make it, or raise its refusal."""

@@ -18,7 +18,7 @@ import msgspec
 from brokerd.errors import StoreDamaged
 from brokerd.ids import BodyKey, ConversationId
 from brokerd.protocol.transitions import State
-from brokerd.storage import bodies, files
+from brokerd.storage import bodies, file_checks, schema
 from brokerd.storage.changes import Owner
 from brokerd.storage.deferred_drops import DROPPED
 from brokerd.storage.deferred_removals import NOTED
@@ -76,20 +76,20 @@ def verify(path: Path) -> list[Finding]:
     `StoreDamaged`, `StoreVersion`: it is no store, or not one of this version; `StoreDamaged` also
     if SQLite cannot read on.
     """
-    files.check_header(path)
+    file_checks.check_header(path)
     loss = find_loss(path, is_in_use=is_held(path))
     if loss is not None:  # what SQLite makes of such a log says little about the store
         return [Finding("", "its log", loss.show(), cure=loss.ways_on(path))]
-    files.refuse_older(path, files.check_schema(path))
+    schema.refuse_older(path, file_checks.check_schema(path))
     unknown = what_is_unknown(path)
     beside = [Finding("", "its log", unknown, is_unknown=True)] if unknown else []
-    with files.looking(path) as connection:
+    with file_checks.looking(path) as connection:
         connection.execute("BEGIN")
         try:
             found = [*beside, *_pages(connection), *_rows(connection), *_bodies(connection)]
             return [*found, *_left_over(connection)]
         except sqlite3.DatabaseError as error:
-            raise files.unreadable(path, error) from error
+            raise file_checks.unreadable(path, error) from error
 
 
 def _pages(connection: Connection) -> Iterator[Finding]:
@@ -182,8 +182,8 @@ def _other_pieces(connection: Connection) -> Iterator[Finding]:
 
 
 _NOT_WRITTEN: Final = "has a body that is not the one that was written"
-# Received messages are deleted later (`deferred_removals.py`), and so are the many unread ones of an ended
-# dialog (`deferred_drops.py`): such rows count as deleted.
+# Received messages are deleted later (`deferred_removals.py`), and so are the many unread ones of
+# an ended dialog (`deferred_drops.py`): such rows count as deleted.
 _LIVE: Final = (
     f"WITH waiting AS ({EVERYWHERE}),"  # noqa: S608
     f" live AS (SELECT * FROM waiting WHERE queuing_order NOT IN ({NOTED})"

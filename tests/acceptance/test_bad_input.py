@@ -13,7 +13,7 @@ import pytest
 import brokerd
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, Incarnation, InstanceId
-from brokerd.storage.files import NewStore, make_file
+from brokerd.storage.opening import NewStore, make_file
 from tests.acceptance.serving import OBJECTS, Done, Place, tree
 
 SCREEN = 24

@@ -7,7 +7,7 @@ import pytest
 
 import brokerd
 from brokerd.ids import show
-from brokerd.storage.files import look_for_known
+from brokerd.storage.file_checks import look_for_known
 from tests.acceptance.serving import Done, Place, tree
 from tests.acceptance.test_bad_input import assert_refused
 from tests.acceptance.test_two_brokers_again import OBJECTS, Undeclared

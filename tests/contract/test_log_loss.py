@@ -16,7 +16,7 @@ from brokerd.cli.main import main
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged, StoreFault, StoreFull, StoreLocked, UnsafeFile
 from brokerd.ids import SeededIds
-from brokerd.storage import files, log_check, log_head
+from brokerd.storage import log_check, log_head, opening
 from brokerd.storage.changes import Changes
 from brokerd.storage.log_check import Loss, find_loss, refuse_loss
 from brokerd.storage.log_head import (
@@ -439,7 +439,7 @@ async def test_a_start_that_fails_and_is_killed_as_it_closes_leaves_no_loss(
     def killed_before(head: LogHead, **_: object) -> None:
         os.close(head._file)
 
-    monkeypatch.setattr(files, "recovered", fail)
+    monkeypatch.setattr(opening, "read_recovered", fail)
     monkeypatch.setattr(LogHead, "close", killed_before)
     with pytest.raises(StoreFault):
         await open_at(left, executor, rows)
@@ -694,7 +694,7 @@ def test_an_acceptance_for_which_there_is_no_room_forgets_no_loss(left, rows, mo
 
     harm(left, damage, left)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "change_facts", full)
+        patch.setattr(opening, "change_facts", full)
         with pytest.raises(StoreFull, match="no room left"):
             accept(left, rows.ids)
     lost(left)
@@ -709,7 +709,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_is_told_and_forgets_no_lo
     """It has come while the loss was being accepted."""
     harm(left, cut_last, left)
     monkeypatch.setattr("brokerd.storage.engine.BUSY_SECONDS", 0)
-    change, readers = files.change_facts, []
+    change, readers = opening.change_facts, []
 
     def change_after_a_reader_came(connection, facts):
         reader = sqlite3.connect(left, isolation_level=None)
@@ -719,7 +719,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_is_told_and_forgets_no_lo
         change(connection, facts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "change_facts", change_after_a_reader_came)
+        patch.setattr(opening, "change_facts", change_after_a_reader_came)
         with pytest.raises(StoreLocked, match="read by another program"):
             accept(left, rows.ids)
     lost(left)

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import StoreDamaged, StoreFull, StoreLocked, StoreVersion
 from brokerd.process.exit_statuses import exit_status
-from brokerd.storage import files
+from brokerd.storage import opening, schema
 from brokerd.storage.changes import Changes
 from brokerd.storage.store import Store
 from brokerd.storage.tables import APPLICATION_ID
@@ -147,7 +147,7 @@ async def test_newer_store_is_refused_and_left_alone(open_store, path):
     connection.commit()
     connection.close()
     before = digest(path)
-    with pytest.raises(StoreVersion, match=rf"9999.*{files.REVISIONS[-1]}") as refused:
+    with pytest.raises(StoreVersion, match=rf"9999.*{schema.REVISIONS[-1]}") as refused:
         await open_store()
     assert exit_status(refused.value) == 78
     assert digest(path) == before
@@ -207,7 +207,7 @@ async def test_code_in_a_store_of_any_version_is_refused_before_it_could_run(
 ):
     await (await open_store()).close()
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE alembic_version SET version_num = ?", (files.REVISIONS[-2],))
+    connection.execute("UPDATE alembic_version SET version_num = ?", (schema.REVISIONS[-2],))
     connection.executescript(code)
     connection.commit()
     connection.close()
@@ -260,7 +260,7 @@ async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
     def full(*_args, **_given):
         raise sqlite_error(sqlite3.SQLITE_FULL)
 
-    monkeypatch.setattr(files, "connect_writer", full)
+    monkeypatch.setattr(opening, "connect_writer", full)
     with pytest.raises(StoreFull) as refused:
         await open_store()
     assert exit_status(refused.value) == 75
@@ -271,9 +271,12 @@ async def test_a_disk_that_is_full_is_no_damage(open_store, monkeypatch):
     ("call", "error"),
     [
         ((os, "pwrite"), OSError(errno.ENOSPC, "no room")),  # who has the lock
-        ((files, "schema"), OSError(errno.EDQUOT, "no more for you")),  # while it is made aside
-        ((files, "connect_writer"), sqlite_error(sqlite3.SQLITE_FULL)),
-        ((files, "connect_writer"), sqlite_error(sqlite3.SQLITE_IOERR_SHMSIZE)),
+        (
+            (opening, "table_definitions"),
+            OSError(errno.EDQUOT, "no more for you"),
+        ),  # while it is made aside
+        ((opening, "connect_writer"), sqlite_error(sqlite3.SQLITE_FULL)),
+        ((opening, "connect_writer"), sqlite_error(sqlite3.SQLITE_IOERR_SHMSIZE)),
     ],
 )
 async def test_a_store_for_which_there_is_no_room_is_not_made(

@@ -15,10 +15,11 @@ from brokerd.storage import (
     bodies,
     deferred_drops,
     deferred_removals,
-    files,
     held_groups,
     listings,
     queues,
+    recovery,
+    schema,
 )
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
@@ -213,7 +214,7 @@ async def test_a_start_finds_what_groups_hold_and_which_timers_fired(store, spre
     def recover(connection):
         held_by = {each.row.group_id: each.messages for each in held_groups.recovered(connection)}
         held_by = {group: count for group, count in held_by.items() if count}
-        return held_by, {tuple(row) for row in connection.execute(files._fired)}
+        return held_by, {tuple(row) for row in connection.execute(recovery._fired)}
 
     def hold(connection):
         for group in groups.values():
@@ -237,7 +238,7 @@ async def test_a_start_finds_what_groups_hold_and_which_timers_fired(store, spre
 def backlog() -> Iterator[sqlite3.Connection]:
     """Thirty stretches: of one conversation all but one message in a hundred."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in files.schema():
+    for statement in schema.table_definitions():
         connection.execute(statement)
     connection.execute("BEGIN")
     for table in ("queue_messages", "shelf_2"):

@@ -18,7 +18,7 @@ from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.instance.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
-from brokerd.storage import engine, files
+from brokerd.storage import engine, opening
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
 from brokerd.telemetry.logs import STORE
@@ -394,7 +394,7 @@ def test_a_file_that_cannot_be_written_keeps_out_this_broker_alone(
         place = Place(daemon, tmp_path)
         await place.declare()
         await daemon.stop()
-        monkeypatch.setattr(files, "connect_writer", connect_writer)
+        monkeypatch.setattr(opening, "connect_writer", connect_writer)
         await daemon.start()
         refusal = await place.refusal()
         assert refusal.message.endswith("east.db cannot be written: it is read-only")

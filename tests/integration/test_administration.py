@@ -27,7 +27,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import BrokerId, parse
 from brokerd.model import END_DIALOG, Queue
-from brokerd.storage.files import StoreIdentity
+from brokerd.storage.opening import StoreIdentity
 from brokerd.telemetry.logs import ADMINISTRATION
 from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
 from tests.integration.scenarios import given

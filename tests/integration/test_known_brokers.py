@@ -26,7 +26,7 @@ from brokerd.errors import (
 from brokerd.ids import BrokerId, show
 from brokerd.instance.preflight import look_ahead, missing_stores
 from brokerd.process.exit_statuses import exit_status
-from brokerd.storage.files import look_for_known
+from brokerd.storage.file_checks import look_for_known
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
 from tests.acceptance.serving import tree
 from tests.integration.mirrored import SHARED, Trio, mirrored

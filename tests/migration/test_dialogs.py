@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, files
+from brokerd.storage import catalog, schema
 
 ENDPOINT = (
     "INSERT INTO conversation_endpoints (endpoint_key, handle, conversation_id, is_initiator,"
@@ -39,7 +39,7 @@ def test_a_filled_store_is_upgraded(tmp_path: Path) -> None:
     connection.execute("INSERT INTO endpoint_progress VALUES (1, 3, 2, 0)")
     if connection.in_transaction:
         connection.execute("COMMIT")
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     found = connection.execute("SELECT state, error_queue FROM conversation_endpoints").fetchall()
     assert found == [("CO", None)]
     moved = connection.execute("SELECT * FROM endpoint_progress").fetchall()

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from brokerd.resources import migrations_dir
-from brokerd.storage import files
+from brokerd.storage import schema
 
 ENDPOINT = (
     "INSERT INTO conversation_endpoints (endpoint_key, handle, conversation_id, is_initiator,"
@@ -36,7 +36,7 @@ def test_state_that_outlived_its_group_is_removed(tmp_path: Path) -> None:
         connection.execute("INSERT INTO group_states VALUES (?, x'01')", (group,))
     if connection.in_transaction:
         connection.execute("COMMIT")
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     left = connection.execute("SELECT group_id FROM group_states").fetchall()
     assert left == [(b"open",)]
     connection.close()

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import StaticPool
 
 from brokerd.resources import migrations_dir
-from brokerd.storage import files
+from brokerd.storage import schema
 
 ENDPOINT = (
     "INSERT INTO conversation_endpoints (endpoint_key, handle, conversation_id, is_initiator,"
@@ -39,7 +39,7 @@ def test_closed_initiators_are_due_to_be_purged(tmp_path: Path) -> None:
         connection.execute(ENDPOINT, values)
     if connection.in_transaction:
         connection.execute("COMMIT")
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     due = connection.execute("SELECT endpoint_key, purge_at FROM conversation_endpoints")
     assert due.fetchall() == [(1, 0), (2, 900), (3, None)]
     connection.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 
-from brokerd.storage import files, known_brokers
+from brokerd.storage import known_brokers, schema
 
 
 @pytest.mark.rule("REL-29", "MAN-16")
@@ -17,13 +17,13 @@ def test_an_older_store_remembers_nobody_and_keeps_the_rest(
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     upgrade = command.upgrade
     monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0018_shelves"))
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     route = ("out", "shop", b"b" * 16, "tcp://east:4022", None, "")
     connection.execute("INSERT INTO routes VALUES (?, ?, ?, ?, ?, ?)", route)
     connection.execute("INSERT INTO group_states VALUES (?, ?)", (b"g" * 16, b"state"))
     assert known_brokers.load(connection) == {}
     monkeypatch.setattr(command, "upgrade", upgrade)
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     assert connection.execute("SELECT * FROM routes").fetchall() == [route]
     assert connection.execute("SELECT state FROM group_states").fetchall() == [(b"state",)]
     assert known_brokers.load(connection) == {}

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine
 
 from brokerd.errors import StoreFault
 from brokerd.resources import migrations_dir
-from brokerd.storage import catalog, files
+from brokerd.storage import catalog, recovery, schema
 from brokerd.storage.changes import Owner
 from brokerd.storage.hashes import is_piece_sound
 from brokerd.storage.tables import metadata
@@ -50,7 +50,7 @@ def objects(connection):
 def migrated(tmp_path):
     path = tmp_path / "old.db"
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     yield connection
     connection.close()
 
@@ -61,16 +61,16 @@ def test_revisions_known_are_those_that_are_there():
     config.set_main_option("script_location", str(migrations_dir()))
     script = ScriptDirectory.from_config(config)
     there = [revision.revision for revision in script.walk_revisions()]
-    assert tuple(reversed(there)) == files.REVISIONS
+    assert tuple(reversed(there)) == schema.REVISIONS
 
 
 @pytest.mark.rule("REL-29")
 def test_migrated_schema_is_that_of_the_tables(migrated):
     fresh = sqlite3.connect(":memory:")
-    for statement in files.schema():
+    for statement in schema.table_definitions():
         fresh.execute(statement)
     assert objects(migrated) == objects(fresh)
-    assert migrated.execute("SELECT * FROM alembic_version").fetchall() == [(files.REVISIONS[-1],)]
+    assert migrated.execute("SELECT * FROM alembic_version").fetchall() == [(schema.REVISIONS[-1],)]
     fresh.close()
 
 
@@ -97,10 +97,10 @@ def test_queues_of_an_older_store_have_no_ageing(tmp_path, monkeypatch):
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     upgrade = command.upgrade
     monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0002"))
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     connection.execute("INSERT INTO service_queues VALUES (7, 'q', 1, 1, 'a:b', 3, 1)")
     monkeypatch.setattr(command, "upgrade", upgrade)
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     queue = catalog.load(connection).queues["q"]
     assert (queue.key, queue.receive_ageing) == (7, None)
     assert queue.activation is not None
@@ -113,11 +113,11 @@ def test_messages_that_are_not_complete_keep_their_fragments(tmp_path, monkeypat
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     upgrade = command.upgrade
     monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0013_mirrors"))
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     fragments = [(7, 3, 0, b"a"), (7, 3, 1, b"b"), (9, 0, 0, b"c")]
     connection.executemany("INSERT INTO message_fragments VALUES (?, ?, ?, ?)", fragments)
     monkeypatch.setattr(command, "upgrade", upgrade)
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     found = connection.execute(
         "SELECT owner, number, piece, data, hash, body_key FROM bodies JOIN body_pieces"
         " USING (body_key) ORDER BY number, piece"
@@ -135,18 +135,18 @@ def test_messages_of_an_older_store_wait_on_and_none_is_noted(tmp_path, monkeypa
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     upgrade = command.upgrade
     monkeypatch.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0018_shelves"))
-    files.upgrade(connection, path)
+    schema.upgrade(connection, path)
     for number, table in enumerate(("queue_messages", "shelf_2", "shelf_17")):
         connection.execute(
             f"INSERT INTO {table} VALUES (?, 1, 9, ?, 't', 5, 1, 0, x'00', NULL, x'01')",
             (number + 1, number),
         )
     monkeypatch.setattr(command, "upgrade", upgrade)
-    files.upgrade(connection, path)
-    found = files.recovered(connection)
+    schema.upgrade(connection, path)
+    found = recovery.read_recovered(connection)
     assert (found.waiting, found.dropped) == ([(1, 5, 3, 0)], [])
     connection.execute("INSERT INTO queue_drops VALUES (9)")
-    found = files.recovered(connection)
+    found = recovery.read_recovered(connection)
     assert (found.waiting, found.dropped) == ([], [9])
     connection.close()
 
@@ -168,10 +168,10 @@ def test_an_upgrade_that_fails_at_any_moment_leaves_the_older_version(tmp_path, 
         before = objects(connection)
         connection.set_progress_handler(interrupts, 100)
         with pytest.raises(StoreFault, match="was undone: interrupted"):
-            files.upgrade(connection, path)
+            schema.upgrade(connection, path)
         connection.set_progress_handler(None, 0)
         assert objects(connection) == before
-        files.upgrade(connection, path)
+        schema.upgrade(connection, path)
         assert len(objects(connection)) > 50
 
 
@@ -182,5 +182,5 @@ def test_an_upgrade_for_which_there_is_no_room_says_so_and_is_undone(tmp_path):
         connection.execute("CREATE TABLE of_the_older_version (x)")
         connection.execute("PRAGMA max_page_count = 20")
         with pytest.raises(sqlite3.OperationalError, match="full"):
-            files.upgrade(connection, path)
+            schema.upgrade(connection, path)
         assert [name for _, name, *_ in objects(connection)] == ["of_the_older_version"]

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 
 from brokerd.cli.main import main
 from brokerd.resources import migrations_dir
-from brokerd.storage.files import REVISIONS
+from brokerd.storage.schema import REVISIONS
 from brokerd.storage.tables import APPLICATION_ID
 
 NEWER = "9999"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from brokerd.clock import Clock
 from brokerd.errors import StoreLocked
 from brokerd.storage.engine import Connection, Inline, InlineReader, Values, connect_writer
-from brokerd.storage.files import Opened
 from brokerd.storage.lock import OwnerLock
+from brokerd.storage.opening import Opened
 from brokerd.storage.writers import InlineWriter, Schedule, roll_back
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.instance.preflight import look_ahead
 from brokerd.maintenance.room import SystemDisk
 from brokerd.process.exit_statuses import exit_status
-from brokerd.storage.files import NewStore, open_file
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
 from brokerd.storage.log_head import State, head_path
 from brokerd.storage.loss_acceptance import accept_loss
+from brokerd.storage.opening import NewStore, open_file
 from brokerd.storage.private_files import (
     make_private_directory,
     open_private,

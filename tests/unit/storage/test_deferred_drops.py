@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from brokerd.ids import EndpointKey
-from brokerd.storage import files
+from brokerd.storage import schema
 from brokerd.storage.deferred_drops import FIRST, LEAST, Drops
 
 
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for statement in files.schema():
+    for statement in schema.table_definitions():
         connection.execute(statement)
     connection.executemany(
         "INSERT INTO queue_messages VALUES (?, 1, ?, ?, 't', 5, 1, 0, x'00', NULL, NULL)",

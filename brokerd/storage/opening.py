@@ -1,0 +1,339 @@
+"""Opening: makes a store file whole or not at all; locks, checks, upgrades and opens one.
+
+Reads:  the facts about a store, and everything else that a start needs, in one transaction.
+Calls:  `file_checks` before anything writes to the file; `schema`, `recovery`.
+Never:  changes a file that it refuses (BI-D1), or repairs one (REL-5).
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from sqlalchemy import bindparam, insert, select, text
+
+from brokerd.clock import Clock, Instant
+from brokerd.errors import StoreDamaged, StoreFull
+from brokerd.ids import BodyKey, BrokerId, IdSource, Incarnation, InstanceId, show
+from brokerd.storage import (
+    bodies,
+    catalog,
+    deferred_removals,
+    held_groups,
+    known_brokers,
+    space,
+    tables,
+)
+from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
+from brokerd.storage.engine import Connection, connect_writer, is_full, is_read_only, transaction
+from brokerd.storage.file_checks import check_header, check_schema, refuse_stray_log
+from brokerd.storage.flush import NUMBERS, Numbers
+from brokerd.storage.known_brokers import Known
+from brokerd.storage.lock import OwnerLock
+from brokerd.storage.log_check import refuse_loss
+from brokerd.storage.log_head import (
+    State,
+    UnreadableRecord,
+    head_path,
+    index_path,
+    log_path,
+    read_record,
+)
+from brokerd.storage.private_files import make_private_file, refuse_unsafe, sync
+from brokerd.storage.recovery import Recovered, page_all, read_recovered
+from brokerd.storage.schema import REVISIONS, table_definitions, upgrade
+from brokerd.storage.statements import sql, update_by_key
+from brokerd.storage.tokens import Tokens
+from brokerd.storage.writers import roll_back_and_close
+
+
+class NewStore(msgspec.Struct, frozen=True):
+    """The facts of a store to be made. Its incarnation is drawn when it is made (REL-15)."""
+
+    broker_name: str
+    broker_id: BrokerId
+    instance_id: InstanceId
+    default_encryption: bool = False
+    host: bytes | None = None
+    """The machine, None = unknown (MAN-7)."""
+    objects: CatalogChanges = NO_CHANGES
+    """Objects that it gets besides those of every broker."""
+
+
+class StoreIdentity(msgspec.Struct, frozen=True):
+    """The facts about a store: its broker, its instance, its history."""
+
+    broker_name: str
+    broker_id: BrokerId
+    instance_id: InstanceId
+    incarnation: Incarnation
+    epoch: int
+    """Number of times it was opened."""
+    is_broker_enabled: bool
+    default_encryption: bool
+    created_at: Instant
+    honor_priority: bool = False
+    """Whether messages are sent by priority level (OBJ-55)."""
+    host: bytes | None = None
+    """The machine on which delivery was last allowed; None = unknown (MAN-7)."""
+    disabled_reason: str | None = None
+    """Why delivery is off: manual, foreign_fingerprint, duplicate_identifier, or an operation."""
+    unfinished: str | None = None
+    """An operation that was begun and has to be finished (MAN-5, MAN-6)."""
+    former_ids: bytes | None = None
+    """Former identifiers of the broker, newest first, sixteen bytes each (MAN-6)."""
+
+
+class Opened(NamedTuple):
+    """An open file and what was read from it."""
+
+    lock: OwnerLock
+    connection: Connection
+    identity: StoreIdentity
+    recovered: Recovered
+    catalog: Catalog
+    numbers: Numbers
+    tokens: Tokens
+    some_bodies: bool
+    """Whether any body is in pieces."""
+    next_body_key: BodyKey
+    known: Known
+    """The brokers of the instance, if this is `msdb`."""
+    is_new: bool = False
+    """Whether this open has made the file."""
+    loss_accepted_at: Instant | None = None
+    """When an administrator accepted a loss of the log; None = not since it was open last."""
+
+
+def open_file(
+    path: Path,
+    *,
+    ids: IdSource,
+    clock: Clock,
+    create: NewStore | None,
+    name: str | None,
+    fault: Callable[[str], None],
+    kept: Connection | None = None,
+) -> Opened:
+    """Lock, check and upgrade the file, count the open, and page what memory held.
+
+    `kept`: a connection to this very file, which needs no further check (HK-3).
+    """
+    if not path.parent.is_dir():
+        raise StoreDamaged(f"{path.parent} is not a directory")
+    with _refusing(path):
+        refuse_unsafe(path)
+        lock = OwnerLock(path, clock=clock)
+        try:
+            if create is None or path.exists():
+                return _open_locked(path, lock, name=name, fault=fault, kept=kept)
+            refuse_stray_log(path, "is missing, and its log is there")
+            with _taken_back(path):
+                make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
+                opened = _open_locked(path, lock, name=name, fault=fault, kept=kept)
+                return opened._replace(is_new=True)
+        except BaseException:
+            lock.release()
+            raise
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise the reason why a file cannot be opened: no room, read-only, or damaged."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if _finds_no_room(error):
+            raise StoreFull(
+                f"{path} cannot be opened: the disk has no room for it",
+                hint="make room on the disk, then try again",
+            ) from error
+        if isinstance(error, OSError):
+            raise
+        if is_read_only(error):
+            raise StoreDamaged(
+                f"{path} cannot be written: it is read-only", hint="change its mode or file system"
+            ) from error
+        raise StoreDamaged(f"{path} cannot be opened: {error}") from error
+
+
+@contextmanager
+def _taken_back(path: Path) -> Iterator[None]:
+    """Remove a file that was made and cannot be opened, so that it can be made again."""
+    try:
+        yield
+    except (sqlite3.Error, OSError):
+        take_back(path)
+        raise
+
+
+def take_back(path: Path) -> None:
+    """Remove a file that was just made and never used."""
+    for left in (path, log_path(path), index_path(path), head_path(path)):
+        left.unlink(missing_ok=True)
+
+
+def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
+    """Return whether there was no room, for the log's index as well.
+
+    Of the index SQLite says only that it cannot extend it.
+    """
+    code = getattr(error, "sqlite_errorcode", 0)
+    return is_full(error) or code == sqlite3.SQLITE_IOERR_SHMSIZE
+
+
+def _open_locked(
+    path: Path,
+    lock: OwnerLock,
+    *,
+    name: str | None,
+    fault: Callable[[str], None],
+    kept: Connection | None,
+) -> Opened:
+    accepted_at = _loss_accepted_at(path)
+    connection = kept or _check_and_connect(path, name)
+    try:
+        fault("start.recover")
+        with transaction(connection):
+            connection.execute(_count_open)
+            deferred_removals.apply_all(connection)
+            page_all(connection)
+            held_groups.forget_gone(connection)
+            some_bodies, next_body_key = bodies.recover(connection)
+            tokens = Tokens()  # all is read in the same transaction: one lock instead of thirty
+            tokens.load(connection)
+            identity, numbers = _facts(connection, path)
+            found, objects = read_recovered(connection), catalog.load(connection)
+            brokers = known_brokers.load(connection)
+        lock.describe(show(identity.broker_id), identity.epoch)
+        return Opened(
+            lock,
+            connection,
+            identity,
+            found,
+            objects,
+            numbers,
+            tokens,
+            some_bodies,
+            next_body_key,
+            brokers,
+            loss_accepted_at=accepted_at,
+        )
+    except BaseException:
+        roll_back_and_close(connection)
+        raise
+
+
+def _loss_accepted_at(path: Path) -> Instant | None:
+    with suppress(UnreadableRecord):  # that is reported where the log is checked
+        record = read_record(path)
+        if record is not None and record.state is State.ACCEPTED:
+            return record.written_at
+    return None
+
+
+def _check_and_connect(path: Path, name: str | None) -> Connection:
+    check_header(path)
+    refuse_loss(path)
+    revision = check_schema(path, name=name)
+    connection = connect_writer(path)
+    try:
+        if revision != REVISIONS[-1]:
+            upgrade(connection, path)
+    except BaseException:
+        roll_back_and_close(connection)
+        raise
+    return connection
+
+
+def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Instant) -> None:
+    """Make a store under another name and rename it, so that a crash leaves none or a whole one."""
+    aside = path.with_name(path.name + ".new")
+    for left in (aside, Path(f"{aside}-journal")):
+        left.unlink(missing_ok=True)
+    try:
+        _make_aside(aside, new, incarnation, now)
+        sync(aside)
+        aside.rename(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def _make_aside(aside: Path, new: NewStore, incarnation: Incarnation, now: Instant) -> None:
+    make_private_file(aside)
+    connection = sqlite3.connect(aside, isolation_level=None)
+    try:
+        space.prepare(connection)
+        connection.execute(f"PRAGMA application_id = {tables.APPLICATION_ID}")
+        with transaction(connection):
+            for statement in table_definitions():
+                connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISIONS[-1],))
+            _write_facts(connection, new, incarnation, now)
+            catalog.write(connection, BUILT_IN)
+            catalog.make(connection, new.objects)
+    finally:
+        connection.close()
+
+
+def _write_facts(
+    connection: Connection, new: NewStore, incarnation: Incarnation, now: Instant
+) -> None:
+    facts: dict[str, object] = {
+        "id": 1,
+        "broker_name": new.broker_name,
+        "broker_id": new.broker_id,
+        "instance_id": new.instance_id,
+        "incarnation": incarnation,
+        "epoch": 0,
+        "created_at": now,
+        "is_broker_enabled": True,
+        "default_encryption": new.default_encryption,
+        **dict.fromkeys(NUMBERS, 1),
+        "host": new.host,
+    }
+    connection.execute(_insertion_of(tuple(facts)), tuple(facts.values()))
+
+
+@cache
+def _insertion_of(facts: tuple[str, ...]) -> str:
+    return sql(insert(tables.store).values({fact: bindparam(fact) for fact in facts}))
+
+
+_FACTS: Final = tuple(column.name for column in tables.store.columns)
+
+
+def _facts(connection: Connection, path: Path) -> tuple[StoreIdentity, Numbers]:
+    row = connection.execute(_read_facts).fetchone()
+    if row is None:
+        raise StoreDamaged(f"{path} does not say whose store it is")
+    facts = dict(zip(_FACTS, row, strict=True))
+    numbers = [facts[name] for name in Numbers.__slots__]
+    known = {name: facts[name] for name in StoreIdentity.__struct_fields__}
+    for flag in ("is_broker_enabled", "default_encryption", "honor_priority"):
+        known[flag] = bool(known[flag])
+    identity = StoreIdentity(**known)
+    return identity, Numbers(*numbers)
+
+
+def read_epoch(connection: Connection) -> int:
+    """Return the number of times the store was opened."""
+    return int(connection.execute(_epoch).fetchone()[0])
+
+
+def change_facts(connection: Connection, facts: Mapping[str, object]) -> None:
+    """Change columns of the one row about the store, in a transaction of its own."""
+    columns = [column.name for column in tables.store.columns if column.name in facts]
+    with transaction(connection):
+        values = [*(facts[name] for name in columns), 1]
+        connection.execute(update_by_key(tables.store, "id", columns), values)
+
+
+_count_open = sql(tables.store.update().values(epoch=text("epoch + 1")))
+_read_facts = sql(select(tables.store))
+_epoch = sql(select(tables.store.c.epoch))
