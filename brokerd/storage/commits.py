@@ -1,7 +1,10 @@
 """Commit pipeline: many changesets, one flush, one sync (design D2, D3).
 
-Reads:  the changesets that join.      Calls: the writer it is given.
-Never:  confirms a changeset before the COMMIT that carries it has returned (REL-1, REL-4).
+Reads:  the changesets that join.
+Calls:  the writer it is given; `deletions` as a flush joins, begins and has been written, then
+        `checkpoints`, then `confirmations`.
+Never:  has two flushes written at a time, or confirms a changeset before the COMMIT that carries
+        it has returned (REL-1, REL-4).
 Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5). A full disk
         is no fault: what could not be written is kept and tried again until it fits (REL-26).
 """
@@ -10,28 +13,25 @@ import asyncio
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from functools import partial
 from typing import Final, TypeVar, cast
-
-import msgspec
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault, StoreFull
 from brokerd.ids import BodyKey, ClientId, EndpointKey, QueueKey
-from brokerd.storage import queues, space
+from brokerd.storage import space
 from brokerd.storage.body_keeper import BodyKeeper
-from brokerd.storage.changes import Changes, OutgoingRemoval
-from brokerd.storage.deferred_drops import Drops
-from brokerd.storage.deferred_removals import Removals
-from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.changes import Changes
+from brokerd.storage.checkpoints import Checkpoints
+from brokerd.storage.confirmations import Confirmations
+from brokerd.storage.deletions import Deletions
 from brokerd.storage.engine import as_fault, is_busy, is_full
 from brokerd.storage.flush import CommitFailed, Flush, Numbers, Writing, Written
-from brokerd.storage.shelves import NO_SHELF, Shelves
+from brokerd.storage.options import Metrics, StoreOptions
+from brokerd.storage.shelves import Shelves
 from brokerd.storage.tokens import Tokens
-from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold, fold_and_cut
+from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold_and_cut
 
 T = TypeVar("T")
 Observe = Callable[[str, int], None]
@@ -41,61 +41,6 @@ _GIVEN_UP: Final = "the disk is full, and what was not confirmed is given up"
 _SLOW: Final = 0.002
 """Seconds that a flush may be out before the loop yields the interpreter lock (D3)."""
 _BREATH: Final = 0.0001
-_PAGE: Final = 4096
-
-
-class StoreOptions(msgspec.Struct, frozen=True):
-    """Limits of the commit pipeline."""
-
-    flush_transactions: int = 4096
-    """Changesets in one flush at most."""
-    flush_bytes: int = 16 * 1024 * 1024
-    """Bytes of bodies in one flush, unless one changeset alone has more."""
-    lazy: timedelta = timedelta(milliseconds=100)
-    """How long changesets that are not urgent wait for an urgent one."""
-    shelf_messages: int = 50_000
-    """Messages after which a shelf is full, as many as a window holds; 0 = no shelf is used."""
-    shelf_bytes: int = 32 * 1024 * 1024
-    """Bytes of bodies after which a shelf is full."""
-    noted_removals: int = 16_384
-    """Received messages that may stay in the file until they are deleted together; 0 = none."""
-    unread_at_once: int = 4096
-    """Unread messages of ended dialogs, outside windows, that a flush deletes at most, or a
-    step of the sweep after it."""
-    full_retry: timedelta = timedelta(milliseconds=250)
-    """Wait before a write that found no room on the disk is tried again."""
-    checkpoint_pages: int = 4000
-    """Pages in the log after which it is folded into the file."""
-    checkpoint_pieces: int = 1024 * 1024
-    """Bytes of pieces in the log after which it is folded. Ordinary pages are rewritten again and
-    again, so waiting pays; pieces are written once, so waiting only makes the fold longer, and
-    flushes wait for it."""
-
-
-class Metrics:
-    """Counters since the store was opened."""
-
-    __slots__ = (
-        "changesets",
-        "checkpoints",
-        "clean_ups",
-        "dropped",
-        "flushes",
-        "microseconds",
-        "rows",
-    )
-
-    def __init__(self) -> None:
-        self.microseconds = 0
-        """Time spent writing."""
-        self.flushes = 0
-        self.changesets = 0
-        self.rows = 0
-        self.checkpoints = 0
-        self.clean_ups = 0
-        """Ticks that found received messages to delete and began to (PER-19)."""
-        self.dropped = 0
-        """Unread messages that were deleted after the end of their dialogs."""
 
 
 class CommitPipeline:
@@ -142,35 +87,37 @@ class CommitPipeline:
         self._fault: StoreFault | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
-        self._behind: list[Callable[[], None]] | None = None
-        self._told: list[Callable[[], None]] | None = None
         self.shelves = shelves
         """The tables for messages beyond windows."""
-        self._removals = Removals(most=options.noted_removals, shelves=shelves)
-        self._is_looking = False
-        self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
-        self._log_pages = self._log_pieces = 0
+        self.metrics = Metrics()
+        self.confirmations = Confirmations(tokens=tokens, fail=self._fail)
+        self._checkpoints = Checkpoints(
+            writer=writer,
+            options=options,
+            metrics=self.metrics,
+            no_room=self._report_no_room,
+            fail=self._fail,
+        )
         self.bodies = BodyKeeper(
             now=clock.monotonic,
             commit=self.commit,
             drop=self._drop_bodies,
-            submit=self._sweep,
+            submit=self._submit_deletion,
             joined=self._has_bodies,
             some=some_bodies,
             next_key=next_body_key,
         )
         """The bodies in pieces."""
-        self._drops = Drops(
-            most=options.unread_at_once,
-            found=dropped,
+        self.deletions = Deletions(
+            options=options,
             clock=clock,
-            taken=lambda: shelves.taken,
-            some_bodies=lambda: self.bodies.some,
-            submit=self._sweep,
-            swept=self._has_dropped,
+            metrics=self.metrics,
+            shelves=shelves,
+            bodies=self.bodies,
+            dropped=dropped,
+            submit=self._submit_deletion,
+            log_has_grown=self._checkpoints.log_has_grown,
         )
-        self.skip = queues.Skip(noted=self._removals.noted, ended=lambda: self._drops.keys)
-        """Messages that may still be in the file and count as deleted."""
         self._closed = self._closing = False
         self.joined = 0
         """Number of changesets that have joined."""
@@ -178,12 +125,7 @@ class CommitPipeline:
         """Number of durable changesets; they become durable in the order of joining."""
         self.written = 0
         """Number of writes that have come back; while it is unchanged, so is what can be read."""
-        self.metrics = Metrics()
-        if some_bodies:
-            self.bodies.left()  # what a crash has cut off
-        if dropped:  # left by a crash or a stop
-            shelves.lost_count()
-            self._drops.go_on()
+        self.deletions.start()
 
     # Joining.
 
@@ -191,43 +133,17 @@ class CommitPipeline:
         """Merge a changeset into the gathering flush; call `done` once it is durable."""
         gathering = self.gather()
         if changes.outgoing_removed:
-            self._remove_outgoing(gathering, changes.outgoing_removed)
+            self.deletions.join_outgoing(gathering, changes.outgoing_removed)
         gathering.take(changes)
         if changes.bodies:
             self.bodies.some = True
         if changes.dequeued_of:
-            self._drop(gathering, changes.dequeued_of)
+            self.deletions.join_drops(gathering, changes.dequeued_of)
         gathering.done.append(done)
         self.joined += 1
         for client, number in changes.tokens.items():
             self._tokens.joined(client, (number,))
         self._see_to_flush(gathering, urgent)
-
-    def _drop(self, gathering: Flush, unread: Mapping[EndpointKey, int | None]) -> None:
-        """Delete all unread messages of ended dialogs, counted or not (None), found by index.
-
-        Few are deleted by the flush itself, many after it (REL-35).
-        """
-        for key, count in unread.items():
-            if count is None or gathering.by_index + count > self._options.unread_at_once:
-                gathering.dropped.append(key)
-            else:
-                gathering.by_index += count
-        self._drops.joined(gathering.dropped)
-
-    def _remove_outgoing(
-        self, gathering: Flush, removed: Mapping[EndpointKey, OutgoingRemoval]
-    ) -> None:
-        """Delete outgoing messages by index: few in the flush itself, many after it.
-
-        Call this before the changeset is merged: the flush keeps rows that join after the removal.
-        """
-        for key, removal in removed.items():
-            if gathering.by_index + removal.rows > self._options.unread_at_once:
-                gathering.outgoing_left.append(LeftOutgoing(key, removal))
-            else:
-                gathering.by_index += removal.rows
-                gathering.remove_outgoing(key, removal)
 
     def gather(self) -> Flush:
         """Return the flush that changesets may join now.
@@ -287,24 +203,6 @@ class CommitPipeline:
             assert last is not None, "what has joined is gathering, full or being written"
             last.done.append(done)
 
-    def behind(self, call: Callable[[], None]) -> None:
-        """Call `call` after the flush that is being confirmed; immediately if none is."""
-        if self._behind is None:
-            call()
-        else:
-            self._behind.append(call)
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call `call` on the loop's next turn, or after the flush that is being confirmed.
-
-        In the latter case it comes after the calls of `behind`, the latest first. A turn of the
-        loop can be long: it handles all that the sockets have brought.
-        """
-        if self._told is None:
-            self._loop.call_soon(call)
-        else:
-            self._told.append(call)
-
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Redirect rows of these endpoints that are not being written yet to another queue."""
         self.shelves.moved()
@@ -345,7 +243,7 @@ class CommitPipeline:
         if self._writing is not None or self._fault is not None or self._closed:
             return
         flush = self._full.popleft() if self._full else self._gathering
-        if not flush.changesets and not self._removals.is_sweeping:
+        if not flush.changesets and not self.deletions.needs_flushes:
             return
         if flush is self._gathering:
             self._gathering = Flush()
@@ -354,50 +252,10 @@ class CommitPipeline:
                 self._lazy = None
         self._writing = flush
         flush.marks = self._numbers.marks()
-        flush.shelves = self._see_to_shelves(flush)
-        flush.removal = self._removals.take(flush.dequeued, flush.dequeued_from)
-        flush.some_bodies = self.bodies.some
-        flush.retained_at_once = self._options.unread_at_once
+        self.deletions.begin(flush)
         if flush.tokens:
             flush.client_rows += self._tokens.flush(flush.tokens, self._clock.utc())
         self._submit(flush)
-
-    # Shelves.
-
-    def _see_to_shelves(self, flush: Flush) -> Sequence[int]:
-        """Count a flush's messages on their shelves; return the shelves that may have messages."""
-        shelves = self.shelves
-        shelves.begin()
-        if flush.dequeued_of:
-            shelves.lost_count()
-        for place, rows in queues.by_place(flush.enqueued).items():
-            if not place:  # within a window, as nearly all are
-                continue
-            size = sum([len(row[10]) for row in rows if row[10]]) if place != NO_SHELF else 0
-            shelves.joined(place, len(rows), size)
-        return shelves.taken
-
-    def _look_at_shelves(self) -> None:
-        """Release shelves that are empty although their counts do not say so."""
-        perhaps = self.shelves.perhaps_empty(is_writing=self._writing is not None)
-        if not perhaps or self._is_looking or self._fault is not None or self._closed:
-            return
-        self._is_looking = True
-
-        def looked(empty: list[int] | None, error: BaseException | None) -> None:
-            self._is_looking = False
-            if empty is None:
-                error = error or AssertionError()
-                self._fail(as_fault(error, doing="a look at the store", known=False))
-                return
-            for number in empty:
-                # Messages may have been put on a shelf while the writer read it: release only one
-                # that has not changed since, and to which no note of a removal refers.
-                is_quiet = self.shelves.is_as_it_was(number, perhaps[number])
-                if is_quiet and not self._removals.noted(number):
-                    self.shelves.give_back(number)
-
-        self._writer.submit(partial(queues.empty_shelves, list(perhaps)), looked)
 
     def _submit(self, flush: Flush) -> None:
         self._submitted_at = self._clock.monotonic()
@@ -416,17 +274,17 @@ class CommitPipeline:
         def again() -> None:
             if self._fault is None and not self._closed:
                 # The room that the log gives back may be enough.
-                self._writer.submit(space.fold, self._sought)
+                self._writer.submit(space.fold, self._searched)
                 self._submit(flush)
 
         self._stalled = self._loop.call_later(wait, again)
 
-    def _sought(self, _value: None, error: BaseException | None) -> None:
+    def _searched(self, _value: None, error: BaseException | None) -> None:
         """Handle the fold that looked for room: only a bad file or disk is a fault (REL-5)."""
         if isinstance(error, sqlite3.Error | StoreFault) and not (is_full(error) or is_busy(error)):
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 
-    def _wants_room(self) -> None:
+    def _report_no_room(self) -> None:
         """Report want of room by a write that is not tried again by itself."""
         self._on_full()
         if self._stalled is None:
@@ -452,62 +310,24 @@ class CommitPipeline:
         self.confirmed += flush.changesets
         # From here on rows that are durable are counted and swept, the next flush is started, and
         # only then are the waiters called: the writer works while the loop confirms.
-        self._removals.durable(flush.removal)
         weight = flush.weight()
-        self._fold_log(weight.pages, flush.piece_bytes)
-        if written.leaves_bodies:
-            self.bodies.left()
-        self._sweep_left(flush)
-        self._go_on()
-        self._confirm(flush)
-        self._measure(flush.changesets, weight.rows, written, hops)  # last: nothing waits for it
-
-    def _go_on(self) -> None:
-        """Start the next flush before this one is confirmed, so that the writer works meanwhile."""
-        if self._full or self._gathering.urgent or self._removals.is_sweeping:
-            self._start()
-        elif self._gathering.changesets and self._lazy is None:
-            self._lazy = self._loop.call_later(self._options.lazy.total_seconds(), self._lazy_over)
-
-    def _confirm(self, flush: Flush) -> None:
-        told: list[Callable[[], None]] = []
-        self._told = told
-        try:
-            self._tell(flush)
-        except BaseException as error:
-            # The waiters after the one that failed would never be called.
-            self._fail(as_fault(error, doing="confirming a flush", known=False))
-            raise
-        finally:
-            self._told = None
-            # Latest first: a client that was given a message works on while other clients are
-            # notified.
-            for call in reversed(told):
-                self._call(call)
+        self._checkpoints.log_has_grown(weight.pages, flush.piece_bytes)
+        self.deletions.durable(flush, leaves_bodies=written.leaves_bodies)
+        self._start_next()
+        self.confirmations.confirm(flush)
         if not self._is_working():
             idle, self._idle = self._idle, []
             for future in idle:
                 if not future.done():
                     future.set_result(None)
+        self._measure(flush.changesets, weight.rows, written, hops)  # last: nothing waits for it
 
-    def _tell(self, flush: Flush) -> None:
-        for settled in self._tokens.durable(flush.tokens):
-            for future in self._settling.pop(settled, ()):
-                if not future.done():
-                    future.set_result(None)
-        self._behind = []
-        for done in flush.done:
-            done()
-        calls, self._behind = self._behind, None
-        for call in calls:
-            call()
-
-    def _call(self, call: Callable[[], None]) -> None:
-        """Call as the loop would: an exception goes to its handler and stops no other call."""
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001  # reported to the loop's handler
-            self._loop.call_exception_handler({"message": f"{call!r} failed", "exception": error})
+    def _start_next(self) -> None:
+        """Start the next flush before this one is confirmed, so that the writer works meanwhile."""
+        if self._full or self._gathering.urgent or self.deletions.needs_flushes:
+            self._start()
+        elif self._gathering.changesets and self._lazy is None:
+            self._lazy = self._loop.call_later(self._options.lazy.total_seconds(), self._lazy_over)
 
     def _measure(self, changesets: int, rows: int, written: Written, hops: float) -> None:
         metrics = self.metrics
@@ -520,90 +340,52 @@ class CommitPipeline:
         self._observe("flush_us", took)
         self._observe("commit_us", int((written.ended - written.committing) * 1e6))
 
-    def _fold_log(self, pages: int, piece_bytes: int) -> None:
-        """Ask for a checkpoint when the log is long; confirmations do not wait for it."""
-        options = self._options
-        self._log_pages += pages
-        self._log_pieces += piece_bytes
-        if (
-            self._log_pages >= options.checkpoint_pages
-            or self._log_pieces >= options.checkpoint_pieces
-        ):
-            self._log_pages = self._log_pieces = 0
-            self._writer.submit(fold, self._folded)
+    # Jobs that delete, between flushes.
 
-    # Gradual deletion: bodies in pieces, unread messages of dialogs that have ended.
+    def _under_way(self) -> Iterator[Flush]:
+        """Yield the flushes that are not durable."""
+        if self._writing is not None:
+            yield self._writing
+        yield from self._full
+        yield self._gathering
 
     def _has_bodies(self) -> bool:
-        flushes = (self._gathering, *self._full, *((self._writing,) if self._writing else ()))
-        return any(flush.bodies for flush in flushes)
+        return any(flush.bodies for flush in self._under_way())
 
     def _drop_bodies(self, changes: Changes) -> None:
         """Delete bodies, after pieces that have joined; if closed, leave that to the next start."""
         if self._fault is None and not self._closed:
             self.join(changes, _nothing, True)
 
-    def _sweep_left(self, flush: Flush) -> None:
-        """Sweep the rows of ended dialogs that a written flush has left."""
-        if flush.dropped:
-            self._drops.durable(flush.dropped)
-        if flush.outgoing_left:
-            self._drops.sweep([OutgoingSweep(flush.outgoing_left)])
-        if flush.rare is not None and flush.rare.retained_removed_of:
-            self._drops.sweep([RetainedSweep(flush.rare.retained_removed_of)])
-
-    def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
-        """Delete the given remains of dialogs that are over."""
-        if outgoing:
-            self._drops.sweep([OutgoingSweep(outgoing)])
-        if retained:
-            self._drops.sweep([RetainedSweep(retained)])
-
     @property
     def is_deleting(self) -> bool:
         """Whether rows of dialogs that are over are being deleted, or a flush is leaving some."""
-        under_way = [*self._full, self._gathering, *([self._writing] if self._writing else ())]
-        return self._drops.is_under_way or any(one.leaves_rows for one in under_way)
+        return self.deletions.is_under_way or any(one.leaves_rows for one in self._under_way())
 
-    def _has_dropped(self, messages: int) -> None:
-        """Count the messages that a step has deleted, and the pages this adds to the log.
-
-        The messages may have had bodies in pieces. The log gets a page for about eight of them,
-        each page once, so it is folded as for pieces: behind 4,000 such pages a flush waited 12 ms.
-        """
-        self.metrics.dropped += messages
-        if self.bodies.some:
-            self.bodies.left()
-        self._fold_log(0, messages * _PAGE // 8)
-
-    def _sweep(self, job: Job[T], reported: Reported[T]) -> None:
-        """Submit a job that deletes, between flushes.
+    def _submit_deletion(
+        self,
+        job: Job[T],
+        reported: Reported[T],
+        *,
+        doing: str = "a sweep of the store",
+        writes: bool = True,
+    ) -> None:
+        """Submit a job of a deletion, between flushes.
 
         A job that finds no room is reported, and its caller tries again later; without a store it
         is not run.
         """
 
-        def swept(value: T | None, error: BaseException | None) -> None:
-            self.written += 1
+        def done(value: T | None, error: BaseException | None) -> None:
+            self.written += writes
             if is_full(error):
-                self._wants_room()
+                self._report_no_room()
             elif error is not None:
-                self._fail(as_fault(error, doing="a sweep of the store", known=False))
+                self._fail(as_fault(error, doing=doing, known=False))
             reported(value, error)
 
         if self._fault is None and not self._closed and not self._closing:
-            self._writer.submit(job, swept)
-
-    def _folded(self, left: int | None, error: BaseException | None) -> None:
-        if is_full(error):  # the log still has everything
-            self._wants_room()
-            return
-        if error is not None or left is None:
-            error = error or AssertionError()
-            self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
-            return
-        self.metrics.checkpoints += 1
-        self._log_pages += left
+            self._writer.submit(job, done)
 
     def _fail(self, fault: StoreFault) -> None:
         """Stop for good, and report the fault once."""
@@ -639,7 +421,7 @@ class CommitPipeline:
         def reported(value: T | None, error: BaseException | None) -> None:
             self.written += writes
             if is_full(error):
-                self._wants_room()
+                self._report_no_room()
                 if not future.done():
                     future.set_exception(StoreFull())
             elif isinstance(error, sqlite3.Error | StoreFault):
@@ -669,18 +451,13 @@ class CommitPipeline:
         while not self._tokens.is_settled(client):
             if self._fault is not None:
                 raise self._fault
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._settling.setdefault(client, []).append(future)
-            await self._wait(future)
+            await self._wait(self.confirmations.settling(client))
 
     def sweep(self) -> int:
         """Begin to delete the messages that are noted as removed; return their number."""
-        count = self._removals.begin_sweep()
-        self.metrics.clean_ups += count > 0
-        self._look_at_shelves()
+        count = self.deletions.sweep(is_writing=self._writing is not None)
         self._start()
-        self.bodies.go_on()
-        self._drops.go_on()
+        self.deletions.resume()
         return count
 
     def prune_clients(self, now: Instant) -> int:
@@ -740,13 +517,13 @@ class CommitPipeline:
             return False
         if self._writing is not None or self._full or self._gathering.changesets:
             return True
-        return self._removals.is_sweeping
+        return self.deletions.needs_flushes
 
     def _has_noted(self) -> bool:
         """Begin to sweep what is noted; return whether there is anything."""
         if self._fault is not None or self._closed:
             return False
-        return self._removals.begin_sweep(all_of_it=True) > 0
+        return self.deletions.sweep_all()
 
     def abandon(self) -> None:
         """Stop as in a crash; do nothing if closed."""

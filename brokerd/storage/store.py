@@ -50,7 +50,7 @@ from brokerd.storage.changes import (
     QueueRow,
     RetainedRow,
 )
-from brokerd.storage.commits import CommitPipeline, Metrics, Observe, StoreOptions
+from brokerd.storage.commits import CommitPipeline, Observe
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.known_brokers import Known
@@ -65,6 +65,7 @@ from brokerd.storage.opening import (
     open_file,
     read_epoch,
 )
+from brokerd.storage.options import Metrics, StoreOptions
 from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import Unchanged
 from brokerd.storage.recovery import Recovered, read_recovered
@@ -136,6 +137,7 @@ class Store:
     def __init__(self, parts: Parts) -> None:
         self._opened = parts.opened
         self._pipeline = parts.pipeline
+        self._confirmations = parts.pipeline.confirmations
         self._reader = parts.reader
         self._free = 0
         self._unchanged = Unchanged(lambda: parts.pipeline.written)
@@ -156,7 +158,7 @@ class Store:
         self.listings = Listings(
             parts.reader,
             taken=lambda: parts.pipeline.shelves.taken,
-            ended=parts.pipeline.skip.ended,
+            ended=parts.pipeline.deletions.skip.ended,
         )
         """Rows for views."""
 
@@ -321,11 +323,11 @@ class Store:
 
         This serves choices among all that becomes durable in one moment.
         """
-        self._pipeline.behind(call)
+        self._confirmations.behind(call)
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call `call` on the loop's next turn, or right after the flush that is being confirmed."""
-        self._pipeline.soon(call)
+        self._confirmations.soon(call)
 
     async def commit(self, changes: Changes) -> None:
         """Join, and return when the changes are durable. After `StoreFault` that is unknown."""
@@ -494,7 +496,7 @@ class Store:
         self, outgoing: Sequence[ended_dialogs.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
         """Delete the remaining rows of dialogs that are over, some at a time (REL-36)."""
-        self._pipeline.sweep_left(outgoing, retained)
+        self._pipeline.deletions.sweep_left(outgoing, retained)
 
     @property
     def is_deleting(self) -> bool:
@@ -702,7 +704,7 @@ class Store:
             places=self.shelves.of(queue),
             limit=limit,
             max_bytes=max_bytes,
-            skip=self._pipeline.skip,
+            skip=self._pipeline.deletions.skip,
         )
 
     async def page_messages_of(
@@ -724,7 +726,7 @@ class Store:
             max_bytes,
             after,
             places=self.shelves.of(queue),
-            skip=self._pipeline.skip,
+            skip=self._pipeline.deletions.skip,
         )
 
     @property
@@ -752,7 +754,7 @@ class Store:
             after=after,
             before=before,
             but=but,
-            skip=self._pipeline.skip,
+            skip=self._pipeline.deletions.skip,
         )
 
     async def tallies(
@@ -768,7 +770,7 @@ class Store:
             places=self.shelves.of(queue),
             after=after,
             before=before,
-            skip=self._pipeline.skip,
+            skip=self._pipeline.deletions.skip,
         )
 
     async def parts(self, endpoint: EndpointKey) -> queues.StoredParts:
@@ -793,7 +795,7 @@ class Store:
         After `reads` reads the page is returned even if it is empty, and `end` says where the next
         one continues: messages of other queues may lie between. No `end` = there are no more.
         """
-        skip = self._pipeline.skip
+        skip = self._pipeline.deletions.skip
         while True:
             page = await queues.browse(
                 self._reader,

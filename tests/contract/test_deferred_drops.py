@@ -47,7 +47,7 @@ class Steps:
     async def let(self, store, count):
         """So many steps; then all is quiet."""
         self.left = count
-        sweep = store._pipeline._drops
+        sweep = store._pipeline.deletions._drops
         for _ in range(count + 3):
             sweep.go_on()
             await store.run(lambda _: None)
@@ -162,7 +162,7 @@ async def test_the_end_deletes_none_of_many_and_each_step_a_few(
     await steps.let(store, 9)
     assert sum(steps.deleted) == 20
     assert store.metrics.dropped == 20
-    assert store._pipeline.skip.ended() == set(), "what is gone is not known for ever"
+    assert store._pipeline.deletions.skip.ended() == set(), "what is gone is not known for ever"
 
 
 @pytest.mark.rule("REL-35")

@@ -1,0 +1,210 @@
+"""Deletions: removes rows that count as deleted from the file, some with each flush, most after it.
+
+Reads:  the flushes that join, begin and have been written.
+Calls:  the deferred removals and drops, the keeper of bodies, the shelves.
+Never:  deletes in one flush more than a bounded number of rows that it finds by index (REL-35).
+Wakes:  when a flush has been written, when a step has ended, and at each tick.
+Fails:  a step that finds no room is repeated at the next tick; the next start deletes what a crash
+        has left.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from brokerd.clock import Clock
+from brokerd.ids import EndpointKey
+from brokerd.storage import queues
+from brokerd.storage.body_keeper import BodyKeeper
+from brokerd.storage.changes import OutgoingRemoval
+from brokerd.storage.deferred_drops import Drops
+from brokerd.storage.deferred_removals import Removals
+from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
+from brokerd.storage.flush import Flush
+from brokerd.storage.options import Metrics, StoreOptions
+from brokerd.storage.shelves import NO_SHELF, Shelves
+from brokerd.storage.writers import Job, Reported
+
+T = TypeVar("T")
+_PAGE: Final = 4096
+
+
+class Submit(Protocol):
+    """Passes a job to the writer, between two flushes, unless the store is closed."""
+
+    def __call__(
+        self, job: Job[T], reported: Reported[T], *, doing: str = ..., writes: bool = ...
+    ) -> None:
+        """`reported` gets None for the value of a job that failed."""
+        ...
+
+
+class Deletions:
+    """The rows of a store that count as deleted and may still be in its file."""
+
+    def __init__(
+        self,
+        *,
+        options: StoreOptions,
+        clock: Clock,
+        metrics: Metrics,
+        shelves: Shelves,
+        bodies: BodyKeeper,
+        dropped: Sequence[EndpointKey],
+        submit: Submit,
+        log_has_grown: Callable[[int, int], None],
+    ) -> None:
+        """`dropped`: endpoints that the start found noted. `log_has_grown`: called with the pages
+        and the bytes of pieces that a step has added to the log."""
+        self._most = options.unread_at_once
+        self._metrics = metrics
+        self._shelves = shelves
+        self._bodies = bodies
+        self._submit = submit
+        self._log_has_grown = log_has_grown
+        self._is_checking_shelves = False
+        self._removals = Removals(most=options.noted_removals, shelves=shelves)
+        self._drops = Drops(
+            most=options.unread_at_once,
+            found=dropped,
+            clock=clock,
+            taken=lambda: shelves.taken,
+            some_bodies=lambda: bodies.some,
+            submit=submit,
+            swept=self._have_swept,
+        )
+        self.skip = queues.Skip(noted=self._removals.noted, ended=lambda: self._drops.keys)
+        """Messages that may still be in the file and count as deleted."""
+
+    def start(self) -> None:
+        """Begin to delete what a crash or a stop has left."""
+        if self._bodies.some:
+            self._bodies.left()
+        if self._drops.keys:
+            self._shelves.lost_count()
+            self._drops.go_on()
+
+    # The way of a flush: changesets join, it begins, it has been written.
+
+    def join_drops(self, flush: Flush, unread: Mapping[EndpointKey, int | None]) -> None:
+        """Delete all unread messages of ended dialogs, counted or not (None), found by index.
+
+        Few are deleted by the flush itself, many after it (REL-35).
+        """
+        for key, count in unread.items():
+            if count is None or flush.by_index + count > self._most:
+                flush.dropped.append(key)
+            else:
+                flush.by_index += count
+        self._drops.joined(flush.dropped)
+
+    def join_outgoing(self, flush: Flush, removed: Mapping[EndpointKey, OutgoingRemoval]) -> None:
+        """Delete outgoing messages by index: few in the flush itself, many after it.
+
+        Call this before the changeset is merged: the flush keeps rows that join after the removal.
+        """
+        for key, removal in removed.items():
+            if flush.by_index + removal.rows > self._most:
+                flush.outgoing_left.append(LeftOutgoing(key, removal))
+            else:
+                flush.by_index += removal.rows
+                flush.remove_outgoing(key, removal)
+
+    def begin(self, flush: Flush) -> None:
+        """Fill in what a flush that begins deletes, and where."""
+        flush.shelves = self._count_on_shelves(flush)
+        flush.removal = self._removals.take(flush.dequeued, flush.dequeued_from)
+        flush.some_bodies = self._bodies.some
+        flush.retained_at_once = self._most
+
+    def _count_on_shelves(self, flush: Flush) -> Sequence[int]:
+        """Count a flush's messages on their shelves; return the shelves that may have messages."""
+        shelves = self._shelves
+        shelves.begin()
+        if flush.dequeued_of:
+            shelves.lost_count()
+        for place, rows in queues.by_place(flush.enqueued).items():
+            if not place:  # within a window, as nearly all are
+                continue
+            size = sum([len(row[10]) for row in rows if row[10]]) if place != NO_SHELF else 0
+            shelves.joined(place, len(rows), size)
+        return shelves.taken
+
+    def durable(self, flush: Flush, *, leaves_bodies: bool) -> None:
+        """Delete what a written flush has left to be deleted after it."""
+        self._removals.durable(flush.removal)
+        if leaves_bodies:
+            self._bodies.left()
+        if flush.dropped:
+            self._drops.durable(flush.dropped)
+        retained = flush.rare.retained_removed_of if flush.rare is not None else ()
+        self.sweep_left(flush.outgoing_left, retained)
+
+    @property
+    def needs_flushes(self) -> bool:
+        """Whether flushes have to follow each other until noted messages are deleted."""
+        return self._removals.is_sweeping
+
+    # Between flushes.
+
+    def sweep(self, *, is_writing: bool) -> int:
+        """Begin to delete noted messages with the coming flushes; return their number."""
+        count = self._removals.begin_sweep()
+        self._metrics.clean_ups += count > 0
+        self._release_empty_shelves(is_writing=is_writing)
+        return count
+
+    def resume(self) -> None:
+        """Repeat steps that found no room."""
+        self._bodies.go_on()
+        self._drops.go_on()
+
+    def sweep_all(self) -> bool:
+        """Begin to delete all noted messages; return whether there are any."""
+        return self._removals.begin_sweep(all_of_it=True) > 0
+
+    def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
+        """Delete the given remains of dialogs that are over."""
+        if outgoing:
+            self._drops.sweep([OutgoingSweep(outgoing)])
+        if retained:
+            self._drops.sweep([RetainedSweep(retained)])
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether rows of dialogs that are over are still to be deleted."""
+        return self._drops.is_under_way
+
+    def _have_swept(self, messages: int) -> None:
+        """Count the messages that a step has deleted, and the pages this adds to the log.
+
+        The messages may have had bodies in pieces. The log gets a page for about eight of them,
+        each page once, so it is folded as for pieces: behind 4,000 such pages a flush waited 12 ms.
+        """
+        self._metrics.dropped += messages
+        if self._bodies.some:
+            self._bodies.left()
+        self._log_has_grown(0, messages * _PAGE // 8)
+
+    def _release_empty_shelves(self, *, is_writing: bool) -> None:
+        """Release shelves that are empty although their counts do not say so."""
+        perhaps = self._shelves.perhaps_empty(is_writing=is_writing)
+        if not perhaps or self._is_checking_shelves:
+            return
+
+        def checked(empty: list[int] | None, _error: BaseException | None) -> None:
+            self._is_checking_shelves = False
+            for number in empty or ():
+                # Messages may have been put on a shelf while the writer read it: release only one
+                # that has not changed since, and to which no note of a removal refers.
+                is_quiet = self._shelves.is_as_it_was(number, perhaps[number])
+                if is_quiet and not self._removals.noted(number):
+                    self._shelves.give_back(number)
+
+        self._is_checking_shelves = True
+        self._submit(
+            partial(queues.empty_shelves, list(perhaps)),
+            checked,
+            doing="a look at the store",
+            writes=False,
+        )
