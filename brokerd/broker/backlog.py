@@ -41,7 +41,7 @@ from brokerd.storage.changes import QueueRow
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.groups import Group
-    from brokerd.storage.queues import Tally
+    from brokerd.storage.message_counts import Tally
     from brokerd.storage.store import QueuePage
 
 LEAST = 32

@@ -48,7 +48,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
 from brokerd.storage.ended_dialogs import LeftOutgoing
-from brokerd.storage.queues import Tally
+from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
 if TYPE_CHECKING:
@@ -623,20 +623,24 @@ class Broker:
         store = self.store
 
         async def page(level: int, after: int, limit: int, size: int) -> QueuePage:
-            return await insist(store.page_messages, queue.key, level, after, limit, size)
+            return await insist(store.messages.page, queue.key, level, after, limit, size)
 
         async def page_of(
             key: EndpointKey, limit: int, size: int, after: Place | None
         ) -> QueuePage:
-            return await insist(store.page_messages_of, key, limit, size, after, queue.key)
+            return await insist(store.messages.page_for, key, limit, size, after, queue.key)
 
         async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
-            return await insist(store.tally, key, after, store.coming_order, but, queue.key)
+            return await insist(
+                store.message_counts.tally, key, after, store.coming_order, but, queue.key
+            )
 
         async def tallies(
             but: Mapping[EndpointKey, Set[int]], after: int
         ) -> Mapping[EndpointKey, Tally]:
-            return await insist(store.tallies, but, after, store.coming_order, queue.key)
+            return await insist(
+                store.message_counts.tallies, but, after, store.coming_order, queue.key
+            )
 
         return QueueState(
             queue,

@@ -368,7 +368,7 @@ class HeldGroups:
                     here = {message.order for message in live.ready}
                     coming = {row.queuing_order for row in live.unpublished}
                 key, before = EndpointKey(stored.key), store.coming_order
-                found = await insist(store.tally, key, -1, before, here | coming)
+                found = await insist(store.message_counts.tally, key, -1, before, here | coming)
                 total += len(here) + found.messages
             if mark == held.changes and held.holds:
                 queue = self.queue_of(held.row)

@@ -133,12 +133,12 @@ class Shelves:
         shelf = self._taken[number] = Shelf(number, queue, self._coming_order() - 1, 0)
         return shelf
 
-    def of(self, queue: QueueKey | None) -> Places:
+    def places_for(self, queue: QueueKey | None) -> Places:
         """Return the places where a queue, or any queue, may have messages beyond its window."""
         others = [_OTHERS] if self._has_others else []
         return Places([*others, *self._shelves_of(queue)], self._coming_order())
 
-    def all(self) -> Places:
+    def all_places(self) -> Places:
         """Return the places where messages may be, beyond windows or not."""
         return Places([_OTHERS, *self._shelves_of(None)], self._coming_order())
 

@@ -6,7 +6,7 @@ Fails:  a failing flush is reported once to `on_fault`; nothing is confirmed aft
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -47,15 +47,16 @@ from brokerd.storage.changes import (
     DialogLogRow,
     EventRow,
     OutgoingRow,
-    QueueRow,
     RetainedRow,
 )
 from brokerd.storage.commits import CommitPipeline, Observe
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.flush import Flush, no_fault
+from brokerd.storage.incomplete_messages import IncompleteMessages
 from brokerd.storage.known_brokers import Known
 from brokerd.storage.listings import Listings
 from brokerd.storage.loss_acceptance import AcceptedLoss, accepted_loss
+from brokerd.storage.message_counts import MessageCounts
 from brokerd.storage.moved_files import place_of
 from brokerd.storage.opening import (
     NewStore,
@@ -72,6 +73,7 @@ from brokerd.storage.recovery import Recovered, read_recovered
 from brokerd.storage.references import Use
 from brokerd.storage.retention import Kept
 from brokerd.storage.shelves import Shelf, Shelves
+from brokerd.storage.stored_messages import QueuePage, StoredMessages
 from brokerd.storage.timers import Timer
 from brokerd.storage.writers import head_of, sync_head
 
@@ -89,7 +91,6 @@ __all__ = [
 
 T = TypeVar("T")
 TokenOutcome = Literal["committed", "not_committed", "unknown"]
-QueuePage = Page[QueueRow]
 OutgoingPage = Page[OutgoingRow]
 
 
@@ -155,10 +156,15 @@ class Store:
         open."""
         self.shelves = parts.pipeline.shelves
         """The tables for messages beyond windows."""
+        skip = parts.pipeline.deletions.skip
+        self.messages = StoredMessages(parts.reader, shelves=self.shelves, skip=skip)
+        """Messages that wait for local services."""
+        self.message_counts = MessageCounts(parts.reader, shelves=self.shelves, skip=skip)
+        self.incomplete = IncompleteMessages(parts.reader)
         self.listings = Listings(
             parts.reader,
             taken=lambda: parts.pipeline.shelves.taken,
-            ended=parts.pipeline.deletions.skip.ended,
+            ended=skip.ended,
         )
         """Rows for views."""
 
@@ -686,136 +692,10 @@ class Store:
         """Return events not yet delivered to their subscribers, in their order (PBT-15)."""
         return await events.undelivered(self._reader)
 
-    # Queues.
-
-    async def page_messages(
-        self, queue: QueueKey, priority: int, after_order: int, limit: int, max_bytes: int
-    ) -> QueuePage:
-        """Return messages of one priority that were written past the window, oldest first.
-
-        The page has at most `limit` messages, and no further one once their bodies reach
-        `max_bytes`. A row with a wrong body is in `damaged`, not in `rows` (REL-6).
-        """
-        return await queues.page(
-            self._reader,
-            queue,
-            priority,
-            after_order,
-            places=self.shelves.of(queue),
-            limit=limit,
-            max_bytes=max_bytes,
-            skip=self._pipeline.deletions.skip,
-        )
-
-    async def page_messages_of(
-        self,
-        endpoint: EndpointKey,
-        limit: int,
-        max_bytes: int,
-        after: tuple[int, int] | None = None,
-        queue: QueueKey | None = None,
-    ) -> QueuePage:
-        """Return paged messages of an endpoint, or only of its `queue`, by sequence, then order.
-
-        `after`: queuing order and sequence of the message after which the page begins.
-        """
-        return await queues.page_of(
-            self._reader,
-            endpoint,
-            limit,
-            max_bytes,
-            after,
-            places=self.shelves.of(queue),
-            skip=self._pipeline.deletions.skip,
-        )
-
     @property
     def coming_order(self) -> int:
         """The queuing order that is given next."""
         return self._numbers.next_queuing_order
-
-    async def tally(
-        self,
-        endpoint: EndpointKey,
-        after: int,
-        before: int,
-        but: Set[int],
-        queue: QueueKey | None = None,
-    ) -> queues.Tally:
-        """Count messages of an endpoint that were written past the window of any queue.
-
-        Only queuing orders between `after` and `before` and not in `but` count; only those of
-        `queue`.
-        """
-        return await queues.tally(
-            self._reader,
-            endpoint,
-            places=self.shelves.of(queue),
-            after=after,
-            before=before,
-            but=but,
-            skip=self._pipeline.deletions.skip,
-        )
-
-    async def tallies(
-        self, but: Mapping[EndpointKey, Set[int]], after: int, before: int, queue: QueueKey
-    ) -> dict[EndpointKey, queues.Tally]:
-        """Count messages as `tally` does, for many endpoints of a queue, each with its own `but`.
-
-        Endpoints whose count would take long are left out.
-        """
-        return await queues.tallies(
-            self._reader,
-            but,
-            places=self.shelves.of(queue),
-            after=after,
-            before=before,
-            skip=self._pipeline.deletions.skip,
-        )
-
-    async def parts(self, endpoint: EndpointKey) -> queues.StoredParts:
-        """Return the stored fragments of the endpoint's incomplete message."""
-        return await queues.parts(self._reader, endpoint)
-
-    async def parts_known(self, endpoint: EndpointKey) -> queues.KnownParts:
-        """Return number, bytes and key of the stored fragments, without reading their data."""
-        return await queues.parts_known(self._reader, endpoint)
-
-    async def browse(
-        self,
-        queue: QueueKey,
-        limit: int,
-        max_bytes: int,
-        after_order: int = -1,
-        *,
-        reads: int | None = None,
-    ) -> QueuePage:
-        """Return messages of a queue by queuing order, inside its window or not; change nothing.
-
-        After `reads` reads the page is returned even if it is empty, and `end` says where the next
-        one continues: messages of other queues may lie between. No `end` = there are no more.
-        """
-        skip = self._pipeline.deletions.skip
-        while True:
-            page = await queues.browse(
-                self._reader,
-                queue,
-                limit,
-                max_bytes,
-                after_order,
-                places=self.shelves.all(),
-                skip=skip,
-            )
-            reads = None if reads is None else reads - 1
-            if page.rows or page.damaged or page.end is None or reads == 0:
-                return page
-            after_order, _ = page.end
-
-    async def incomplete(
-        self, queue: str, limit: int, after: EndpointKey
-    ) -> list[tuple[EndpointKey, int]]:
-        """Return endpoint and sequence of messages missing a fragment (status 2), by endpoint."""
-        return await queues.incomplete(self._reader, queue, limit, after)
 
     # Transmission queue.
 

@@ -80,7 +80,7 @@ async def outgoing(store, rows, endpoint, sequence, body=BODY):
 
 
 async def waiting(store):
-    return await store.page_messages(1, 5, -1, 99, 1 << 20)
+    return await store.messages.page(1, 5, -1, 99, 1 << 20)
 
 
 @pytest.mark.rule("REL-33", "REL-4")
@@ -92,8 +92,8 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
     row = await message(store, rows, endpoint, 0)
     out = await outgoing(store, rows, endpoint, 0)
     assert (await waiting(store))[:3] == ([row], [], (row.queuing_order, 0))
-    assert (await store.browse(1, 9, 1 << 20)).rows == [row]
-    assert (await store.page_messages_of(endpoint.key, 9, 1 << 20)).rows == [row]
+    assert (await store.messages.browse(1, 9, 1 << 20)).rows == [row]
+    assert (await store.messages.page_for(endpoint.key, 9, 1 << 20)).rows == [row]
     assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == [out]
     assert (await store.transmission_queue(9, 1 << 20)).rows == [out]
     store.let_go([key])
@@ -105,7 +105,7 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
 async def test_pages_count_the_bytes_of_bodies_in_pieces(store, rows):
     endpoint = await begun(store, rows)
     made = [await message(store, rows, endpoint, n) for n in range(3)]
-    page = await store.page_messages(1, 5, -1, 99, len(BODY) + 1)
+    page = await store.messages.page(1, 5, -1, 99, len(BODY) + 1)
     assert page.rows == made[:2]
 
 

@@ -142,7 +142,7 @@ async def test_messages_follow_their_service_whether_written_or_not(store, rows)
     await store.apply_catalog(CatalogChanges(services=(moved,)))
     await store.commit(Changes())
     held = {
-        key: [row.endpoint for row in (await store.browse(key, 100, 1_000_000)).rows]
+        key: [row.endpoint for row in (await store.messages.browse(key, 100, 1_000_000)).rows]
         for key in (old, new)
     }
     assert held == {old: [stays.key] * 4, new: [moves.key] * 5}

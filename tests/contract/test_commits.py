@@ -378,11 +378,11 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
         await store.commit(before)
         await store.commit(removing)
     for it, body in ((endpoint, b"new"), (other, b"old")):
-        waiting = await store.page_messages_of(it.key, 10, 1000)
+        waiting = await store.messages.page_for(it.key, 10, 1000)
         assert [row.body for row in waiting.rows] == [body]
         outgoing = await store.page_outgoing(it.key, 0, 10, 1000)
         assert [row.body for row in outgoing.rows] == [body]
-        assert (await store.parts(it.key)).bodies == [body]
+        assert (await store.incomplete.parts(it.key)).bodies == [body]
 
 
 async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import Busy, StoreDamaged, StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import dialogs, queues, transmission
+from brokerd.storage import dialogs, stored_messages, transmission
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
 from brokerd.storage.engine import READ_PRAGMAS, AsyncReader, connect_writer
 from brokerd.storage.paging import Page
+from brokerd.storage.queues import Skip
 from brokerd.storage.shelves import NO_SHELF, Place, Places
+from brokerd.storage.stored_messages import StoredMessages
 
 if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
@@ -256,7 +259,7 @@ async def test_it_may_be_closed_by_several_and_again(path, connection):
 async def test_errors_are_those_of_a_store(store, path, monkeypatch):
     monkeypatch.setattr("brokerd.storage.engine.READ_LIMIT", 0.05)
     reader = AsyncReader(path, SystemClock(), compiled=True)
-    slow = queues.statements(NO_SHELF).page._replace(rows=sqlite_text(ENDLESS))
+    slow = stored_messages.statements(NO_SHELF).page._replace(rows=sqlite_text(ENDLESS))
     with pytest.raises(Busy, match="a read of the store took over"):
         await reader.page(slow, {"max_bytes": 1})
     with pytest.raises(StoreFault, match="no such table: lost"):
@@ -296,30 +299,13 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
     for is_compiled in (True, False):
         reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
         pages: list[Page[Any]] = [
-            await queues.page(
-                reader,
-                QueueKey(1),
-                5,
-                2,
-                limit=limit,
-                max_bytes=most,
-                places=PLACES,
-                skip=queues.Skip(lambda _: {4}, frozenset),
-            ),
-            await queues.browse(reader, QueueKey(1), limit, most, 0, places=PLACES, skip=NONE),
+            await messages(reader, removed={4}).page(QueueKey(1), 5, 2, limit, most),
+            await messages(reader).browse(QueueKey(1), limit, most, 0, reads=1),
             await transmission.listed(reader, limit, most, 0),
         ]
         for end in ends:
             pages += [
-                await queues.page_of(
-                    reader,
-                    end.key,
-                    limit,
-                    most,
-                    after,
-                    places=PLACES,
-                    skip=queues.Skip(lambda _: {3}, frozenset),
-                )
+                await messages(reader, removed={3}).page_for(end.key, limit, most, after)
                 for after in (None, (6, 3), (1, -2))
             ]
             pages.append(await transmission.page(reader, end.key, 1, limit, most))
@@ -334,7 +320,10 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
 PLACES = Places([Place(NO_SHELF, 0)], 1 << 60)
 
 
-NONE = queues.Skip(lambda _: set(), frozenset)
+def messages(reader, removed=frozenset()):
+    """The messages of one place, except those that are removed."""
+    shelves: Any = SimpleNamespace(places_for=lambda _queue: PLACES, all_places=lambda: PLACES)
+    return StoredMessages(reader, shelves=shelves, skip=Skip(lambda _: removed, frozenset))
 
 
 DAMAGE = {
@@ -356,9 +345,7 @@ async def test_damaged_rows_are_those_that_python_finds(store, rows, path, damag
     found = []
     for is_compiled in (True, False):
         reader = AsyncReader(path, SystemClock(), compiled=is_compiled)
-        page = await queues.page(
-            reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=NONE
-        )
+        page = await messages(reader).page(QueueKey(1), 5, 0, 9, 1000)
         await reader.close()
         found.append(page)
     assert found[0] == found[1]
@@ -383,8 +370,6 @@ async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store,
     reader = AsyncReader(path, SystemClock(), compiled=True)
     async with asyncio.timeout(20):
         with pytest.raises(StoreDamaged, match="a name that is no text"):
-            await queues.page(
-                reader, QueueKey(1), 5, 0, limit=9, max_bytes=1000, places=PLACES, skip=NONE
-            )
+            await messages(reader).page(QueueKey(1), 5, 0, 9, 1000)
         assert list(await dialogs.by_key(reader, [endpoint.key])) == [endpoint.key]
         await reader.close()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from brokerd.storage import deferred_drops
 from brokerd.storage.changes import BodyRow, Changes, Owner
 from brokerd.storage.deferred_drops import Drops
-from brokerd.storage.queues import Tally
+from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.verifying import verify
@@ -126,17 +126,17 @@ def in_file(path):
 async def read(store, ending, other):
     """What everybody sees, in every way there is: the orders of all messages that wait."""
     found, after = [], -1
-    while (page := await store.page_messages(queue_of(store), 5, after, 3, 10_000)).end is not None:
+    while (page := await store.messages.page(queue_of(store), 5, after, 3, 10_000)).end is not None:
         found += [row.queuing_order for row in (*page.rows, *page.damaged)]
         after, _ = page.end
     browsed, after = [], -1
-    while (page := await store.browse(queue_of(store), 3, 10_000, after)).end is not None:
+    while (page := await store.messages.browse(queue_of(store), 3, 10_000, after)).end is not None:
         browsed += [row.queuing_order for row in (*page.rows, *page.damaged)]
         after, _ = page.end
     assert browsed == found
-    assert (await store.page_messages_of(ending.key, 99, 10_000)).rows == []
-    assert await store.tally(ending.key, -1, 1 << 60, set()) == Tally(0, 0)
-    own = (await store.page_messages_of(other.key, 99, 10_000)).rows
+    assert (await store.messages.page_for(ending.key, 99, 10_000)).rows == []
+    assert await store.message_counts.tally(ending.key, -1, 1 << 60, set()) == Tally(0, 0)
+    own = (await store.messages.page_for(other.key, 99, 10_000)).rows
     assert [row.queuing_order for row in own] == found
     unread = await store.listings.unread([ending.key, other.key])
     assert {key: count for key, (count, _) in unread.items()} == {other.key: len(found)}
@@ -281,7 +281,7 @@ async def test_shelves_are_given_back_when_the_last_of_them_is_gone(
         store = await open_store(options=FOUR)
     assert len(store.shelves.taken) == 5
     received = Changes()
-    for row in (await store.page_messages_of(other.key, 99, 10_000)).rows:
+    for row in (await store.messages.page_for(other.key, 99, 10_000)).rows:
         received.dequeue(row.paged, [row.queuing_order])
     await store.commit(received)
     assert len(in_file(path)[0]) == 30, "a shelf is not emptied by a count that is not right"
@@ -368,7 +368,7 @@ async def test_a_page_that_is_under_way_meanwhile_has_none_of_them(
         return found
 
     monkeypatch.setattr(store._reader, "page", slowly)
-    found = await store.page_messages(queue_of(store), 5, -1, 99, 10_000)
+    found = await store.messages.page(queue_of(store), 5, -1, 99, 10_000)
     assert [row.queuing_order for row in found.rows] == left
     assert found.damaged == []
 

@@ -31,7 +31,7 @@ def in_file(path):
 
 
 async def seen(store):
-    return [row.queuing_order for row in (await store.browse(1, 100, 10_000)).rows]
+    return [row.queuing_order for row in (await store.messages.browse(1, 100, 10_000)).rows]
 
 
 @pytest.mark.rule("OBJ-47")
@@ -40,7 +40,7 @@ async def test_removed_message_is_not_seen_though_the_file_still_has_it(store, r
     await remove(store, orders[:2])
     await remove(store, orders[4:5])
     assert await seen(store) == [orders[2], orders[3], orders[5]]
-    page = await store.browse(1, 2, 10_000)
+    page = await store.messages.browse(1, 2, 10_000)
     assert [row.queuing_order for row in page.rows] == orders[2:4], (
         "a page of removed ones ends nothing"
     )
@@ -109,4 +109,4 @@ async def test_a_hundred_crashes_in_a_row_do_not_grow_the_store(open_store, rows
         await store.abandon()
     assert sum(one.stat().st_size for one in path.parent.iterdir()) <= 1.1 * before
     store = await open_store(create=None)
-    assert len((await store.page_messages(1, 5, -1, 1000, 10**6)).rows) == 500
+    assert len((await store.messages.page(1, 5, -1, 1000, 10**6)).rows) == 500

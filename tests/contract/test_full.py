@@ -96,7 +96,7 @@ async def test_what_still_waits_when_the_store_closes_is_given_up(open_store, ro
     with pytest.raises(StoreFault, match="disk is full"):
         await waiting
     again = await open_store()
-    assert await again.browse(1, 10, 10_000) is not None
+    assert await again.messages.browse(1, 10, 10_000) is not None
     assert (await again.endpoint_by_handle(endpoint.handle)) is not None
 
 
@@ -158,6 +158,6 @@ class TestOnASmallDisk:
         assert faults == []
         await store.close()
         again = await open_store()
-        assert len((await again.browse(1, 10, 10_000_000)).rows) == 3
+        assert len((await again.messages.browse(1, 10, 10_000_000)).rows) == 3
         with sqlite3.connect(path) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

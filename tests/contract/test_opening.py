@@ -94,7 +94,7 @@ async def test_restart_finds_every_message_by_index_and_counts_them(open_store, 
     since, other = changes.enqueued[0].enqueued_at, changes.enqueued[-1].enqueued_at
     assert again.recovered.waiting == [(1, 5, 6, since), (1, 9, 1, other)]
     assert again.recovered.outgoing == [(two.key, 2, 4, 4)]
-    assert len((await again.page_messages(1, 5, -1, 10, 100)).rows) == 6
+    assert len((await again.messages.page(1, 5, -1, 10, 100)).rows) == 6
 
 
 async def test_file_that_is_not_there_is_not_made_unasked(open_store, path):

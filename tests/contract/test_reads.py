@@ -11,7 +11,7 @@ from brokerd.clock import Instant, SystemClock
 from brokerd.errors import StoreDamaged
 from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
-from brokerd.storage import dialogs, queues, transmission
+from brokerd.storage import dialogs, message_counts, stored_messages, transmission
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.engine import AsyncReader
 from brokerd.storage.shelves import NO_SHELF
@@ -56,10 +56,10 @@ async def test_page_goes_by_queue_priority_and_order(store, rows):
         rows.message(store, endpoint, 2, b"x", paged=0),
     ]
     await store.commit(other)
-    page = await store.page_messages(1, 5, changes.enqueued[1].queuing_order, 2, 1000)
+    page = await store.messages.page(1, 5, changes.enqueued[1].queuing_order, 2, 1000)
     assert page.rows == changes.enqueued[2:4]
     assert page.damaged == []
-    browsed = await store.browse(1, 100, 10_000)
+    browsed = await store.messages.browse(1, 100, 10_000)
     assert len(browsed.rows) == 7
     listed = await store.transmission_queue(2, 1000, changes.outgoing[0].transmission_order)
     assert listed.rows == changes.outgoing[1:3]
@@ -67,8 +67,8 @@ async def test_page_goes_by_queue_priority_and_order(store, rows):
 
 async def test_page_ends_once_bodies_reach_the_limit_but_has_one_row_at_least(store, rows):
     endpoint, changes = await stored(store, rows)
-    assert (await store.page_messages(1, 5, -1, 9, 12)).rows == changes.enqueued[:2]
-    assert (await store.page_messages(1, 5, -1, 9, 13)).rows == changes.enqueued[:3]
+    assert (await store.messages.page(1, 5, -1, 9, 12)).rows == changes.enqueued[:2]
+    assert (await store.messages.page(1, 5, -1, 9, 13)).rows == changes.enqueued[:3]
     assert (await store.page_outgoing(endpoint.key, 2, 9, 1)).rows == changes.outgoing[2:3]
 
 
@@ -79,9 +79,9 @@ async def test_messages_of_an_endpoint_come_by_sequence(store, rows):
     error.enqueued.append(rows.message(store, first, -1, b"error"))
     await store.commit(error)
     wanted = [*error.enqueued, *first_changes.enqueued]
-    page = await store.page_messages_of(first.key, 9, 1000)
+    page = await store.messages.page_for(first.key, 9, 1000)
     assert page.rows == wanted
-    rest = await store.page_messages_of(first.key, 9, 1000, (wanted[1].queuing_order, 0))
+    rest = await store.messages.page_for(first.key, 9, 1000, (wanted[1].queuing_order, 0))
     assert rest.rows == wanted[2:]
 
 
@@ -94,7 +94,7 @@ async def test_a_message_type_with_a_nul_or_a_line_end_comes_back_whole(store, r
         changes.enqueued.append(rows.message(store, endpoint, sequence, b"x", message_type=name))
         changes.outgoing.append(rows.outgoing(store, endpoint, sequence, b"x", message_type=name))
     await store.commit(changes)
-    assert (await store.page_messages(1, 5, -1, 9, 1000)).rows == changes.enqueued
+    assert (await store.messages.page(1, 5, -1, 9, 1000)).rows == changes.enqueued
     assert (await store.page_outgoing(endpoint.key, 0, 9, 1000)).rows == changes.outgoing
     assert await store.endpoint_by_handle(endpoint.handle) == endpoint
 
@@ -152,8 +152,8 @@ async def test_fragments_come_in_order(store, rows):
     changes.bodies[key] = BodyRow(key, Owner.ARRIVING, endpoint.key, 0)
     changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (2, 0, 1)]
     await store.commit(changes)
-    assert await store.parts(endpoint.key) == (key, [b"0", b"1", b"2"])
-    assert await store.parts(endpoint.key + 1) == (None, [])
+    assert await store.incomplete.parts(endpoint.key) == (key, [b"0", b"1", b"2"])
+    assert await store.incomplete.parts(endpoint.key + 1) == (None, [])
 
 
 @pytest.mark.rule("REL-6", "REL-33")
@@ -174,7 +174,7 @@ async def test_fragments_that_are_damaged_are_not_given_out(store, rows, damage)
     changes.pieces += [PieceRow(key, n, b"%d" % n) for n in (0, 1, 2)]
     await store.commit(changes)
     await store.run(lambda connection: connection.execute(damage) and None)
-    assert await store.parts(endpoint.key) == (key, None)
+    assert await store.incomplete.parts(endpoint.key) == (key, None)
 
 
 @pytest.mark.rule("REL-6")
@@ -200,7 +200,7 @@ async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, d
             connection.execute(f"UPDATE {table} SET {damage} WHERE {key} = ?", (bad,))
 
     await store.run(spoil)
-    page = await store.page_messages(1, 5, -1, 9, 1000)
+    page = await store.messages.page(1, 5, -1, 9, 1000)
     assert [row.queuing_order for row in page.damaged] == [bad]
     assert page.rows == [*changes.enqueued[:2], *changes.enqueued[3:]]
     listed = await store.transmission_queue(9, 1000)
@@ -219,11 +219,11 @@ async def test_page_of_nothing_but_damage_says_where_it_ended(store, rows):
             and None
         )
     )
-    page = await store.page_messages(1, 5, -1, 2, 1000)
+    page = await store.messages.page(1, 5, -1, 2, 1000)
     assert (page.rows, page.end) == ([], (bad[-1], 1))
-    rest = await store.page_messages(1, 5, bad[-1], 9, 1000)
+    rest = await store.messages.page(1, 5, bad[-1], 9, 1000)
     assert rest.rows == changes.enqueued[2:]
-    assert (await store.page_messages(1, 5, rest.end[0], 9, 1000)).end is None
+    assert (await store.messages.page(1, 5, rest.end[0], 9, 1000)).end is None
 
 
 async def test_bodies_of_any_bytes_come_back_as_they_were(store, rows):
@@ -234,7 +234,7 @@ async def test_bodies_of_any_bytes_come_back_as_they_were(store, rows):
     changes.enqueued += [rows.message(store, endpoint, n, body) for n, body in enumerate(bodies)]
     changes.outgoing += [rows.outgoing(store, endpoint, n, body) for n, body in enumerate(bodies)]
     await store.commit(changes)
-    assert (await store.page_messages(1, 5, -1, 9, 1 << 20)).rows == changes.enqueued
+    assert (await store.messages.page(1, 5, -1, 9, 1 << 20)).rows == changes.enqueued
     assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == changes.outgoing
 
 
@@ -248,7 +248,7 @@ async def test_message_without_a_body_is_sound(store, rows):
     )
     changes.enqueued.append(rows.message(store, endpoint, 1, b""))
     await store.commit(changes)
-    assert (await store.page_messages(1, 5, -1, 9, 1)).rows == changes.enqueued
+    assert (await store.messages.page(1, 5, -1, 9, 1)).rows == changes.enqueued
 
 
 async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
@@ -296,14 +296,14 @@ async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, ro
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (queues.statements(NO_SHELF).page.rows, "queue_messages_paged"),
-        (queues.statements(NO_SHELF).page.packed, "queue_messages_paged"),
-        (queues.statements(NO_SHELF).page_of.rows, "queue_messages_of"),
-        (queues.statements(NO_SHELF).page_of.packed, "queue_messages_of"),
-        (queues.statements(5).page.rows, "shelf_5_paged"),
-        (queues.statements(5).page.packed, "shelf_5_paged"),
-        (queues.statements(5).page_of.rows, "shelf_5_of"),
-        (queues.statements(5).page_of.packed, "shelf_5_of"),
+        (stored_messages.statements(NO_SHELF).page.rows, "queue_messages_paged"),
+        (stored_messages.statements(NO_SHELF).page.packed, "queue_messages_paged"),
+        (stored_messages.statements(NO_SHELF).page_of.rows, "queue_messages_of"),
+        (stored_messages.statements(NO_SHELF).page_of.packed, "queue_messages_of"),
+        (stored_messages.statements(5).page.rows, "shelf_5_paged"),
+        (stored_messages.statements(5).page.packed, "shelf_5_paged"),
+        (stored_messages.statements(5).page_of.rows, "shelf_5_of"),
+        (stored_messages.statements(5).page_of.packed, "shelf_5_of"),
         (transmission.PAGE.rows, "transmission_of"),
         (transmission.PAGE.packed, "transmission_of"),
         (dialogs.EXPIRED, "endpoints_expiry"),
@@ -351,7 +351,7 @@ async def test_messages_of_an_endpoint_are_counted_without_reading_them(
     store, rows, few, monkeypatch
 ):
     """Those between two orders, without those that others count."""
-    monkeypatch.setattr(queues, "FEW", few)
+    monkeypatch.setattr(message_counts, "FEW", few)
     endpoint, changes = rows.endpoint(store), Changes()
     changes.create(endpoint)
     changes.enqueued += [rows.message(store, endpoint, n, b"x") for n in range(10)]
@@ -364,7 +364,11 @@ async def test_messages_of_an_endpoint_are_counted_without_reading_them(
     orders = [row.queuing_order for row in changes.enqueued]
 
     async def counted(after=-1, but=()):
-        return tuple(await store.tally(endpoint.key, after, store.coming_order, frozenset(but)))
+        return tuple(
+            await store.message_counts.tally(
+                endpoint.key, after, store.coming_order, frozenset(but)
+            )
+        )
 
     assert await counted() == (12, 10)
     assert await counted(after=orders[3]) == (8, 6)
@@ -374,4 +378,7 @@ async def test_messages_of_an_endpoint_are_counted_without_reading_them(
     gone.dequeued += [orders[0], orders[10]]
     await store.commit(gone)
     assert await counted() == (10, 9)
-    assert tuple(await store.tally(endpoint.key, -1, orders[5], frozenset())) == (4, 4)
+    assert tuple(await store.message_counts.tally(endpoint.key, -1, orders[5], frozenset())) == (
+        4,
+        4,
+    )

@@ -4,6 +4,8 @@ waits goes with those that were received (design D4)."""
 import asyncio
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.deferred_removals import Removals
 from brokerd.storage.shelves import NO_SHELF, SHELVES, Place, Places, Shelf, Shelves
 from brokerd.storage.store import StoreOptions
+from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.stretches import EVERYWHERE, table_at
 from tests.contract.test_full import begun, fill, turns
 
@@ -78,7 +81,7 @@ def in_file(path):
 async def seen(store, queue=1):
     """What a queue has beyond its window, page after page."""
     found, after = [], -1
-    while (page := await store.page_messages(queue, 5, after, 3, 10_000)).end is not None:
+    while (page := await store.messages.page(queue, 5, after, 3, 10_000)).end is not None:
         found += [row.queuing_order for row in page.rows]
         after, _ = page.end
     return found
@@ -137,11 +140,13 @@ async def test_what_a_start_finds_on_no_shelf_is_read_between_what_is_on_one(
     every = sorted([*orders(on_shelves), *orders(changes.enqueued)])
     assert await seen(store) == every
     found, after = [], None
-    while (page := await store.page_messages_of(endpoint.key, 2, 10_000, after)).end is not None:
+    while (page := await store.messages.page_for(endpoint.key, 2, 10_000, after)).end is not None:
         found += [row.sequence for row in page.rows]
         after = page.end
     assert found == list(range(9))
-    assert (await store.tally(endpoint.key, -1, store.coming_order, set())).messages == 9
+    assert (
+        await store.message_counts.tally(endpoint.key, -1, store.coming_order, set())
+    ).messages == 9
 
 
 async def test_what_is_left_behind_is_swept_and_the_shelf_goes_on(store, rows, endpoint, path):
@@ -282,15 +287,13 @@ async def test_messages_of_a_service_that_changes_its_queue_are_found_on_the_she
 async def test_what_comes_while_places_are_read_is_left_to_the_next_page(store, rows, endpoint):
     made = await put(store, rows, endpoint, 4)
     places = Places([Place(2, 0)], made[2].queuing_order)
+    shelves: Any = SimpleNamespace(places_for=lambda _queue: places)
     none = queues.Skip(lambda _: set(), frozenset)
+    messages = StoredMessages(store._reader, shelves=shelves, skip=none)
 
-    page = await queues.page(
-        store._reader, QueueKey(1), 5, -1, places=places, limit=9, max_bytes=99, skip=none
-    )
+    page = await messages.page(QueueKey(1), 5, -1, 9, 99)
     assert (orders(page.rows), page.end) == (orders(made[:2]), (made[1].queuing_order, 1))
-    page = await queues.page_of(
-        store._reader, endpoint.key, 9, 99, (made[1].queuing_order, 1), places=places, skip=none
-    )
+    page = await messages.page_for(endpoint.key, 9, 99, (made[1].queuing_order, 1))
     assert (page.rows, page.end) == ([], None)
 
 
@@ -380,7 +383,7 @@ async def test_what_has_no_shelf_is_not_passed_over_for_what_gets_one_later(
         return await really(*args)
 
     monkeypatch.setattr(store._reader, "page", late)
-    reading = asyncio.ensure_future(store.page_messages(1, 5, 0, 9, 99))
+    reading = asyncio.ensure_future(store.messages.page(1, 5, 0, 9, 99))
     await asyncio.sleep(0)
     one.enqueued += other.enqueued
     await store.commit(one)
@@ -444,14 +447,14 @@ async def test_who_browses_sees_what_comes_meanwhile_now_or_with_the_next_page(
         return await really(*args)
 
     monkeypatch.setattr(store._reader, "rows", late)
-    reading = asyncio.ensure_future(store.browse(1, 10, 10_000))
+    reading = asyncio.ensure_future(store.messages.browse(1, 10, 10_000))
     await asked.wait()
     both = coming(store, rows, endpoint, 1)
     both.enqueued.append(rows.message(store, endpoint, -1, b"y", paged=0))
     await store.commit(both)
     go.set()
     first = await reading
-    second = await store.browse(1, 10, 10_000, first.end[0] if first.end else 0)
+    second = await store.messages.browse(1, 10, 10_000, first.end[0] if first.end else 0)
     assert orders([*first.rows, *second.rows]) == orders(both.enqueued)
 
 
@@ -481,6 +484,6 @@ async def test_a_message_that_an_index_lacks_is_not_deleted_with_its_shelf(
         await receive(store, made[:1])
     await store.abandon()
     store = await open_store()
-    page = await store.page_messages_of(endpoint.key, 9, 1000)
+    page = await store.messages.page_for(endpoint.key, 9, 1000)
     assert orders(page.rows) == orders(made)
     assert len(faults) == 1

@@ -17,9 +17,11 @@ from brokerd.storage import (
     deferred_removals,
     held_groups,
     listings,
+    message_counts,
     queues,
     recovery,
     schema,
+    stored_messages,
 )
 from brokerd.storage.changes import Changes, QueueRow
 from brokerd.storage.shelves import NO_SHELF
@@ -107,7 +109,7 @@ async def test_pages_of_a_conversation_are_those_of_a_plain_answer(store, spread
             row = random.choice(known)
             after = row.queuing_order, row.sequence
         limit, size = random.choice([1, 2, 7, 40, 500]), random.choice([1, 20, 10_000])
-        page = await store.page_messages_of(key, limit, size, after)
+        page = await store.messages.page_for(key, limit, size, after)
         wanted = page_of(found, key, limit, size, after)
         assert page.rows == wanted
         end = (wanted[-1].queuing_order, wanted[-1].sequence) if wanted else None
@@ -122,7 +124,7 @@ async def test_page_after_page_gives_every_message_of_a_conversation_once(store,
         after: tuple[int, int] | None = None
         read: list[QueueRow] = []
         while True:
-            page = await store.page_messages_of(endpoint.key, random.choice([1, 3, 9]), 64, after)
+            page = await store.messages.page_for(endpoint.key, random.choice([1, 3, 9]), 64, after)
             if page.end is None:
                 break
             read, after = read + page.rows, page.end
@@ -133,7 +135,7 @@ async def test_page_after_page_gives_every_message_of_a_conversation_once(store,
 @pytest.mark.rule("REL-25")
 @pytest.mark.parametrize("few", [3, 500])
 async def test_counts_are_those_of_a_plain_answer(store, spread, random, few, monkeypatch):
-    monkeypatch.setattr(queues, "FEW", few)
+    monkeypatch.setattr(message_counts, "FEW", few)
     endpoints, found = spread
     for _ in range(100):
         key = random.choice(endpoints).key
@@ -144,7 +146,10 @@ async def test_counts_are_those_of_a_plain_answer(store, spread, random, few, mo
         wanted = [row for row in mine if after < row.queuing_order < before]
         wanted = [row for row in wanted if row.queuing_order not in but]
         application = sum(row.message_type == "urn:shop/line" for row in wanted)
-        assert tuple(await store.tally(key, after, before, but)) == (len(wanted), application)
+        assert tuple(await store.message_counts.tally(key, after, before, but)) == (
+            len(wanted),
+            application,
+        )
     unread = await store.listings.unread({one.key for one in endpoints[1:]})
     for endpoint in endpoints:
         count = sum(row.endpoint == endpoint.key for row in found)
@@ -158,8 +163,8 @@ async def test_counts_are_those_of_a_plain_answer(store, spread, random, few, mo
 )
 async def test_many_are_counted_together_as_one_by_one(store, spread, random, limits, monkeypatch):
     few, seeks = limits
-    monkeypatch.setattr(queues, "_FEW_TOGETHER", few)
-    monkeypatch.setattr(queues, "_SEEKS", seeks)
+    monkeypatch.setattr(message_counts, "_FEW_TOGETHER", few)
+    monkeypatch.setattr(message_counts, "_SEEKS", seeks)
     endpoints, found = spread
     for _ in range(8):
         after = random.choice([-1, random.randrange(FAR_APART)])
@@ -172,9 +177,11 @@ async def test_many_are_counted_together_as_one_by_one(store, spread, random, li
             }
             for one in asked
         }
-        counted = await store.tallies(but, after, store.coming_order, 1)
+        counted = await store.message_counts.tallies(but, after, store.coming_order, 1)
         for key, tally in counted.items():
-            assert tally == await store.tally(key, after, store.coming_order, but[key], 1)
+            assert tally == await store.message_counts.tally(
+                key, after, store.coming_order, but[key], 1
+            )
         if few == 2000:
             assert counted.keys() == (but.keys() if seeks == 4096 else set())
 
@@ -279,7 +286,7 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
     given = {"key": key, "after_order": order, "after_sequence": sequence, "max_bytes": 9}
     least = order if sequence >= 0 else -1
     for place in (NO_SHELF, 2):
-        page = queues.statements(place).page_of
+        page = stored_messages.statements(place).page_of
         for statement in (page.rows, page.packed):
             assert work(backlog, statement, **given, least=least, limit=10) < 30
 
@@ -289,10 +296,10 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
 @pytest.mark.parametrize(
     "made",
     [
-        lambda place: sql(queues.statements(place).page_of.rows),
-        lambda place: sql(queues.statements(place).page_of.packed),
-        lambda place: sql(queues.FEW_OF),
-        lambda place: sql(queues.statements(place).many),
+        lambda place: sql(stored_messages.statements(place).page_of.rows),
+        lambda place: sql(stored_messages.statements(place).page_of.packed),
+        lambda place: sql(message_counts.FEW_OF),
+        lambda place: sql(message_counts.count_many(place)),
         lambda place: sql(listings._unread(place)),
         lambda place: queues._deletes_of[place]._texts[1],
         lambda place: queues._deletes_of[place]._texts[8],

@@ -249,7 +249,7 @@ async def test_damage_of_any_part_of_the_file_is_told_and_nothing_wrong_is_serve
     store = await open_store()
     await converse(store, rows)
     queue = store.catalog.queues["inbox"].key
-    before = (await store.page_messages(queue, 5, -1, 9, 1000)).rows
+    before = (await store.messages.page(queue, 5, -1, 9, 1000)).rows
     await store.close()
     spoil(path, where)
     kept = digest(path)
@@ -261,4 +261,4 @@ async def test_damage_of_any_part_of_the_file_is_told_and_nothing_wrong_is_serve
     assert digest(path) == kept
     with suppress(StoreDamaged, StoreFault):
         again = await open_store(create=None)
-        assert (await again.page_messages(queue, 5, -1, 9, 1000)).rows == before
+        assert (await again.messages.page(queue, 5, -1, 9, 1000)).rows == before

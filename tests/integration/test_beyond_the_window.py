@@ -17,7 +17,9 @@ from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
 from brokerd.storage.deferred_drops import Drops
+from brokerd.storage.message_counts import MessageCounts
 from brokerd.storage.store import Store
+from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
@@ -211,15 +213,15 @@ def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
 
         return slow
 
-    for name in (
-        "endpoints_named",
-        "endpoints_by_key",
-        "endpoints_of_group",
-        "tally",
-        "page_messages",
-        "page_messages_of",
+    for reader, name in (
+        (Store, "endpoints_named"),
+        (Store, "endpoints_by_key"),
+        (Store, "endpoints_of_group"),
+        (MessageCounts, "tally"),
+        (StoredMessages, "page"),
+        (StoredMessages, "page_for"),
     ):
-        monkeypatch.setattr(Store, name, cut_short(getattr(Store, name)))
+        monkeypatch.setattr(reader, name, cut_short(getattr(reader, name)))
     assert play(program, tmp_path / "slow", window=TINY, endpoints=4) == quick
     assert next(asked) > 100
 
@@ -397,8 +399,8 @@ def test_after_a_start_receives_do_not_read_one_conversation_at_a_time(
     dialogs, page = 120, 20
     reads: list[str] = []
 
-    def noted(name: str) -> Callable[..., Awaitable[object]]:
-        original = getattr(Store, name)
+    def noted(reader: type, name: str) -> Callable[..., Awaitable[object]]:
+        original = getattr(reader, name)
 
         async def read(*args: object, **given: object) -> object:
             reads.append(name)
@@ -406,8 +408,14 @@ def test_after_a_start_receives_do_not_read_one_conversation_at_a_time(
 
         return read
 
-    for name in ("tally", "tallies", "endpoints_of_group", "keys_of_groups", "page_messages_of"):
-        monkeypatch.setattr(Store, name, noted(name))
+    for reader, name in (
+        (MessageCounts, "tally"),
+        (MessageCounts, "tallies"),
+        (Store, "endpoints_of_group"),
+        (Store, "keys_of_groups"),
+        (StoredMessages, "page_for"),
+    ):
+        monkeypatch.setattr(reader, name, noted(reader, name))
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()

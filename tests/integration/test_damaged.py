@@ -294,7 +294,7 @@ def test_fragments_that_an_error_has_overtaken_go_with_the_dialog(
 
 
 @pytest.mark.rule("PBT-5", "DLP-11", "DLG-T10", "DSP-15")
-@pytest.mark.parametrize(("reading", "fragment"), [("parts_known", 1), ("parts", 2)])
+@pytest.mark.parametrize(("reading", "fragment"), [("known_parts", 1), ("parts", 2)])
 def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(
     tmp_path: Path, reading: str, fragment: int
 ) -> None:
@@ -303,8 +303,8 @@ def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(
         async with await daemon.session() as session:
             (first,) = await session.receive("shop", autocommit=True)
         await daemon.restart()
-        store = daemon.broker.store
-        read, gate = getattr(store, reading), asyncio.Event()
+        incomplete = daemon.broker.store.incomplete
+        read, gate = getattr(incomplete, reading), asyncio.Event()
 
         async def later(key: Any) -> Any:
             found = await read(key)
@@ -312,7 +312,7 @@ def test_fragments_that_are_dropped_while_they_are_read_do_not_come_back(
             return found
 
         async with await daemon.session() as session:
-            with patch.object(store, reading, later):
+            with patch.object(incomplete, reading, later):
                 await arrive(daemon, fragment)
                 await session.end(first.handle)
                 live = live_of(daemon, first.handle)

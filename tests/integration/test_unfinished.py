@@ -143,7 +143,7 @@ def test_what_was_read_for_a_broker_that_is_switched_off_leaves_room_for_others(
     async def scenario(daemon: Daemon) -> None:
         await arrive(daemon, pieces(daemon, range(PIECES - 1)))
         store = daemon.broker.store
-        read, gate = store.parts, asyncio.Event()
+        read, gate = store.incomplete.parts, asyncio.Event()
 
         async def later(key: EndpointKey) -> Any:
             found = await read(key)
@@ -152,7 +152,7 @@ def test_what_was_read_for_a_broker_that_is_switched_off_leaves_room_for_others(
 
         ((first, *others),) = pieces(daemon, [PIECES - 1])
         async with await daemon.session() as session:
-            with patch.object(store, "parts", later):
+            with patch.object(store.incomplete, "parts", later):
                 await arrive(daemon, [[first]])
                 await session.admin.disable()
                 gate.set()

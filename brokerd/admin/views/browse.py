@@ -59,7 +59,9 @@ async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
 
 async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
     """Return a page of waiting messages, also of those that open transactions have received."""
-    page = await broker.store.browse(queue.queue.key, asked.limit, PAGE_BYTES, after, reads=READS)
+    page = await broker.store.messages.browse(
+        queue.queue.key, asked.limit, PAGE_BYTES, after, reads=READS
+    )
     damaged = {row.queuing_order for row in page.damaged}
     rows = sorted([*page.rows, *page.damaged], key=lambda row: row.queuing_order)
     endpoints = await broker.store.endpoints_by_key({row.endpoint for row in rows})
@@ -105,7 +107,7 @@ def _message(
 
 async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
     """Return messages of which a fragment is missing: only their sequence is known yet (DLP-11)."""
-    rows = await broker.store.incomplete(queue.name, asked.limit, EndpointKey(after))
+    rows = await broker.store.incomplete.endpoints(queue.name, asked.limit, EndpointKey(after))
     endpoints = await broker.store.endpoints_by_key({key for key, _ in rows})
     found: list[_Values] = []
     for key, sequence in rows:

@@ -337,7 +337,7 @@ async def _count(broker: Broker, live: Live, stored: int) -> int:
         return stored
     here = {message.order for message in live.ready}
     store = broker.store
-    found = await store.tally(live.endpoint.key, -1, store.coming_order, here)
+    found = await store.message_counts.tally(live.endpoint.key, -1, store.coming_order, here)
     return len(here) + found.messages
 
 

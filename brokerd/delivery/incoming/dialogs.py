@@ -243,7 +243,7 @@ class ArrivingDialogs:
         """Read, after a restart, how much of an incomplete message is stored (DLP-11).
 
         The dialog may have been ended meanwhile, and its parts dropped."""
-        stored = await insist(one.broker.store.parts_known, live.endpoint.key)
+        stored = await insist(one.broker.store.incomplete.known_parts, live.endpoint.key)
         endpoint = live.endpoint
         if not live.gone and live.body_key is None and dialog.keeps_parts(endpoint):
             live.body_key = stored.key
@@ -280,7 +280,7 @@ class ArrivingDialogs:
     async def _read(self, one: ArrivingDialog) -> None:
         live = one.live
         if live is not None and live.parts_stored:
-            stored = await insist(one.broker.store.parts, live.endpoint.key)
+            stored = await insist(one.broker.store.incomplete.parts, live.endpoint.key)
             if live.parts_stored and stored.bodies and len(stored.bodies) == live.parts_stored:
                 one.broker.unfinished.have(live, stored.bodies)
             elif live.parts_stored:  # otherwise the dialog was ended meanwhile

@@ -55,7 +55,7 @@ async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
     queued = [
         row.body
         for state in node.broker.queues.values()
-        for row in (await store.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
+        for row in (await store.messages.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
     ]
     waiting = [row.body for row in (await store.transmission_queue(_PAGE, _PAGE * _PAGE)).rows]
     if waiting:

@@ -97,7 +97,7 @@ async def test_failing_commit_ends_the_daemon_with_74_and_confirms_nothing(tmp_p
         executor=Inline(),
         on_fault=faults.append,
     )
-    page = await store.browse(store.catalog.queues["q"].key, 10_000, 1 << 30)
+    page = await store.messages.browse(store.catalog.queues["q"].key, 10_000, 1 << 30)
     await store.close()
     stored = [(row.body or b"")[:6] for row in page.rows]
     assert page.damaged == []

@@ -1,0 +1,189 @@
+"""Message counts: how many messages of an endpoint wait beyond the window of its queue.
+
+Reads:  queue_messages and the shelves, by the index of endpoints.
+Calls:  the reader it is given.
+Never:  reads a message; SQLite counts, or returns the numbers of a few.
+"""
+
+import json
+from collections.abc import Mapping, Sequence, Set
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import (
+    Select,
+    bindparam,
+    func,
+    select,
+    text,
+)
+
+from brokerd.ids import EndpointKey, QueueKey
+from brokerd.model import SYSTEM_TYPES
+from brokerd.storage.engine import Reader
+from brokerd.storage.queues import Skip
+from brokerd.storage.shelves import PLACES, Shelves
+from brokerd.storage.stretches import (
+    STRETCH_ORDERS,
+    among,
+    table_at,
+)
+from brokerd.storage.tables import messages_at
+
+
+class Tally(NamedTuple):
+    """A count of messages of an endpoint."""
+
+    messages: int
+    application: int
+    """Messages that an application sent."""
+
+
+FEW: Final = 500
+"""Messages of an endpoint up to which they are counted one by one."""
+_FEW_TOGETHER: Final = 2000
+"""Messages of all endpoints up to which one read counts them one by one."""
+# One read for all places: it costs the hop to the reader's thread; places without rows cost little.
+_OF_KEYS: Final = " UNION ALL ".join(
+    f"SELECT endpoint_key, queuing_order, message_type FROM json_each(:keys)"  # noqa: S608
+    f" CROSS JOIN {table_at(place)} INDEXED BY {table_at(place)}_of"
+    f" ON {among(place, ':after', ':before')} AND endpoint_key = json_each.value"
+    " AND queuing_order > :after AND queuing_order < :before"
+    for place in PLACES
+)
+FEW_OF: Final = select(
+    text(
+        "json_group_array(json_array(endpoint_key, queuing_order, message_type))"  # noqa: S608
+        f" FROM (SELECT * FROM ({_OF_KEYS}) LIMIT :limit)"
+    )
+)
+"""Endpoint, queuing order and type of messages found by index; values `keys` (JSON), `after`,
+`before`, `limit`."""
+_SEEKS: Final = 4096
+"""Most seeks of one read that counts ahead: some milliseconds of the reader's thread."""
+_Counted = tuple[EndpointKey, int, str]
+"""Endpoint, queuing order and type of a message."""
+
+
+@cache
+def count_many(place: int) -> Select[Any]:
+    """Return the statement that counts the messages of one endpoint at a place."""
+    table = messages_at[place]
+    order = table.c.queuing_order
+    of = (
+        text(among(place, ":after", ":before")),
+        table.c.endpoint_key == bindparam("key"),
+        order > bindparam("after"),
+        order < bindparam("before"),
+    )
+    # SQLite counts many messages itself: system messages have a sequence below 0, except EndDialog,
+    # which is the last of the rest, so the type of the last one shows whether it is among them.
+    many = (
+        select(
+            func.count().label("count"),
+            func.count().filter(table.c.sequence >= 0).label("rest"),
+            func.max(order).filter(table.c.sequence >= 0).label("last"),
+        )
+        .where(*of, order.not_in(text("(SELECT value FROM json_each(:but))")))
+        .subquery()
+    )
+    last = select(table.c.message_type).where(order == many.c.last).scalar_subquery()
+    return select(many.c.count, many.c.rest, last)
+
+
+class MessageCounts:
+    """Counts waiting messages of endpoints that are found by index."""
+
+    def __init__(self, reader: Reader, *, shelves: Shelves, skip: Skip) -> None:
+        """`skip`: messages that count as deleted."""
+        self._reader = reader
+        self._shelves = shelves
+        self._skip = skip
+
+    async def tally(
+        self,
+        key: EndpointKey,
+        after: int,
+        before: int,
+        but: Set[int],
+        queue: QueueKey | None = None,
+    ) -> Tally:
+        """Count messages of an endpoint that were written past the window of any queue.
+
+        Only queuing orders between `after` and `before` and not in `but` count; only those of
+        `queue`. However many there are, one row is read at a time.
+        """
+        if key in self._skip.ended():
+            return Tally(0, 0)
+        places = self._shelves.places_for(queue)
+        removed = [self._skip.noted(place.number) for place in places.each]
+        few = await self._few_of([key], after, before, FEW + 1)
+        if len(few) <= FEW:
+            return _counted(few, but, removed)
+        found = [
+            await self._many_of(key, after, before, place=place.number, but=(but, noted))
+            for place, noted in zip(places.each, removed, strict=True)
+            if place.first < before
+        ]
+        return Tally(sum(one.messages for one in found), sum(one.application for one in found))
+
+    async def tallies(
+        self,
+        but: Mapping[EndpointKey, Set[int]],
+        after: int,
+        before: int,
+        queue: QueueKey,
+    ) -> dict[EndpointKey, Tally]:
+        """Count messages as `tally` does, for many endpoints of a queue, each with its own `but`.
+
+        Endpoints are left out that have many messages, or whose messages are spread over so many
+        stretches that a read for each alone is cheaper.
+        """
+        found: dict[EndpointKey, Tally] = {}
+        places = self._shelves.places_for(queue)
+        removed = [self._skip.noted(place.number) for place in places.each]
+        stretches = 1 + max(0, before - after) // STRETCH_ORDERS
+        ended = self._skip.ended()
+        keys = sorted(key for key in but if key not in ended)
+        at_once = _SEEKS // (stretches + len(PLACES))
+        for at in range(0, len(keys) if at_once else 0, at_once or 1):
+            part = keys[at : at + at_once]
+            few = await self._few_of(part, after, before, _FEW_TOGETHER + 1)
+            if len(few) > _FEW_TOGETHER:
+                continue
+            of_each: dict[EndpointKey, list[_Counted]] = {key: [] for key in part}
+            for one in few:
+                of_each[one[0]].append(one)
+            found |= {key: _counted(of_each[key], but[key], removed) for key in part}
+        return found
+
+    async def _few_of(
+        self, keys: Sequence[EndpointKey], after: int, before: int, limit: int
+    ) -> list[_Counted]:
+        values = {"keys": json.dumps(keys), "after": after, "before": before, "limit": limit}
+        ((found,),) = await self._reader.hot(FEW_OF, values)
+        return msgspec.json.decode(found, type=list[_Counted])
+
+    async def _many_of(
+        self,
+        key: EndpointKey,
+        after: int,
+        before: int,
+        *,
+        place: int,
+        but: Sequence[Set[int]],
+    ) -> Tally:
+        without = [order for order in set().union(*but) if after < order < before]
+        values = {"key": key, "after": after, "before": before, "but": json.dumps(without)}
+        ((count, rest, last),) = await self._reader.rows(count_many(place), values)
+        return Tally(count, rest - (last in SYSTEM_TYPES))
+
+
+def _counted(found: Sequence[_Counted], but: Set[int], removed: Sequence[Set[int]]) -> Tally:
+    kinds = [
+        kind
+        for _, order, kind in found
+        if order not in but and not any(order in noted for noted in removed)
+    ]
+    return Tally(len(kinds), sum(kind not in SYSTEM_TYPES for kind in kinds))
