@@ -58,7 +58,7 @@ class DialogAdministration:
         `ConversationNotFound`.
         """
         live = broker.endpoints.find(handle)
-        if live is None and await broker.store.endpoint_by_handle(handle) is None:
+        if live is None and await broker.store.endpoints.by_handle(handle) is None:
             raise ConversationNotFound(f"no conversation {show(handle)} is open here")
         out = None if live is None else live.outgoing
         if out is None:  # an endpoint with waiting messages is always in memory

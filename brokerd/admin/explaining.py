@@ -82,7 +82,7 @@ async def _of_dialog(
     The last is None if the endpoint is not in memory, or has nothing to send.
     """
     live = broker.endpoints.find(handle)
-    endpoint = await broker.store.endpoint_by_handle(handle) if live is None else live.endpoint
+    endpoint = await broker.store.endpoints.by_handle(handle) if live is None else live.endpoint
     if endpoint is None:
         raise ConversationNotFound(f"no conversation {show(handle)} is open here")
     out = None if live is None else live.outgoing

@@ -368,7 +368,7 @@ def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
 async def _end_all(broker: Broker, group_id: GroupId, code: int, text: str) -> int:
     """End every dialog of a group with an error, and delete its messages (PSN-11)."""
     count = 0
-    for stored in await broker.store.endpoints_of_group(group_id):
+    for stored in await broker.store.endpoints.in_group(group_id):
         live = await _find(broker, stored.conversation_id, stored.is_initiator)
         if live is not None and live.group.group_id == group_id:
             count += await _end(broker, live, code, text)

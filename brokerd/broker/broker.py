@@ -151,7 +151,7 @@ class Broker:
             capacity=options.endpoints,
             adopt=self._adopt,
             drop=self._drop,
-            named=store.endpoints_named,
+            named=store.endpoints.by_names,
             durable_serial=lambda: store.durable,
             spawn=spawn,
         )
@@ -240,7 +240,7 @@ class Broker:
 
         Nothing is sent or timed before `resume`: a message may be for another broker of this
         instance, which could not find its own dialogs before it has recovered too."""
-        self.endpoints.complete = not await self.store.conversation_endpoints(1)
+        self.endpoints.complete = not await self.store.endpoints.page(1)
         by_key = {state.queue.key: state for state in self.queues.values()}
         for queue_key, priority, count, since in self.store.recovered.waiting:
             by_key[queue_key].recovered(priority, count, since)
@@ -251,13 +251,16 @@ class Broker:
         self.timers.any = self.store.recovered.has_timers
         if self.timers.any:
             await self.store.release_timers()
-        self._first_due = (await self.store.first_timer(), await self.store.first_expiry())
+        self._first_due = (
+            await self.store.first_timer(),
+            await self.store.endpoints.first_expiry(),
+        )
         await self._recover_outgoing()
 
     async def _recover_outgoing(self) -> None:
         """Recover which dialogs have something to send; delete rows that nobody needs (REL-36)."""
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
-        found = await insist(self.store.endpoints_by_key, list(outgoing))
+        found = await insist(self.store.endpoints.by_keys, list(outgoing))
         left: list[LeftOutgoing] = []
         for key, (count, lowest) in outgoing.items():
             endpoint = found.get(key)
@@ -563,7 +566,7 @@ class Broker:
         with self.endpoints.reading() as stale:
             # An endpoint may be changed and evicted while its old row is read: then read again.
             while True:
-                stored = await insist(self.store.endpoints_of_group, group_id)
+                stored = await insist(self.store.endpoints.in_group, group_id)
                 if not stale(endpoint.key for endpoint in stored):
                     break
             for endpoint in stored:
@@ -597,7 +600,7 @@ class Broker:
             return
         self._completing |= groups.keys()
         with self.endpoints.reading():
-            stored = await insist(self.store.keys_of_groups, sorted(groups))
+            stored = await insist(self.store.endpoints.keys_in_groups, sorted(groups))
             for group_id, group in groups.items():
                 if group_id in self._completing and self.groups.get(group_id) is group:
                     group.whole = all(
@@ -610,7 +613,7 @@ class Broker:
         """Read a group's state from the store, then call `resume`."""
 
         async def read() -> None:
-            state = await insist(self.store.group_state, group.group_id)
+            state = await insist(self.store.endpoints.group_state, group.group_id)
             if not group.state_known:
                 group.state, group.state_known = state, True
             resume()
@@ -680,7 +683,7 @@ class Broker:
         """Load endpoints that are not in memory; pin those that exist and add them to `held`."""
         with self.endpoints.reading() as stale:
             while missing:
-                stored = await insist(self.store.endpoints_by_key, sorted(missing))
+                stored = await insist(self.store.endpoints.by_keys, sorted(missing))
                 again = stale(stored)
                 for key in sorted(missing):
                     live = self.endpoints.get(key)

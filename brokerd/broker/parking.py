@@ -360,7 +360,7 @@ class HeldGroups:
         store, endpoints = self._broker.store, self._broker.endpoints
         while held.holds:
             mark, total = held.changes, 0
-            for stored in await insist(store.endpoints_of_group, held.row.group_id):
+            for stored in await insist(store.endpoints.in_group, held.row.group_id):
                 if stored.state is State.CLOSED:
                     continue
                 live, here, coming = endpoints.get(stored.key), set[int](), set[int]()

@@ -28,7 +28,7 @@ async def batch(
     lives: list[Live] = []
     with broker.endpoints.reading() as stale:
         while True:
-            stored = await broker.store.conversation_endpoints(limit, after)
+            stored = await broker.store.endpoints.page(limit, after)
             if not stale(endpoint.key for endpoint in stored):
                 break
         for endpoint in stored:

@@ -18,19 +18,19 @@ BATCH = 1000
 
 def nothing_expired(broker: Broker) -> bool:
     """Return whether `expire` would do nothing: no lifetime has ended since its last run."""
-    return broker.store.nothing_expired(broker.clock.utc())
+    return broker.store.endpoints.nothing_expired(broker.clock.utc())
 
 
 async def expire(broker: Broker) -> int:
     """Raise the time-out error on every dialog whose lifetime is over (DLG-T14)."""
     count = 0
-    first = await broker.store.first_expiry()
+    first = await broker.store.endpoints.first_expiry()
     while first is not None and first <= (now := broker.clock.utc()):
         with broker.endpoints.reading() as stale:
-            over = await broker.store.expired(now, BATCH)
+            over = await broker.store.endpoints.expired(now, BATCH)
             # An endpoint that left memory during the read may have changed: its row is read again.
             while stale(endpoint.key for endpoint in over):
-                over = await broker.store.expired(now, BATCH)
+                over = await broker.store.endpoints.expired(now, BATCH)
             known = [one for one in over if not broker.endpoints.is_removed(one.key)]
             lives = [_adopt(broker, endpoint) for endpoint in known]
         round_ = Round(broker, now)
@@ -44,7 +44,7 @@ async def expire(broker: Broker) -> int:
                 await round_.commit()
         finally:
             sweeps.release(lives)
-        first = await broker.store.first_expiry()
+        first = await broker.store.endpoints.first_expiry()
         if len(over) < BATCH:
             break
     if first is not None:
@@ -61,18 +61,19 @@ def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
 
 def nothing_purgeable(broker: Broker) -> bool:
     """Return whether `purge` would do nothing."""
-    return broker.store.nothing_purgeable(broker.clock.utc())
+    return broker.store.endpoints.nothing_purgeable(broker.clock.utc())
 
 
 async def purge(broker: Broker) -> int:
     """Remove closed target endpoints whose guard time is over (DLG-T26)."""
     count, now = 0, broker.clock.utc()
-    first = await broker.store.first_purge()
+    first = await broker.store.endpoints.first_purge()
     if first is None or first > now:
         return 0
     owing: set[EndpointKey] = set()
     while True:
-        found = await broker.store.purgeable(now, BATCH + len(owing))  # owing rows use no places
+        # Owing rows use no place.
+        found = await broker.store.endpoints.purgeable(now, BATCH + len(owing))
         keys = [key for key in found if key not in owing]
         changes = Changes()
         for key in keys:

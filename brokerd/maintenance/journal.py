@@ -110,7 +110,7 @@ class Journal:
         """Delete the lines that an earlier daemon, with a log or of an older version, has left."""
         count = 0
         for broker in [*self._brokers.values()]:
-            while rows := await broker.store.dialog_log(BATCH):
+            while rows := await broker.store.endpoints.closing_lines(BATCH):
                 changes = Changes()
                 changes.logged += [row.endpoint for row in rows]
                 await broker.store.commit(changes)
@@ -124,7 +124,7 @@ class Journal:
     async def _write_closed_of(self, log: MetricsLog, broker: Broker) -> int:
         count = 0
         while True:
-            rows = await broker.store.dialog_log(BATCH)
+            rows = await broker.store.endpoints.closing_lines(BATCH)
             if not rows:
                 return count
             lines = [line for row in rows for line in row.line.split(b"\n")]
@@ -150,7 +150,7 @@ class Journal:
 
     async def _count_dialogs(self) -> int:
         for broker in list(self._brokers.values()):
-            self._figures.dialogs(broker.name, await broker.store.count_by_state())
+            self._figures.dialogs(broker.name, await broker.store.endpoints.count_by_state())
         return 1
 
     def end_day(self) -> int | Awaitable[int]:
@@ -216,7 +216,7 @@ class Journal:
                 yield [line for live in found for line in _line(broker, live, live.endpoint)]
                 await self._clock.sleep_until(0)  # let others run
             after = None
-            while page := await broker.store.conversation_endpoints(PAGE, after):
+            while page := await broker.store.endpoints.page(PAGE, after):
                 after = page[-1].key
                 yield [
                     line

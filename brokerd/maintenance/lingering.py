@@ -43,7 +43,7 @@ class Lingering:
         since, limit = later(self._clock.utc(), -self._limit), show_duration(self._limit)
         for broker in list(self._brokers.values()):
             try:
-                found = await broker.store.lingering(since, MOST)
+                found = await broker.store.endpoints.lingering(since, MOST)
             except Busy:  # a large store on a slow disk: retry at the next run
                 continue
             for one in found:

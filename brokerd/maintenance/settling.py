@@ -28,7 +28,7 @@ class Settling:
 
     def rests(self, broker: Broker) -> bool:
         """Return whether no endpoint has anything to ask, as far as is known without reading."""
-        return broker.store.is_settled and not self._asked.get(broker.name)
+        return broker.store.endpoints.is_settled and not self._asked.get(broker.name)
 
     async def run(self, broker: Broker) -> int:
         """Ask for the endpoints that are due; return their number."""
@@ -36,7 +36,7 @@ class Settling:
         waiting: dict[EndpointKey, tuple[int, float]] = {}
         count, after = 0, EndpointKey(-1)
         while len(waiting) < MOST:
-            found = await broker.store.unsettled(after, BATCH)
+            found = await broker.store.endpoints.unsettled(after, BATCH)
             now = self._clock.monotonic()
             for endpoint in found:
                 attempts, due = before.get(endpoint.key, (0, now + _delay(0)))

@@ -6,11 +6,12 @@ Never:  decides what an endpoint may do; `protocol.dialog` does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import bindparam, func, select, text
+from sqlalchemy import Select, bindparam, func, select, text
 
 from brokerd.clock import Instant
 from brokerd.errors import StoreDamaged
@@ -19,6 +20,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow
 from brokerd.storage.engine import Reader, Values
+from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.statements import Deletes, Inserts, Script, update_by_key
 from brokerd.storage.tables import LIFETIME_COUNTS, UNSETTLED, dialog_log, group_states
 from brokerd.storage.tables import conversation_endpoints as endpoints
@@ -199,117 +201,136 @@ GROUP_STATE = select(group_states.c.state).where(group_states.c.group_id == bind
 LOG_LINES = select(dialog_log).order_by(dialog_log.c.endpoint_key).limit(bindparam("limit"))
 
 
-async def by_handle(reader: Reader, handle: Handle) -> DialogEndpoint | None:
-    """Return the endpoint with this handle; None if there is none."""
-    rows = await reader.hot(BY_HANDLE, {"handle": handle})
-    return as_endpoint(rows[0]) if rows else None
+class StoredEndpoints:
+    """Reads dialog endpoints, and the rows that belong to them."""
 
+    def __init__(self, reader: Reader, cache: ReadCache) -> None:
+        """`cache`: answers that hold until something is written."""
+        self._reader = reader
+        self._cache = cache
 
-async def by_conversation(
-    reader: Reader, conversation_id: ConversationId, is_initiator: bool
-) -> DialogEndpoint | None:
-    """Return the endpoint of that side of the conversation; None if there is none."""
-    values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
-    rows = await reader.hot(BY_CONVERSATION, values)
-    return as_endpoint(rows[0]) if rows else None
+    async def by_handle(self, handle: Handle) -> DialogEndpoint | None:
+        """Return the endpoint with this handle; None if there is none."""
+        rows = await self._reader.hot(BY_HANDLE, {"handle": handle})
+        return as_endpoint(rows[0]) if rows else None
 
+    async def by_conversation(
+        self, conversation_id: ConversationId, is_initiator: bool
+    ) -> DialogEndpoint | None:
+        """Return the endpoint of that side of the conversation; None if there is none."""
+        values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
+        rows = await self._reader.hot(BY_CONVERSATION, values)
+        return as_endpoint(rows[0]) if rows else None
 
-async def named(
-    reader: Reader, handles: Sequence[Handle], conversations: Sequence[ConversationId]
-) -> list[DialogEndpoint]:
-    """Return the endpoints with these handles and of these conversations, in few hops."""
-    found: list[DialogEndpoint] = []
-    for statement, name, wanted in (
-        (BY_HANDLES, "handles", handles),
-        (BY_CONVERSATIONS, "conversations", conversations),
-    ):
+    async def by_names(
+        self, handles: Sequence[Handle], conversations: Sequence[ConversationId]
+    ) -> list[DialogEndpoint]:
+        """Return the endpoints with these handles and of these conversations, in few hops."""
+        found: list[DialogEndpoint] = []
+        for statement, name, wanted in (
+            (BY_HANDLES, "handles", handles),
+            (BY_CONVERSATIONS, "conversations", conversations),
+        ):
+            for at in range(0, len(wanted), _MANY):
+                rows = await self._reader.hot(statement, {name: wanted[at : at + _MANY]})
+                found += map(as_endpoint, rows)
+        return found
+
+    async def by_keys(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, DialogEndpoint]:
+        """Return the endpoints with these keys; missing ones are left out."""
+        wanted = sorted(set(keys))
+        found: dict[EndpointKey, DialogEndpoint] = {}
         for at in range(0, len(wanted), _MANY):
-            rows = await reader.hot(statement, {name: wanted[at : at + _MANY]})
-            found += map(as_endpoint, rows)
-    return found
+            for row in await self._reader.hot(BY_KEY, {"keys": wanted[at : at + _MANY]}):
+                endpoint = as_endpoint(row)
+                found[endpoint.key] = endpoint
+        return found
+
+    async def in_group(self, group: GroupId) -> list[DialogEndpoint]:
+        """Return the endpoints of a conversation group by key, closed ones included."""
+        rows = await self._reader.hot(BY_GROUP, {"group": group})
+        return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
+
+    async def keys_in_groups(self, groups: Sequence[GroupId]) -> dict[GroupId, list[EndpointKey]]:
+        """Return the endpoints of many groups, closed ones included; only groups that have any."""
+        found: dict[GroupId, list[EndpointKey]] = {}
+        for at in range(0, len(groups), _MANY):
+            for group, key in await self._reader.hot(
+                KEYS_OF_GROUPS, {"groups": groups[at : at + _MANY]}
+            ):
+                found.setdefault(GroupId(group), []).append(EndpointKey(key))
+        return found
+
+    async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
+        """Return endpoints whose lifetime is over and still counts, oldest first."""
+        return [
+            as_endpoint(row)
+            for row in await self._reader.rows(EXPIRED, {"now": now, "limit": limit})
+        ]
+
+    async def first_expiry(self) -> Instant | None:
+        """Return when the first lifetime that still counts is over; None = there is none."""
+        return await self._cache.answer("first expiry", partial(self._instant, FIRST_EXPIRY))
+
+    def nothing_expired(self, now: Instant) -> bool:
+        """Return whether it is known without a read that no lifetime is over."""
+        return _is_ahead(self._cache.known("first expiry"), now)
+
+    async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
+        """Return closed target endpoints that have not received FIRST_ACKED, by key (DLP-57)."""
+
+        async def read() -> list[DialogEndpoint]:
+            rows = await self._reader.rows(UNSETTLED_ONES, {"after": after, "limit": limit})
+            return [as_endpoint(row) for row in rows]
+
+        return await (self._cache.answer("unsettled", read) if after < 0 else read())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known without a read that `unsettled` returns none."""
+        return self._cache.known("unsettled") == ([],)
+
+    async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
+        """Return closed endpoints whose guard time is over (DLP-54), oldest first."""
+        rows = await self._reader.rows(PURGEABLE, {"now": now, "limit": limit})
+        return [EndpointKey(row[0]) for row in rows]
+
+    async def first_purge(self) -> Instant | None:
+        """Return when the first guard time of a closed endpoint is over; None = there is none."""
+        return await self._cache.answer("first purge", partial(self._instant, FIRST_PURGE))
+
+    def nothing_purgeable(self, now: Instant) -> bool:
+        """Return whether it is known without a read that no guard time is over."""
+        return _is_ahead(self._cache.known("first purge"), now)
+
+    async def _instant(self, statement: Select[Any]) -> Instant | None:
+        ((found,),) = await self._reader.rows(statement)
+        return None if found is None else Instant(found)
+
+    async def count_by_state(self) -> dict[str, int]:
+        """Return the number of endpoints in each state."""
+        return {row[0]: row[1] for row in await self._reader.rows(COUNT_BY_STATE)}
+
+    async def lingering(self, since: Instant, limit: int) -> list[Lingering]:
+        """Count endpoints in DI, DO or ER for long, by service and state, oldest first (PBT-5)."""
+        rows = await self._reader.rows(LINGERING, {"since": since, "limit": limit})
+        return [Lingering(row[0], State(row[1]), row[2], Instant(row[3])) for row in rows]
+
+    async def page(self, limit: int, after: EndpointKey | None = None) -> list[DialogEndpoint]:
+        """Return endpoints by key, those after one."""
+        values = {"after": -1 if after is None else after, "limit": limit}
+        return [as_endpoint(row) for row in await self._reader.rows(LISTED, values)]
+
+    async def group_state(self, group: GroupId) -> bytes | None:
+        """Return the state the application keeps for the group (GRP-22); None = it keeps none."""
+        rows = await self._reader.hot(GROUP_STATE, {"group": group})
+        return bytes(rows[0][0]) if rows else None
+
+    async def closing_lines(self, limit: int) -> list[DialogLogRow]:
+        """Return rows of closing lines that the metrics log does not have yet (design D16)."""
+        rows = await self._reader.rows(LOG_LINES, {"limit": limit})
+        return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]
 
 
-async def by_key(reader: Reader, keys: Iterable[EndpointKey]) -> dict[EndpointKey, DialogEndpoint]:
-    """Return the endpoints with these keys; missing ones are left out."""
-    wanted = sorted(set(keys))
-    found: dict[EndpointKey, DialogEndpoint] = {}
-    for at in range(0, len(wanted), _MANY):
-        for row in await reader.hot(BY_KEY, {"keys": wanted[at : at + _MANY]}):
-            endpoint = as_endpoint(row)
-            found[endpoint.key] = endpoint
-    return found
-
-
-async def by_group(reader: Reader, group: GroupId) -> list[DialogEndpoint]:
-    """Return the endpoints of a conversation group by key, closed ones included."""
-    rows = await reader.hot(BY_GROUP, {"group": group})
-    return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
-
-
-async def keys_of_groups(
-    reader: Reader, groups: Sequence[GroupId]
-) -> dict[GroupId, list[EndpointKey]]:
-    """Return the endpoints of many groups, closed ones included; only groups that have any."""
-    found: dict[GroupId, list[EndpointKey]] = {}
-    for at in range(0, len(groups), _MANY):
-        for group, key in await reader.hot(KEYS_OF_GROUPS, {"groups": groups[at : at + _MANY]}):
-            found.setdefault(GroupId(group), []).append(EndpointKey(key))
-    return found
-
-
-async def expired(reader: Reader, now: Instant, limit: int) -> list[DialogEndpoint]:
-    """Return endpoints whose lifetime is over and still counts, oldest first."""
-    return [as_endpoint(row) for row in await reader.rows(EXPIRED, {"now": now, "limit": limit})]
-
-
-async def first_expiry(reader: Reader) -> Instant | None:
-    """Return when the first lifetime that still counts is over; None = there is none."""
-    ((found,),) = await reader.rows(FIRST_EXPIRY)
-    return None if found is None else Instant(found)
-
-
-async def unsettled(reader: Reader, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
-    """Return closed target endpoints that have not received FIRST_ACKED, by key."""
-    rows = await reader.rows(UNSETTLED_ONES, {"after": after, "limit": limit})
-    return [as_endpoint(row) for row in rows]
-
-
-async def purgeable(reader: Reader, now: Instant, limit: int) -> list[EndpointKey]:
-    """Return closed endpoints whose guard time is over, oldest first."""
-    rows = await reader.rows(PURGEABLE, {"now": now, "limit": limit})
-    return [EndpointKey(row[0]) for row in rows]
-
-
-async def first_purge(reader: Reader) -> Instant | None:
-    """Return when the first guard time is over; None = there is none."""
-    ((found,),) = await reader.rows(FIRST_PURGE)
-    return None if found is None else Instant(found)
-
-
-async def count_by_state(reader: Reader) -> dict[str, int]:
-    """Return the number of endpoints in each state."""
-    return {row[0]: row[1] for row in await reader.rows(COUNT_BY_STATE)}
-
-
-async def lingering(reader: Reader, since: Instant, limit: int) -> list[Lingering]:
-    """Count endpoints in DI, DO or ER since `since`, by service and state, the longest first."""
-    rows = await reader.rows(LINGERING, {"since": since, "limit": limit})
-    return [Lingering(row[0], State(row[1]), row[2], Instant(row[3])) for row in rows]
-
-
-async def listed(reader: Reader, limit: int, after: EndpointKey | None) -> list[DialogEndpoint]:
-    """Return endpoints by key."""
-    values = {"after": -1 if after is None else after, "limit": limit}
-    return [as_endpoint(row) for row in await reader.rows(LISTED, values)]
-
-
-async def group_state(reader: Reader, group: GroupId) -> bytes | None:
-    """Return the state that the application keeps for the group; None if it keeps none."""
-    rows = await reader.hot(GROUP_STATE, {"group": group})
-    return bytes(rows[0][0]) if rows else None
-
-
-async def log_lines(reader: Reader, limit: int) -> list[DialogLogRow]:
-    """Return rows of closing lines that the metrics log does not have."""
-    rows = await reader.rows(LOG_LINES, {"limit": limit})
-    return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]
+def _is_ahead(known: tuple[Instant | None] | None, now: Instant) -> bool:
+    return known is not None and (known[0] is None or known[0] > now)

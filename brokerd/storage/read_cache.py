@@ -1,4 +1,4 @@
-"""Unchanged: answers of a store that hold until something is written; an idle store is not read.
+"""Read cache: answers of a store that hold until something is written; an idle store is not read.
 
 Only its one owner writes a store (design D1), so what was read once stays true until a write comes
 back. The passes of every tick ask again and again what mostly has not changed.
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Unchanged:
+class ReadCache:
     """The answers to a few questions, each under a name."""
 
     def __init__(self, written: Callable[[], int]) -> None:

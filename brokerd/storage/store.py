@@ -6,7 +6,7 @@ Fails:  a failing flush is reported once to `on_fault`; nothing is confirmed aft
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
@@ -19,17 +19,13 @@ from brokerd.errors import StoreFault
 from brokerd.ids import (
     BodyKey,
     ClientId,
-    ConversationId,
     EndpointKey,
-    GroupId,
     Handle,
     IdSource,
     NotificationKey,
     QueueKey,
 )
-from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage import (
-    dialogs,
     ended_dialogs,
     events,
     queues,
@@ -44,12 +40,12 @@ from brokerd.storage.backup_place import check_place
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
-    DialogLogRow,
     EventRow,
     OutgoingRow,
     RetainedRow,
 )
 from brokerd.storage.commits import CommitPipeline, Observe
+from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.incomplete_messages import IncompleteMessages
@@ -68,7 +64,7 @@ from brokerd.storage.opening import (
 )
 from brokerd.storage.options import Metrics, StoreOptions
 from brokerd.storage.paging import Page
-from brokerd.storage.read_cache import Unchanged
+from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.recovery import Recovered, read_recovered
 from brokerd.storage.references import Use
 from brokerd.storage.retention import Kept
@@ -124,10 +120,6 @@ def _close_late(opening: "asyncio.Future[Opened]") -> None:
         opened.lock.release()
 
 
-def _is_ahead(known: tuple[Instant | None] | None, now: Instant) -> bool:
-    return known is not None and (known[0] is None or known[0] > now)
-
-
 class Store:
     """The store of one broker, open in this process only (REL-16).
 
@@ -141,7 +133,7 @@ class Store:
         self._confirmations = parts.pipeline.confirmations
         self._reader = parts.reader
         self._free = 0
-        self._unchanged = Unchanged(lambda: parts.pipeline.written)
+        self._cache = ReadCache(lambda: parts.pipeline.written)
         self._parts = parts
         self._numbers = parts.opened.numbers
         self._tokens = parts.opened.tokens
@@ -157,6 +149,8 @@ class Store:
         self.shelves = parts.pipeline.shelves
         """The tables for messages beyond windows."""
         skip = parts.pipeline.deletions.skip
+        self.endpoints = StoredEndpoints(parts.reader, self._cache)
+        """Dialog endpoints, group states and closing lines."""
         self.messages = StoredMessages(parts.reader, shelves=self.shelves, skip=skip)
         """Messages that wait for local services."""
         self.message_counts = MessageCounts(parts.reader, shelves=self.shelves, skip=skip)
@@ -518,7 +512,7 @@ class Store:
 
         At most `space.MOST` pages, in steps between which flushes are written (MAN-13).
         """
-        free = await self._unchanged.answer("free pages", self._free_pages)
+        free = await self._cache.answer("free pages", self._free_pages)
         spare, self._free = min(free, self._free, space.MOST), free
         given = 0
         while given < spare:
@@ -535,7 +529,7 @@ class Store:
     @property
     def has_nothing_free(self) -> bool:
         """Whether `reclaim` would return no page, as far as is known without a read."""
-        return not self._free and self._unchanged.known("free pages") == (0,)
+        return not self._free and self._cache.known("free pages") == (0,)
 
     async def _free_pages(self) -> int:
         return await self._pipeline.look(space.free_pages)
@@ -548,101 +542,9 @@ class Store:
         """Remove clients idle for 24 h, and the oldest above 100,000; return their number."""
         return self._pipeline.prune_clients(now)
 
-    # Dialog endpoints.
-
-    async def endpoint_by_handle(self, handle: Handle) -> DialogEndpoint | None:
-        """Return the endpoint with this handle; None if there is none."""
-        return await dialogs.by_handle(self._reader, handle)
-
-    async def endpoint_by_conversation(
-        self, conversation_id: ConversationId, is_initiator: bool
-    ) -> DialogEndpoint | None:
-        """Return the endpoint of that side of the conversation; None if there is none."""
-        return await dialogs.by_conversation(self._reader, conversation_id, is_initiator)
-
-    async def endpoints_named(
-        self, handles: Sequence[Handle], conversations: Sequence[ConversationId]
-    ) -> list[DialogEndpoint]:
-        """Return the endpoints with these handles and of these conversations, in few reads."""
-        return await dialogs.named(self._reader, handles, conversations)
-
-    async def endpoints_by_key(
-        self, keys: Iterable[EndpointKey]
-    ) -> dict[EndpointKey, DialogEndpoint]:
-        """Return the endpoints with these keys; missing ones are left out."""
-        return await dialogs.by_key(self._reader, keys)
-
-    async def endpoints_of_group(self, group: GroupId) -> list[DialogEndpoint]:
-        """Return the endpoints of a conversation group, closed ones included."""
-        return await dialogs.by_group(self._reader, group)
-
-    async def keys_of_groups(self, groups: Sequence[GroupId]) -> dict[GroupId, list[EndpointKey]]:
-        """Return the endpoints of many groups, closed ones included; only groups that have any."""
-        return await dialogs.keys_of_groups(self._reader, groups)
-
-    async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
-        """Return endpoints whose lifetime is over, not closed and not in error; oldest first."""
-        return await dialogs.expired(self._reader, now, limit)
-
-    def nothing_expired(self, now: Instant) -> bool:
-        """Return whether it is known without a read that no lifetime is over."""
-        return _is_ahead(self._unchanged.known("first expiry"), now)
-
-    async def first_expiry(self) -> Instant | None:
-        """Return when the first lifetime that still counts is over; None = there is none."""
-        return await self._unchanged.answer(
-            "first expiry", partial(dialogs.first_expiry, self._reader)
-        )
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether it is known without a read that `unsettled` returns none."""
-        return self._unchanged.known("unsettled") == ([],)
-
-    async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
-        """Return closed target endpoints that have not received FIRST_ACKED, by key (DLP-57)."""
-        read = partial(dialogs.unsettled, self._reader, after, limit)
-        return await (self._unchanged.answer("unsettled", read) if after < 0 else read())
-
-    async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
-        """Return closed endpoints whose guard time is over (DLP-54), oldest first."""
-        return await dialogs.purgeable(self._reader, now, limit)
-
-    def nothing_purgeable(self, now: Instant) -> bool:
-        """Return whether it is known without a read that no guard time is over."""
-        return _is_ahead(self._unchanged.known("first purge"), now)
-
-    async def first_purge(self) -> Instant | None:
-        """Return when the first guard time of a closed endpoint is over; None = there is none."""
-        return await self._unchanged.answer(
-            "first purge", partial(dialogs.first_purge, self._reader)
-        )
-
     async def count_uses(self, those: Sequence[Use]) -> list[int]:
         """Return the number of open dialogs of each use, in their order (OBJ-37, OBJ-38)."""
         return await references.count(self._reader, those)
-
-    async def count_by_state(self) -> dict[str, int]:
-        """Return the number of endpoints in each state."""
-        return await dialogs.count_by_state(self._reader)
-
-    async def lingering(self, since: Instant, limit: int) -> list[dialogs.Lingering]:
-        """Count endpoints in DI, DO or ER since then, by service; read all of them (PBT-5)."""
-        return await dialogs.lingering(self._reader, since, limit)
-
-    async def conversation_endpoints(
-        self, limit: int, after: EndpointKey | None = None
-    ) -> list[DialogEndpoint]:
-        """Return endpoints by key, for views."""
-        return await dialogs.listed(self._reader, limit, after)
-
-    async def group_state(self, group: GroupId) -> bytes | None:
-        """Return the state the application keeps for the group (GRP-22); None if it keeps none."""
-        return await dialogs.group_state(self._reader, group)
-
-    async def dialog_log(self, limit: int) -> list[DialogLogRow]:
-        """Return rows of closing lines the metrics log does not have yet (design D16)."""
-        return await dialogs.log_lines(self._reader, limit)
 
     # Conversation timers.
 

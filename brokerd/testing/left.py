@@ -46,7 +46,7 @@ def unexplained(instance: Instance, broker: Broker) -> list[str]:
 
 def open_dialogs(broker: Broker) -> list[str]:
     """List the dialog endpoints that are not closed (CD), counted by state."""
-    states = run_now(broker.store.count_by_state())
+    states = run_now(broker.store.endpoints.count_by_state())
     return [f"{count} endpoints are {name}" for name, count in states.items() if name != "CD"]
 
 

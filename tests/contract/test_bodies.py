@@ -354,7 +354,7 @@ async def test_a_full_disk_in_the_middle_of_a_body_is_waited_for(open_store, row
     await fill(store, 1000)
     await keeping
     assert in_file(path) == (1, 8)
-    assert (await store.endpoint_by_handle(endpoint.handle)) is not None
+    assert (await store.endpoints.by_handle(endpoint.handle)) is not None
 
 
 @pytest.mark.rule("RCV-31", "PBT-24", "REL-33")

@@ -81,7 +81,7 @@ async def test_flush_has_a_limit_and_the_rest_follows(open_store, rows):
         changesets.append(changes)
     await asyncio.gather(*(store.commit(changes) for changes in changesets))
     assert store.metrics.flushes == 4
-    assert sum((await store.count_by_state()).values()) == 10
+    assert sum((await store.endpoints.count_by_state()).values()) == 10
 
 
 async def test_lazy_changeset_waits_for_an_urgent_one_or_its_time(open_store, rows):
@@ -130,7 +130,7 @@ async def test_fault_before_commit_leaves_nothing_and_confirms_nobody(
         store.join(Changes(), lambda: None)
     await store.close()
     again = await open_store()
-    assert await again.endpoint_by_handle(endpoint.handle) is None
+    assert await again.endpoints.by_handle(endpoint.handle) is None
     assert counted(path, "queue_messages") == counted(path, "transmission_queue") == 0
 
 
@@ -152,7 +152,7 @@ async def test_outcome_of_a_fault_after_commit_is_not_claimed(open_store, rows, 
     assert [fault.exit_status for fault in faults] == [74]
     await store.close()
     again = await open_store()
-    assert await again.endpoint_by_handle(endpoint.handle) == endpoint
+    assert await again.endpoints.by_handle(endpoint.handle) == endpoint
 
 
 @pytest.mark.rule("REL-5")
@@ -236,7 +236,7 @@ async def test_crash_keeps_what_was_confirmed_and_confirms_nothing_after_it(open
     store.join(lost, lambda: confirmed.append(True))
     await store.abandon()
     again = await open_store()
-    assert await again.endpoint_by_handle(endpoint.handle) == endpoint
+    assert await again.endpoints.by_handle(endpoint.handle) == endpoint
     assert confirmed == []
 
 
@@ -248,13 +248,13 @@ async def test_endpoint_is_written_once_with_its_last_value(store, rows):
     second.put(last := replace(endpoint, send_sequence=2, state=State.CLOSED, purge_at=5))
     await asyncio.gather(*map(store.commit, (created, first, second)))
     assert store.metrics.rows <= 2
-    assert await store.endpoint_by_handle(endpoint.handle) == last
+    assert await store.endpoints.by_handle(endpoint.handle) == last
     reopened = replace(last, error_code=None, purge_at=None, state=State.ERROR, error_text="late")
     for value in (reopened, replace(reopened, error_text=None)):
         changes = Changes()
         changes.put(value)
         await store.commit(changes)
-        assert await store.endpoint_by_handle(endpoint.handle) == value
+        assert await store.endpoints.by_handle(endpoint.handle) == value
 
 
 async def test_endpoint_created_and_removed_in_one_flush_leaves_no_row(store, rows, path):
@@ -301,10 +301,10 @@ async def test_endpoint_reads_as_it_was_last_put_or_moved(store, rows, calls, to
             await store.commit(changes)
     if together:
         await asyncio.gather(*map(store.commit, changesets))
-    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
-    by_key = await store.endpoints_by_key([endpoint.key, other.key])
+    assert await store.endpoints.by_handle(endpoint.handle) == endpoint
+    by_key = await store.endpoints.by_keys([endpoint.key, other.key])
     assert by_key == {endpoint.key: endpoint, other.key: other}
-    listed = await store.conversation_endpoints(10)
+    listed = await store.endpoints.page(10)
     assert listed == sorted(by_key.values(), key=lambda it: it.key)
 
 
@@ -319,7 +319,7 @@ async def test_moving_writes_the_small_row_only(store, rows):
     moved.move(replace(endpoint, send_sequence=1))
     await store.commit(moved)
     assert store.metrics.rows == 3
-    found = await store.endpoint_by_handle(endpoint.handle)
+    found = await store.endpoints.by_handle(endpoint.handle)
     assert found == replace(endpoint, send_sequence=1, route="kept")
 
 
@@ -343,7 +343,7 @@ async def test_conversation_may_begin_anew_in_the_flush_that_removes_it(store, r
     gone.remove(old.key)
     anew.create(new)
     await asyncio.gather(store.commit(gone), store.commit(anew))
-    assert await store.endpoint_by_conversation(old.conversation_id, False) == new
+    assert await store.endpoints.by_conversation(old.conversation_id, False) == new
 
 
 def arriving(store, changes, endpoint, data):
@@ -398,9 +398,9 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     for endpoint in endpoints:
         moving.move(replace(endpoint, receive_sequence=endpoint.key))
     await store.commit(moving)
-    moved = await store.endpoints_by_key(it.key for it in endpoints)
+    moved = await store.endpoints.by_keys(it.key for it in endpoints)
     assert all(it.receive_sequence == key for key, it in moved.items())
-    assert len(await store.endpoints_by_key(it.key for it in endpoints)) == 700
+    assert len(await store.endpoints.by_keys(it.key for it in endpoints)) == 700
     going = Changes()
     going.dequeued += [row.queuing_order for row in coming.enqueued[1:]]
     going.acknowledged += [row.transmission_order for row in coming.outgoing[1:]]
@@ -411,7 +411,7 @@ async def test_many_rows_of_every_kind_arrive_and_go(store, rows, path):
     await store.commit(Changes())
     tables = ("queue_messages", "transmission_queue", "endpoint_progress")
     assert [counted(path, table) for table in tables] == [1, 1, 1]
-    assert [it.key for it in await store.conversation_endpoints(10)] == [endpoints[0].key]
+    assert [it.key for it in await store.endpoints.page(10)] == [endpoints[0].key]
 
 
 async def test_group_states_and_closing_lines(store, rows):
@@ -423,14 +423,14 @@ async def test_group_states_and_closing_lines(store, rows):
     changes = Changes()
     changes.closed.append(DialogLogRow(EndpointKey(3), b"3"))
     await store.commit(changes)
-    assert await store.group_state(group) == b"state"
-    assert await store.dialog_log(10) == [(1, b"1\n2"), (3, b"3")]
+    assert await store.endpoints.group_state(group) == b"state"
+    assert await store.endpoints.closing_lines(10) == [(1, b"1\n2"), (3, b"3")]
     changes = Changes()
     changes.group_states[group] = None
     changes.logged.append(EndpointKey(1))
     await store.commit(changes)
-    assert await store.group_state(group) is None
-    assert [line.endpoint for line in await store.dialog_log(10)] == [3]
+    assert await store.endpoints.group_state(group) is None
+    assert [line.endpoint for line in await store.endpoints.closing_lines(10)] == [3]
 
 
 @pytest.mark.rule("GRP-2", "GRP-22")
@@ -446,7 +446,7 @@ async def test_state_of_a_group_goes_with_its_last_open_endpoint(store, rows, pa
     changes.put(replace(first, state=State.CLOSED))
     changes.rarely().groups_left.append(group)
     await store.commit(changes)
-    assert await store.group_state(group) == b"state"
+    assert await store.endpoints.group_state(group) == b"state"
     changes = Changes()
     changes.group_states[group] = b"the last"
     changes.remove(second.key)

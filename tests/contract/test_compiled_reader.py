@@ -14,13 +14,15 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import Busy, StoreDamaged, StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import dialogs, stored_messages, transmission
+from brokerd.storage import stored_messages, transmission
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
+from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.engine import READ_PRAGMAS, AsyncReader, connect_writer
 from brokerd.storage.paging import Page
 from brokerd.storage.queues import Skip
+from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.shelves import NO_SHELF, Place, Places
 from brokerd.storage.stored_messages import StoredMessages
 
@@ -371,5 +373,7 @@ async def test_a_name_that_is_no_text_is_damage_and_the_next_read_goes_on(store,
     async with asyncio.timeout(20):
         with pytest.raises(StoreDamaged, match="a name that is no text"):
             await messages(reader).page(QueueKey(1), 5, 0, 9, 1000)
-        assert list(await dialogs.by_key(reader, [endpoint.key])) == [endpoint.key]
+        assert list(
+            await StoredEndpoints(reader, ReadCache(lambda: 0)).by_keys([endpoint.key])
+        ) == [endpoint.key]
         await reader.close()

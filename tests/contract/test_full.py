@@ -59,7 +59,7 @@ async def test_a_flush_without_room_waits_and_is_written_once(open_store, rows, 
     assert not waiting.done()
     assert not behind.done()
     assert set(heard) == {"full"}
-    assert (await store.endpoint_by_handle(endpoint.handle)) is not None  # it reads on
+    assert (await store.endpoints.by_handle(endpoint.handle)) is not None  # it reads on
     await fill(store, 1000)
     await asyncio.gather(waiting, behind)
     assert heard[-1] == "room"
@@ -97,7 +97,7 @@ async def test_what_still_waits_when_the_store_closes_is_given_up(open_store, ro
         await waiting
     again = await open_store()
     assert await again.messages.browse(1, 10, 10_000) is not None
-    assert (await again.endpoint_by_handle(endpoint.handle)) is not None
+    assert (await again.endpoints.by_handle(endpoint.handle)) is not None
 
 
 @pytest.mark.rule("REL-26", "REL-28")

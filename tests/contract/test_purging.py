@@ -15,5 +15,5 @@ async def test_only_closed_endpoints_are_purged(store, rows):
         made[state] = rows.endpoint(store, state=state, first_acked=True, purge_at=Instant(50))
         changes.create(made[state])
     await store.commit(changes)
-    assert await store.purgeable(Instant(49), 9) == []
-    assert await store.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
+    assert await store.endpoints.purgeable(Instant(49), 9) == []
+    assert await store.endpoints.purgeable(Instant(50), 9) == [made[State.CLOSED].key]

@@ -37,7 +37,7 @@ async def test_reads_beyond_the_connections_wait_their_turn(store, rows):
     pool = store._reader._engine.pool
     before = {thread.name for thread in threading.enumerate()}
     found = await asyncio.gather(
-        *(store.endpoint_by_handle(endpoint.handle) for _ in range(300)),
+        *(store.endpoints.by_handle(endpoint.handle) for _ in range(300)),
     )
     assert all(one is not None for one in found)
     assert len({thread.name for thread in threading.enumerate()} - before) <= 4
@@ -96,7 +96,7 @@ async def test_a_message_type_with_a_nul_or_a_line_end_comes_back_whole(store, r
     await store.commit(changes)
     assert (await store.messages.page(1, 5, -1, 9, 1000)).rows == changes.enqueued
     assert (await store.page_outgoing(endpoint.key, 0, 9, 1000)).rows == changes.outgoing
-    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
+    assert await store.endpoints.by_handle(endpoint.handle) == endpoint
 
 
 @pytest.mark.rule("DLP-10")
@@ -263,13 +263,13 @@ async def test_endpoints_past_their_lifetime_and_guard_time(store, rows):
             )
             changes.create(made[state])
     await store.commit(changes)
-    due = await store.expired(Instant(100), 100)
+    due = await store.endpoints.expired(Instant(100), 100)
     assert {it.state for it in due} == set(made) - {State.CLOSED, State.ERROR}
     assert [it.expires_at for it in due] == sorted(it.expires_at for it in due)
-    assert len(await store.expired(Instant(100), 2)) == 2
-    assert await store.purgeable(Instant(49), 9) == []
-    assert await store.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
-    assert await store.count_by_state() == {state.value: 1 for state in made}
+    assert len(await store.endpoints.expired(Instant(100), 2)) == 2
+    assert await store.endpoints.purgeable(Instant(49), 9) == []
+    assert await store.endpoints.purgeable(Instant(50), 9) == [made[State.CLOSED].key]
+    assert await store.endpoints.count_by_state() == {state.value: 1 for state in made}
 
 
 @pytest.mark.rule("BI-D3")
@@ -277,7 +277,7 @@ async def test_endpoint_that_lost_its_progress_is_damage_not_absence(store, rows
     endpoint, _ = await stored(store, rows, 1)
     await store.run(lambda connection: connection.execute("DELETE FROM endpoint_progress") and None)
     with pytest.raises(StoreDamaged, match="endpoint_progress"):
-        await store.endpoint_by_handle(endpoint.handle)
+        await store.endpoints.by_handle(endpoint.handle)
 
 
 @pytest.mark.rule("REL-4")
@@ -289,7 +289,7 @@ async def test_read_does_not_see_what_is_not_committed_nor_wait_for_it(store, ro
         connection.execute("DELETE FROM conversation_endpoints")
 
     await store.run(leave_open)
-    assert await store.endpoint_by_handle(endpoint.handle) == endpoint
+    assert await store.endpoints.by_handle(endpoint.handle) == endpoint
     await store.run(lambda connection: connection.execute("ROLLBACK") and None)
 
 

@@ -44,7 +44,7 @@ async def test_file_is_as_small_as_a_fresh_one_after_a_backlog_is_gone(store, ro
     await store.commit(changes)
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert await store.endpoint_by_handle(kept.handle) == kept
+    assert await store.endpoints.by_handle(kept.handle) == kept
 
 
 @pytest.mark.rule("MAN-13")

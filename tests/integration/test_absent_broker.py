@@ -444,7 +444,7 @@ async def test_a_stop_ends_what_reads_before_it_closes_what_is_read(place: Place
     async def read() -> None:
         while True:
             try:
-                await store.count_by_state()
+                await store.endpoints.count_by_state()
                 await store.commit(Changes())
             except Exception as error:
                 failed.append(error)

@@ -17,8 +17,8 @@ from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
 from brokerd.storage.deferred_drops import Drops
+from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.message_counts import MessageCounts
-from brokerd.storage.store import Store
 from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.verifying import verify
@@ -214,9 +214,9 @@ def test_reads_that_take_too_long_change_no_answer_and_stop_no_daemon(
         return slow
 
     for reader, name in (
-        (Store, "endpoints_named"),
-        (Store, "endpoints_by_key"),
-        (Store, "endpoints_of_group"),
+        (StoredEndpoints, "by_names"),
+        (StoredEndpoints, "by_keys"),
+        (StoredEndpoints, "in_group"),
         (MessageCounts, "tally"),
         (StoredMessages, "page"),
         (StoredMessages, "page_for"),
@@ -356,14 +356,14 @@ def test_conversations_of_a_group_come_whole_although_most_is_not_in_memory(
 
 
 async def conversation(daemon: Daemon, handle: bytes) -> bytes | None:
-    endpoint = await daemon.broker.store.endpoint_by_handle(Handle(handle))
+    endpoint = await daemon.broker.store.endpoints.by_handle(Handle(handle))
     return None if endpoint is None else endpoint.conversation_id
 
 
 async def closing_lines(
     daemon: Daemon, conversation_id: bytes, *, is_initiator: bool
 ) -> list[dict[str, object]]:
-    rows = await daemon.broker.store.dialog_log(100)
+    rows = await daemon.broker.store.endpoints.closing_lines(100)
     lines = [orjson.loads(line) for row in rows for line in row.line.split(b"\n")]
     wanted = (show(conversation_id), is_initiator)
     return [one for one in lines if (one["conversation_id"], one["is_initiator"]) == wanted]
@@ -411,8 +411,8 @@ def test_after_a_start_receives_do_not_read_one_conversation_at_a_time(
     for reader, name in (
         (MessageCounts, "tally"),
         (MessageCounts, "tallies"),
-        (Store, "endpoints_of_group"),
-        (Store, "keys_of_groups"),
+        (StoredEndpoints, "in_group"),
+        (StoredEndpoints, "keys_in_groups"),
         (StoredMessages, "page_for"),
     ):
         monkeypatch.setattr(reader, name, noted(reader, name))
@@ -434,5 +434,5 @@ def test_after_a_start_receives_do_not_read_one_conversation_at_a_time(
 
     few = WindowOptions(window_messages=2 * page, page_messages=page)
     play(program, tmp_path, window=few)
-    assert set(reads) == {"tallies", "keys_of_groups"}
+    assert set(reads) == {"tallies", "keys_in_groups"}
     assert len(reads) <= 2 * (dialogs // page + 1)

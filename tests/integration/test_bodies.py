@@ -196,7 +196,7 @@ async def test_a_first_message_that_does_not_fit_leaves_no_endpoint_at_the_targe
     for name in ("main", "far"):
         if name in ends.daemon.instance.brokers:
             store = ends.daemon.instance.brokers[name].store
-            states = await store.count_by_state()
+            states = await store.endpoints.count_by_state()
             assert states == {}, states
 
 

@@ -183,7 +183,7 @@ def test_checked_sends_have_the_same_effect_on_either_way(
         assert [(one.sequence, one.body) for one in received] == [
             (at + 1, count(at)) for at in range(6)
         ]
-        stored = await place.daemon.broker.store.conversation_endpoints(10)
+        stored = await place.daemon.broker.store.endpoints.page(10)
         assert sorted((one.send_sequence, one.receive_sequence) for one in stored) == [
             (0, 7), (7, 0),
         ]  # fmt: skip

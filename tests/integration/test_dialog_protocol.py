@@ -83,8 +83,8 @@ async def test_an_end_and_part_of_a_message_survive_a_restart(
     assert theirs.expires_at == mine.expires_at == mine.began_at + 5_000_000_000
     for one in (west, east):
         await one.one.restart()
-    assert await west.broker.store.endpoint_by_handle(mine.handle) == mine
-    assert await east.broker.store.endpoint_by_handle(theirs.handle) == theirs
+    assert await west.broker.store.endpoints.by_handle(mine.handle) == mine
+    assert await east.broker.store.endpoints.by_handle(theirs.handle) == theirs
     await net.wait(70)
     assert await east.bodies() == [b"1", b"x" * 3000, None]
 
@@ -103,8 +103,8 @@ async def test_what_an_endpoint_knows_survives_a_restart(net: Net, west: Peer, e
     assert there.first_acked
     for one in (west, east):
         await one.one.restart()
-    assert await west.broker.store.endpoint_by_handle(before.handle) == before
-    assert await east.broker.store.endpoint_by_handle(there.handle) == there
+    assert await west.broker.store.endpoints.by_handle(before.handle) == before
+    assert await east.broker.store.endpoints.by_handle(there.handle) == there
 
 
 @pytest.mark.rule("DLP-3", "DLP-5", "DLP-14", "DLP-20", "DLP-25")

@@ -44,7 +44,7 @@ async def converse(daemon: Daemon, session: Session, found: list[Any]) -> None:
     found.append(
         [(one.message_type, one.sequence, one.body, one.priority) for one in (*asked, *answered)]
     )
-    stored = await daemon.broker.store.conversation_endpoints(10)
+    stored = await daemon.broker.store.endpoints.page(10)
     found.append(
         [
             (one.is_initiator, one.state, one.send_sequence, one.receive_sequence, one.bound)

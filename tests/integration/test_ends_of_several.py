@@ -22,7 +22,7 @@ async def talk(session: Session) -> bytes:
 
 
 async def states(daemon: Daemon) -> list[str]:
-    return [str(one.state) for one in await daemon.broker.store.conversation_endpoints(20)]
+    return [str(one.state) for one in await daemon.broker.store.endpoints.page(20)]
 
 
 async def receive_and_end(session: Session, handles: list[bytes]) -> None:

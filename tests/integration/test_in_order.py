@@ -102,7 +102,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         found["messages"] = sorted(messages)
         found["endpoints"] = sorted(
             (one.conversation_id, one.state, one.receive_sequence, one.receive_fragment)
-            for one in await daemon.broker.store.conversation_endpoints(10)
+            for one in await daemon.broker.store.endpoints.page(10)
         )
         await session.close()
 

@@ -153,13 +153,13 @@ def test_more_open_dialogs_than_a_stop_has_time_for_have_no_line_of_it(
             await take(session, "shop", 10)
         await daemon.pass_time(6)
         store, lives = daemon.broker.store, daemon.broker.endpoints.all()
-        read = store.conversation_endpoints
+        read = store.endpoints.page
 
         async def take_long(limit: int, after: EndpointKey | None = None) -> list[DialogEndpoint]:
             await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.4)
             return await read(limit, after)
 
-        monkeypatch.setattr(store, "conversation_endpoints", take_long)
+        monkeypatch.setattr(store.endpoints, "page", take_long)
         return {show(one.endpoint.conversation_id) for one in lives}, daemon.log
 
     used_last, log = play(program, tmp_path, endpoints=4)
@@ -184,9 +184,9 @@ def test_closing_lines_leave_the_store_at_the_next_tick_however_many_they_are(
             for _ in range(3 * journal.BATCH):  # each in a flush, and so a row, of its own
                 await session.end(await talk(session, b"one"))
             store = daemon.broker.store
-            assert len(await store.dialog_log(1000)) > 2 * journal.BATCH
+            assert len(await store.endpoints.closing_lines(1000)) > 2 * journal.BATCH
             await daemon.pass_time(6)
-            assert await store.dialog_log(1000) == []
+            assert await store.endpoints.closing_lines(1000) == []
 
     play(program, tmp_path)
     found = [line for day in lines_by_day(directory).values() for line in day]
@@ -209,7 +209,7 @@ def test_without_a_metrics_log_no_closing_line_is_written_and_old_ones_go(tmp_pa
     async def program(daemon: Daemon) -> None:
         store = daemon.broker.store
         await converse(daemon)
-        assert await store.dialog_log(10) == []
+        assert await store.endpoints.closing_lines(10) == []
         await daemon.stop()
         with sqlite3.connect(tmp_path / "main.db") as file:
             file.executemany("INSERT INTO dialog_log VALUES (?, '{}')", [(n,) for n in range(99)])
@@ -217,7 +217,7 @@ def test_without_a_metrics_log_no_closing_line_is_written_and_old_ones_go(tmp_pa
         await daemon.start()
         store = daemon.broker.store
         await daemon.pass_time(6)
-        assert await store.dialog_log(10) == []
+        assert await store.endpoints.closing_lines(10) == []
 
     play(program, tmp_path)
 

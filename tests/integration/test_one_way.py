@@ -31,10 +31,10 @@ async def post(session: Session, body: bytes = b"", to: str = "urn:shop", **opti
 async def left(daemon: Daemon, session: Session) -> list[Any]:
     """What is to be seen of everything so far, without ids."""
     broker = daemon.broker
-    stored = await broker.store.conversation_endpoints(10)
+    stored = await broker.store.endpoints.page(10)
     lines = [
         orjson.loads(line)
-        for row in await broker.store.dialog_log(10)
+        for row in await broker.store.endpoints.closing_lines(10)
         for line in row.line.split(b"\n")
     ]
     pairs = [(one.from_service, one.sent, one.received) for one in broker.pairs.all() if one.sent]
@@ -252,7 +252,7 @@ def test_a_store_that_is_not_in_memory_as_a_whole_makes_no_difference(
         await post(session)
         async with session.transaction() as tx:
             await tx.end((await tx.receive("shop"))[-1].handle)
-        assert len(await daemon.broker.store.conversation_endpoints(10)) == 1
+        assert len(await daemon.broker.store.endpoints.page(10)) == 1
         await session.close()
 
     play(program, tmp_path)
@@ -286,11 +286,11 @@ def test_an_end_is_undone_with_its_savepoint_and_refused_a_second_time(tmp_path:
             with pytest.raises(Undone):
                 await end_within_a_savepoint(tx, handle)
             await tx.end(handle)
-        assert not await daemon.broker.store.conversation_endpoints(10)
+        assert not await daemon.broker.store.endpoints.page(10)
         await post(session)
         with pytest.raises(InvalidState):
             await end_twice(session)
-        assert len(await daemon.broker.store.conversation_endpoints(10)) == 1
+        assert len(await daemon.broker.store.endpoints.page(10)) == 1
         await session.close()
 
     play(program, tmp_path)

@@ -34,7 +34,7 @@ async def converse(daemon: Daemon, session: Session) -> list[Any]:
             await point.undo()
         await tx.send(there, b"kept", "Ask")
     got = [*await take(session, "shop"), *await take(session, "desk")]
-    stored = await daemon.broker.store.conversation_endpoints(10)
+    stored = await daemon.broker.store.endpoints.page(10)
     return [
         [(one.message_type, one.sequence, one.body, one.priority) for one in got],
         [

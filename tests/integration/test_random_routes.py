@@ -124,7 +124,7 @@ def test_each_dialog_is_where_the_routes_of_its_broker_lead(tmp_path: Path, seed
             found = foreseen
             if found.outcome == "delayed":  # each new match may choose another of several
                 found = await place.sessions[name].admin.explain_route(handle=handle)
-            endpoint = await daemon.instance.brokers[name].store.endpoint_by_handle(Handle(handle))
+            endpoint = await daemon.instance.brokers[name].store.endpoints.by_handle(Handle(handle))
             assert endpoint is not None
             where = targets.get(show(endpoint.conversation_id), [])
             assert where == ([found.where] if found.outcome == "local" else []), found

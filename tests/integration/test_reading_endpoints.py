@@ -19,7 +19,7 @@ def test_endpoints_that_leave_memory_together_are_read_once_more(tmp_path: Path)
         session = await daemon.session()
         lives = [live_of(daemon, await talk(session)) for _ in range(20)]
         broker, reads = daemon.broker, 0
-        read = broker.store.conversation_endpoints
+        read = broker.store.endpoints.page
 
         async def meanwhile(*given: Any) -> Any:
             nonlocal reads
@@ -29,7 +29,7 @@ def test_endpoints_that_leave_memory_together_are_read_once_more(tmp_path: Path)
                 broker.endpoints._leave(live)
             return found
 
-        with patch.object(broker.store, "conversation_endpoints", meanwhile):
+        with patch.object(broker.store.endpoints, "page", meanwhile):
             found, end = await sweeps.batch(broker, None, 100)
         assert (len(found), end, reads) == (20, None, 2)
         sweeps.release(found)

@@ -19,7 +19,7 @@ from brokerd.ids import ConversationId, Handle, show
 from brokerd.maintenance import closing
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Fragment
-from brokerd.storage.store import Store
+from brokerd.storage.dialogs import StoredEndpoints
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_closing import endpoints, fire_and_forget
 from tests.integration.test_one_broker import fails, take
@@ -172,8 +172,8 @@ Job = Callable[[], Awaitable[None]]
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, job: Job) -> None:
-    """Do something once, when that read of the store has its rows and nobody has seen them."""
-    read = getattr(Store, name)
+    """Do something once, when that read of endpoints has its rows and nobody has seen them."""
+    read = getattr(StoredEndpoints, name)
     done = False
 
     async def late(*args: Any) -> object:
@@ -184,7 +184,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, job: Job) -> None:
             await job()
         return found
 
-    monkeypatch.setattr(Store, name, late)
+    monkeypatch.setattr(StoredEndpoints, name, late)
 
 
 @pytest.mark.rule("DLG-T14", "PER-23", "DLG-46")
@@ -291,7 +291,7 @@ def test_a_dialog_that_goes_while_all_are_ended_is_not_brought_back(
                 await end_one(work, live)
 
             monkeypatch.setattr(terminate._Work, "_end", noting)
-            meanwhile(monkeypatch, "conversation_endpoints", end)
+            meanwhile(monkeypatch, "page", end)
             await admin.drop("service", "urn:spare", terminate_existing=True)
             assert gone not in ended
             left = {row["service_id"] for row in await endpoints(session)}
@@ -322,7 +322,7 @@ async def test_a_tombstone_that_is_being_purged_is_not_brought_back(
     async def committing(changes: Any) -> None:
         found = known.look_up_conversation(first, False)
         found.then(lambda: late.append(known.look_up_conversation(first, False)))
-        assert await store.endpoint_by_conversation(first, False) is not None
+        assert await store.endpoints.by_conversation(first, False) is not None
         await commit(changes)
 
     late: list[object] = []

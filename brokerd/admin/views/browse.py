@@ -64,7 +64,7 @@ async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: i
     )
     damaged = {row.queuing_order for row in page.damaged}
     rows = sorted([*page.rows, *page.damaged], key=lambda row: row.queuing_order)
-    endpoints = await broker.store.endpoints_by_key({row.endpoint for row in rows})
+    endpoints = await broker.store.endpoints.by_keys({row.endpoint for row in rows})
     deliveries = _deliveries(broker, endpoints)
     found = [
         _message(
@@ -108,7 +108,7 @@ def _message(
 async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
     """Return messages of which a fragment is missing: only their sequence is known yet (DLP-11)."""
     rows = await broker.store.incomplete.endpoints(queue.name, asked.limit, EndpointKey(after))
-    endpoints = await broker.store.endpoints_by_key({key for key, _ in rows})
+    endpoints = await broker.store.endpoints.by_keys({key for key, _ in rows})
     found: list[_Values] = []
     for key, sequence in rows:
         endpoint = endpoints.get(key)
@@ -127,7 +127,7 @@ async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after
     while len(found) < asked.limit and size < PAGE_BYTES:
         count = min(_FEW, asked.limit - len(found))
         rows = await broker.store.browse_retained(queue.queue.key, count, after)
-        endpoints = await broker.store.endpoints_by_key({row.endpoint for row in rows})
+        endpoints = await broker.store.endpoints.by_keys({row.endpoint for row in rows})
         for row in rows:
             endpoint = endpoints.get(row.endpoint)
             is_timer = row.sequence == TIMER

@@ -119,7 +119,7 @@ class StateReport:
         about = self._about
         dialogs: dict[str, int] = {}
         for one in list(self._brokers.values()):  # a broker may be opened meanwhile
-            for state, count in (await one.store.count_by_state()).items():
+            for state, count in (await one.store.endpoints.count_by_state()).items():
                 dialogs[state] = dialogs.get(state, 0) + count
         listeners = self._destinations.listeners
         return InstanceStatus(

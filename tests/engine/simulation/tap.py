@@ -55,7 +55,7 @@ class Tap:
                 continue
             key = (item.conversation_id, item.from_initiator)
             if key not in known:
-                known[key] = left.run_now(store.endpoint_by_conversation(*key))
+                known[key] = left.run_now(store.endpoints.by_conversation(*key))
             endpoint = known[key]
             if endpoint is None:  # the endpoint is gone, or the instance forwards the dialog
                 continue

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from brokerd.storage.read_cache import Unchanged
+from brokerd.storage.read_cache import ReadCache
 
 
 def test_a_question_is_asked_again_only_after_a_write() -> None:
@@ -14,7 +14,7 @@ def test_a_question_is_asked_again_only_after_a_write() -> None:
 
     async def main() -> None:
         nonlocal written
-        known = Unchanged(lambda: written)
+        known = ReadCache(lambda: written)
         assert [await known.answer("one", read) for _ in range(3)] == [1, 1, 1]
         assert await known.answer("another", read) == 2
         written += 1
@@ -32,7 +32,7 @@ def test_an_answer_that_a_write_overtook_is_not_kept() -> None:
         return written
 
     async def main() -> None:
-        known = Unchanged(lambda: written)
+        known = ReadCache(lambda: written)
         assert [await known.answer("one", read) for _ in range(3)] == [1, 2, 3]
 
     asyncio.run(main())
