@@ -250,9 +250,9 @@ class Broker:
             by_key[queue_key].past.fired.add(endpoint_key)
         self.timers.any = self.store.recovered.has_timers
         if self.timers.any:
-            await self.store.release_timers()
+            await self.store.timers.release()
         self._first_due = (
-            await self.store.first_timer(),
+            await self.store.timers.first_due(),
             await self.store.endpoints.first_expiry(),
         )
         await self._recover_outgoing()
@@ -274,7 +274,7 @@ class Broker:
             out = self.outgoing(self.endpoints.adopt(endpoint))
             out.recovered(count - not_needed, max(lowest, first))
             self._left_over.append(out)
-        retained = await self.store.retained_left() if self.retains else []
+        retained = await self.store.retained.in_ended_conversations() if self.retains else []
         self.left_rows = sum(one.removal.beyond for one in left), len(retained)
         self.store.sweep_left(left, retained)
 
@@ -698,7 +698,7 @@ class Broker:
                 missing = {key for key in missing if not self.endpoints.is_removed(key)}
 
     async def _page_outgoing(self, live: Live, after: int, limit: int, size: int) -> OutgoingPage:
-        return await insist(self.store.page_outgoing, live.endpoint.key, after, limit, size)
+        return await insist(self.store.outgoing.page, live.endpoint.key, after, limit, size)
 
 
 def _nobody_says(service: str) -> bool:

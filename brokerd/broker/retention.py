@@ -150,7 +150,7 @@ def _count(broker: Broker, live: Live) -> Blocked:
     def register(resume: Resume) -> None:
         async def read() -> None:
             await broker.store.commit(Changes())  # so that changes under way count as well
-            kept = await insist(broker.store.retained, live.endpoint.key)
+            kept = await insist(broker.store.retained.size, live.endpoint.key)
             if live.kept is None:
                 live.kept = kept
             resume()

@@ -90,7 +90,7 @@ class Desk:
         """Load the state of the subscriptions from the store. Nothing is sent before `begin`."""
         store = self.broker.store
         self.use(store.catalog.event_notifications.values())
-        for row in await store.undelivered_events():
+        for row in await store.events.undelivered():
             self._next_key = row.key + 1
             one = self._subscriptions.get(row.notification)
             if one is None:
@@ -98,7 +98,7 @@ class Desk:
                 continue
             owed = (*one.owed, Owed(row.key, row.event, row.subject, row.body))
             self._subscriptions[row.notification] = msgspec.structs.replace(one, owed=owed)
-        for handle, key in (await store.event_dialogs()).items():
+        for handle, key in (await store.events.dialogs()).items():
             if key in self._subscriptions:
                 self._subscriptions[key] = opened(self._subscriptions[key], handle)
             else:
@@ -311,7 +311,7 @@ class Desk:
         frozen: list[OutgoingRow] = out.window.messages()
         after = frozen[-1].sequence + 1 if frozen else 0
         while out.waiting:
-            page = await store.page_outgoing(live.endpoint.key, after, BATCH, _PAGE_BYTES)
+            page = await store.outgoing.page(live.endpoint.key, after, BATCH, _PAGE_BYTES)
             frozen += page.rows
             if not page.rows:
                 break

@@ -27,7 +27,7 @@ async def fire(broker: Broker) -> int:
         held: list[Timer] = []
         # A timer that a verb changed after its row was read is skipped: the next run reads it anew.
         with timers.reading() as is_stale:
-            found = await broker.store.timers_due(now, BATCH, after)
+            found = await broker.store.timers.due(now, BATCH, after)
             lives = await broker.hold({one.endpoint for one in found})
             for one in found:
                 if not is_stale(one.endpoint, one.name):
@@ -40,11 +40,11 @@ async def fire(broker: Broker) -> int:
         if held:
             timers.any_held = True
             timers.any_crowded |= any(_crowded(lives[one.endpoint]) for one in held)
-            await broker.store.hold_timers(held)
+            await broker.store.timers.hold(held)
         if len(found) < BATCH:
             break
         after = found[-1]
-    first = await broker.store.first_timer()
+    first = await broker.store.timers.first_due()
     if first is not None:
         timers.deadline.at_latest(first)
     return count
@@ -78,7 +78,7 @@ async def release(broker: Broker) -> int:
     if not broker.timers.any_held:
         return 0
     broker.timers.any_held = broker.timers.any_crowded = False
-    await broker.store.release_timers()
+    await broker.store.timers.release()
     return await fire(broker)
 
 

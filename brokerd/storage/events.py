@@ -87,12 +87,17 @@ def write(script: Script, changes: EventChanges) -> None:
     _delete_events_of.add(script, changes.forgotten)
 
 
-async def dialogs(reader: Reader) -> dict[Handle, NotificationKey]:
-    """Return the open dialogs, by handle."""
-    rows = await reader.rows(_DIALOGS)
-    return {Handle(handle): NotificationKey(key) for handle, key in rows}
+class StoredEvents:
+    """Reads what event notifications have in the store."""
 
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
-async def undelivered(reader: Reader) -> list[EventRow]:
-    """Return the events that are kept, in their order."""
-    return [EventRow(*row) for row in await reader.rows(_UNDELIVERED)]
+    async def dialogs(self) -> dict[Handle, NotificationKey]:
+        """Return the dialogs that are open for event notifications (EVT-4), by handle."""
+        rows = await self._reader.rows(_DIALOGS)
+        return {Handle(handle): NotificationKey(key) for handle, key in rows}
+
+    async def undelivered(self) -> list[EventRow]:
+        """Return events not yet delivered to their subscribers, in their order (PBT-15)."""
+        return [EventRow(*row) for row in await self._reader.rows(_UNDELIVERED)]

@@ -15,7 +15,7 @@ from brokerd.clock import Instant
 from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId, QueueKey
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
-from brokerd.storage.ended_dialogs import RETAINED_LEFT
+from brokerd.storage.ended_dialogs import FIND_RETAINED, RETAINED_LEFT
 from brokerd.storage.engine import Reader, Values
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Inserts, Script, sql
@@ -135,21 +135,30 @@ def _trim(script: Script, key: EndpointKey, limit: Trim, *, some_bodies: bool) -
         script.add(_archive_oldest, (limit.archive, *which))
 
 
-async def kept(reader: Reader, key: EndpointKey) -> Kept:
-    """Return the number and the bytes of a conversation's retained messages."""
-    ((rows, size),) = await reader.rows(KEPT, {"key": key})
-    return Kept(rows, size)
+class RetainedMessages:
+    """Reads retained messages, for browsing alone."""
 
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
-async def browse(reader: Reader, queue: QueueKey, limit: int, after: int) -> list[RetainedRow]:
-    """Return retained messages of a queue by queuing order."""
-    rows = await reader.rows(BROWSE, {"queue": queue, "limit": limit, "after": after})
-    return [_row(row) for row in rows]
+    async def size(self, key: EndpointKey) -> Kept:
+        """Return the number and the bytes of a conversation's retained messages."""
+        ((rows, size),) = await self._reader.rows(KEPT, {"key": key})
+        return Kept(rows, size)
 
+    async def browse(self, queue: QueueKey, limit: int, after: int = -1) -> list[RetainedRow]:
+        """Return retained messages of a queue by queuing order."""
+        rows = await self._reader.rows(BROWSE, {"queue": queue, "limit": limit, "after": after})
+        return [_row(row) for row in rows]
 
-async def counts(reader: Reader) -> dict[QueueKey, int]:
-    """Return the number of messages each queue retains."""
-    return {QueueKey(key): count for key, count in await reader.rows(COUNTS)}
+    async def counts(self) -> dict[QueueKey, int]:
+        """Return the number of messages each queue retains."""
+        return {QueueKey(key): count for key, count in await self._reader.rows(COUNTS)}
+
+    async def in_ended_conversations(self) -> list[EndpointKey]:
+        """Return conversations that have ended and still have retained messages."""
+        rows = await self._reader.rows(text(FIND_RETAINED))
+        return [EndpointKey(row[0]) for row in rows]
 
 
 def _row(row: Values) -> RetainedRow:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
-from sqlalchemy import text
 
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
@@ -20,33 +19,25 @@ from brokerd.ids import (
     BodyKey,
     ClientId,
     EndpointKey,
-    Handle,
     IdSource,
-    NotificationKey,
     QueueKey,
 )
 from brokerd.storage import (
     ended_dialogs,
-    events,
     queues,
     references,
-    retention,
     space,
-    timers,
-    transmission,
 )
 from brokerd.storage.backup import backup
 from brokerd.storage.backup_place import check_place
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
 from brokerd.storage.changes import (
     Changes,
-    EventRow,
-    OutgoingRow,
-    RetainedRow,
 )
 from brokerd.storage.commits import CommitPipeline, Observe
 from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.engine import Connection, Executor, Reader
+from brokerd.storage.events import StoredEvents
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.incomplete_messages import IncompleteMessages
 from brokerd.storage.known_brokers import Known
@@ -67,10 +58,11 @@ from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.recovery import Recovered, read_recovered
 from brokerd.storage.references import Use
-from brokerd.storage.retention import Kept
+from brokerd.storage.retention import RetainedMessages
 from brokerd.storage.shelves import Shelf, Shelves
 from brokerd.storage.stored_messages import QueuePage, StoredMessages
-from brokerd.storage.timers import Timer
+from brokerd.storage.timers import StoredTimers
+from brokerd.storage.transmission import OutgoingMessages, OutgoingPage
 from brokerd.storage.writers import head_of, sync_head
 
 __all__ = [
@@ -87,7 +79,6 @@ __all__ = [
 
 T = TypeVar("T")
 TokenOutcome = Literal["committed", "not_committed", "unknown"]
-OutgoingPage = Page[OutgoingRow]
 
 
 class Parts(NamedTuple):
@@ -151,6 +142,11 @@ class Store:
         skip = parts.pipeline.deletions.skip
         self.endpoints = StoredEndpoints(parts.reader, self._cache)
         """Dialog endpoints, group states and closing lines."""
+        self.timers = StoredTimers(parts.reader, self.run)
+        self.events = StoredEvents(parts.reader)
+        self.outgoing = OutgoingMessages(parts.reader)
+        """The transmission queue."""
+        self.retained = RetainedMessages(parts.reader)
         self.messages = StoredMessages(parts.reader, shelves=self.shelves, skip=skip)
         """Messages that wait for local services."""
         self.message_counts = MessageCounts(parts.reader, shelves=self.shelves, skip=skip)
@@ -487,11 +483,6 @@ class Store:
         """Return when no changeset with a token of this client is being written."""
         await self._pipeline.settled(client)
 
-    async def retained_left(self) -> list[EndpointKey]:
-        """Return conversations that have ended and still have retained messages."""
-        rows = await self._reader.rows(text(ended_dialogs.FIND_RETAINED))
-        return [EndpointKey(row[0]) for row in rows]
-
     def sweep_left(
         self, outgoing: Sequence[ended_dialogs.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
@@ -546,69 +537,7 @@ class Store:
         """Return the number of open dialogs of each use, in their order (OBJ-37, OBJ-38)."""
         return await references.count(self._reader, those)
 
-    # Conversation timers.
-
-    async def timers_due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
-        """Return timers that are due and not held, oldest first, after `after`."""
-        return await timers.due(self._reader, now, limit, after)
-
-    async def first_timer(self) -> Instant | None:
-        """Return when the first timer that is not held is due; None = there is none."""
-        return await timers.first_due(self._reader)
-
-    async def timers_of(self, endpoint: EndpointKey) -> list[Timer]:
-        """Return the timers of an endpoint."""
-        return await timers.of(self._reader, endpoint)
-
-    async def hold_timers(self, found: list[Timer]) -> None:
-        """Leave these timers out until `release_timers` (DLG-41)."""
-        await self._pipeline.run(lambda connection: timers.hold(connection, found))
-
-    async def release_timers(self) -> None:
-        """Consider held timers again."""
-        await self._pipeline.run(timers.release)
-
-    # Retained messages (RCV-31).
-
-    async def retained(self, endpoint: EndpointKey) -> Kept:
-        """Return the number and the bytes of a conversation's retained messages."""
-        return await retention.kept(self._reader, endpoint)
-
-    async def browse_retained(
-        self, queue: QueueKey, limit: int, after_order: int = -1
-    ) -> list[RetainedRow]:
-        """Return retained messages of a queue by queuing order."""
-        return await retention.browse(self._reader, queue, limit, after_order)
-
-    async def retained_counts(self) -> dict[QueueKey, int]:
-        """Return the number of messages each queue retains."""
-        return await retention.counts(self._reader)
-
-    # Event notifications.
-
-    async def event_dialogs(self) -> dict[Handle, NotificationKey]:
-        """Return the dialogs that are open for event notifications (EVT-4), by handle."""
-        return await events.dialogs(self._reader)
-
-    async def undelivered_events(self) -> list[EventRow]:
-        """Return events not yet delivered to their subscribers, in their order (PBT-15)."""
-        return await events.undelivered(self._reader)
-
     @property
     def coming_order(self) -> int:
         """The queuing order that is given next."""
         return self._numbers.next_queuing_order
-
-    # Transmission queue.
-
-    async def page_outgoing(
-        self, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
-    ) -> OutgoingPage:
-        """Return outgoing messages of the endpoint beyond the window (paged = 1), by sequence."""
-        return await transmission.page(self._reader, endpoint, from_sequence, limit, max_bytes)
-
-    async def transmission_queue(
-        self, limit: int, max_bytes: int, after_order: int = -1
-    ) -> OutgoingPage:
-        """Return outgoing messages by transmission order, for views."""
-        return await transmission.listed(self._reader, limit, max_bytes, after_order)

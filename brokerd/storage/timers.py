@@ -4,7 +4,8 @@ Reads:  conversation_timers.      Calls: the reader it is given.
 Never:  decides when a timer fires; `maintenance.timers` does.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 from sqlalchemy import bindparam, func, select, text, tuple_, update
 
@@ -14,6 +15,14 @@ from brokerd.storage.changes import Rare
 from brokerd.storage.engine import Connection, Reader, transaction
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_timers as timers
+
+
+class RunJob(Protocol):
+    """Runs a job alone on the writing connection."""
+
+    async def __call__(self, job: Callable[[Connection], None]) -> None:
+        """Return when the job is done; raise what it raises."""
+        ...
 
 
 class Timer(NamedTuple):
@@ -56,11 +65,6 @@ DUE: Final = (
     .limit(bindparam("limit"))
 )
 FIRST: Final = select(func.min(timers.c.due_at)).where(_PENDING)
-OF: Final = (
-    select(timers.c.endpoint_key, timers.c.name, timers.c.due_at)
-    .where(timers.c.endpoint_key == bindparam("key"))
-    .order_by(timers.c.name)
-)
 
 
 def write(script: Script, rare: Rare) -> None:
@@ -72,40 +76,48 @@ def write(script: Script, rare: Rare) -> None:
     _delete_of.add(script, rare.timers_removed_of)
 
 
-def hold(connection: Connection, found: list[Timer]) -> None:
-    """Leave these timers out until they are released; a transaction of its own."""
-    with transaction(connection):
-        connection.executemany(_hold, [(1, *one) for one in found])
+class StoredTimers:
+    """Reads pending timers, and leaves out those that cannot fire now."""
 
+    def __init__(self, reader: Reader, run: RunJob) -> None:
+        """`run`: runs a job alone on the writing connection."""
+        self._reader = reader
+        self._run = run
 
-def release(connection: Connection) -> None:
-    """Consider held timers again; a transaction of its own."""
-    with transaction(connection):
-        connection.execute(_release, (0, 1))
+    async def due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
+        """Return timers that are due and not held, oldest first, after `after`."""
+        last = after or Timer(EndpointKey(-1), "", Instant(-1))
+        values = {
+            "now": now,
+            "limit": limit,
+            "after": last.due_at,
+            "after_key": last.endpoint,
+            "after_name": last.name,
+        }
+        return [_timer(row) for row in await self._reader.rows(DUE, values)]
 
+    async def first_due(self) -> Instant | None:
+        """Return when the first timer that is not held is due; None = there is none."""
+        ((found,),) = await self._reader.rows(FIRST)
+        return None if found is None else Instant(found)
 
-async def due(reader: Reader, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
-    """Return timers that are due and not held, oldest first, after `after`."""
-    last = after or Timer(EndpointKey(-1), "", Instant(-1))
-    values = {
-        "now": now,
-        "limit": limit,
-        "after": last.due_at,
-        "after_key": last.endpoint,
-        "after_name": last.name,
-    }
-    return [_timer(row) for row in await reader.rows(DUE, values)]
+    async def hold(self, found: list[Timer]) -> None:
+        """Leave these timers out until `release` (DLG-41)."""
 
+        def hold(connection: Connection) -> None:
+            with transaction(connection):
+                connection.executemany(_hold, [(1, *one) for one in found])
 
-async def first_due(reader: Reader) -> Instant | None:
-    """Return when the first timer that is not held is due; None = there is none."""
-    ((found,),) = await reader.rows(FIRST)
-    return None if found is None else Instant(found)
+        await self._run(hold)
 
+    async def release(self) -> None:
+        """Consider held timers again."""
 
-async def of(reader: Reader, key: EndpointKey) -> list[Timer]:
-    """Return the timers of an endpoint, the unnamed one first."""
-    return [_timer(row) for row in await reader.rows(OF, {"key": key})]
+        def release(connection: Connection) -> None:
+            with transaction(connection):
+                connection.execute(_release, (0, 1))
+
+        await self._run(release)
 
 
 def _timer(row: tuple[object, ...]) -> Timer:

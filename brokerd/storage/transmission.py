@@ -70,20 +70,28 @@ def _message(row: Values) -> OutgoingRow:
     )
 
 
-async def page(
-    reader: Reader, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
-) -> Page[OutgoingRow]:
-    """Return outgoing messages of an endpoint found by index, by sequence."""
-    values = {
-        "endpoint": endpoint,
-        "from_sequence": from_sequence,
-        "limit": limit,
-        "max_bytes": max_bytes,
-    }
-    return await fetch(reader, PAGE, values, _message, owner=Owner.OUTGOING)
+OutgoingPage = Page[OutgoingRow]
 
 
-async def listed(reader: Reader, limit: int, max_bytes: int, after: int) -> Page[OutgoingRow]:
-    """Return outgoing messages by transmission order."""
-    values = {"after": after, "limit": limit, "max_bytes": max_bytes}
-    return await fetch(reader, LISTED, values, _message, owner=Owner.OUTGOING)
+class OutgoingMessages:
+    """Reads pages of the transmission queue."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def page(
+        self, endpoint: EndpointKey, from_sequence: int, limit: int, max_bytes: int
+    ) -> OutgoingPage:
+        """Return messages of the endpoint beyond the window (paged = 1), by sequence."""
+        values = {
+            "endpoint": endpoint,
+            "from_sequence": from_sequence,
+            "limit": limit,
+            "max_bytes": max_bytes,
+        }
+        return await fetch(self._reader, PAGE, values, _message, owner=Owner.OUTGOING)
+
+    async def listed(self, limit: int, max_bytes: int, after: int = -1) -> OutgoingPage:
+        """Return outgoing messages by transmission order, for views."""
+        values = {"after": after, "limit": limit, "max_bytes": max_bytes}
+        return await fetch(self._reader, LISTED, values, _message, owner=Owner.OUTGOING)

@@ -94,8 +94,8 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
     assert (await waiting(store))[:3] == ([row], [], (row.queuing_order, 0))
     assert (await store.messages.browse(1, 9, 1 << 20)).rows == [row]
     assert (await store.messages.page_for(endpoint.key, 9, 1 << 20)).rows == [row]
-    assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == [out]
-    assert (await store.transmission_queue(9, 1 << 20)).rows == [out]
+    assert (await store.outgoing.page(endpoint.key, 0, 9, 1 << 20)).rows == [out]
+    assert (await store.outgoing.listed(9, 1 << 20)).rows == [out]
     store.let_go([key])
     await swept(store)
     assert in_file(path) == (2, 12)
@@ -374,8 +374,8 @@ async def test_a_retained_message_takes_its_body_along(store, rows, path):
     await store.commit(changes)
     await swept(store)
     assert in_file(path) == (2, 12)
-    assert await store.retained(endpoint.key) == (2, 2 * len(BODY))
-    assert [one.body for one in await store.browse_retained(1, 9)] == [BODY, BODY]
+    assert await store.retained.size(endpoint.key) == (2, 2 * len(BODY))
+    assert [one.body for one in await store.retained.browse(1, 9)] == [BODY, BODY]
     ended = Changes()
     ended.rarely().retained_removed_of.append(endpoint.key)
     await store.commit(ended)

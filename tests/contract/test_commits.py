@@ -380,7 +380,7 @@ async def test_rows_removed_by_endpoint_go_but_those_of_the_same_changeset_stay(
     for it, body in ((endpoint, b"new"), (other, b"old")):
         waiting = await store.messages.page_for(it.key, 10, 1000)
         assert [row.body for row in waiting.rows] == [body]
-        outgoing = await store.page_outgoing(it.key, 0, 10, 1000)
+        outgoing = await store.outgoing.page(it.key, 0, 10, 1000)
         assert [row.body for row in outgoing.rows] == [body]
         assert (await store.incomplete.parts(it.key)).bodies == [body]
 

@@ -14,7 +14,7 @@ import pytest
 from brokerd.clock import SystemClock
 from brokerd.errors import Busy, StoreDamaged, StoreFault
 from brokerd.ids import QueueKey
-from brokerd.storage import stored_messages, transmission
+from brokerd.storage import stored_messages
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
@@ -25,6 +25,7 @@ from brokerd.storage.queues import Skip
 from brokerd.storage.read_cache import ReadCache
 from brokerd.storage.shelves import NO_SHELF, Place, Places
 from brokerd.storage.stored_messages import StoredMessages
+from brokerd.storage.transmission import OutgoingMessages
 
 if not library.IS_BUILT:
     pytest.skip("it is not built: that needs a C compiler at set-up", allow_module_level=True)
@@ -303,14 +304,14 @@ async def test_pages_are_those_that_python_reads(store, rows, path, limit, most)
         pages: list[Page[Any]] = [
             await messages(reader, removed={4}).page(QueueKey(1), 5, 2, limit, most),
             await messages(reader).browse(QueueKey(1), limit, most, 0, reads=1),
-            await transmission.listed(reader, limit, most, 0),
+            await OutgoingMessages(reader).listed(limit, most, 0),
         ]
         for end in ends:
             pages += [
                 await messages(reader, removed={3}).page_for(end.key, limit, most, after)
                 for after in (None, (6, 3), (1, -2))
             ]
-            pages.append(await transmission.page(reader, end.key, 1, limit, most))
+            pages.append(await OutgoingMessages(reader).page(end.key, 1, limit, most))
         assert (reader._compiled is not None) == is_compiled
         await reader.close()
         found.append(pages)

@@ -145,7 +145,7 @@ async def test_an_acknowledgement_removes_what_it_covers_and_no_more(store, rows
     joining.move(replace(endpoint, send_sequence=11))
     store.join(joining, lambda: None)
     await store.commit(acked)
-    page = await store.page_outgoing(endpoint.key, 0, 100, 10_000)
+    page = await store.outgoing.page(endpoint.key, 0, 100, 10_000)
     assert [row.sequence for row in page.rows] == list(range(3, 11))
 
 
@@ -182,8 +182,8 @@ async def test_retained_messages_go_likewise(store, rows, path, steps):
     changes.rarely().retained_removed_of.append(ending.key)
     await store.commit(changes)
     queue = store.catalog.queues["inbox"].key
-    assert len(await store.browse_retained(queue, 100)) == 2
-    assert await store.retained_counts() == {queue: 2}
+    assert len(await store.retained.browse(queue, 100)) == 2
+    assert await store.retained.counts() == {queue: 2}
     assert len((await store.listings.retained(-1, 100, {}, None, bodies=False)).rows) == 2
     await swept(store)
     assert count(path, "retained_messages") == 2
@@ -209,10 +209,10 @@ async def test_what_is_retained_of_conversations_that_have_ended_is_found(open_s
     await store.commit(made)
     over = {State.DISCONNECTED_OUTBOUND, State.CLOSED}
     wanted = {one.key for one in endpoints if one.state in over} | {nobodys.endpoint}
-    assert set(await store.retained_left()) == wanted
+    assert set(await store.retained.in_ended_conversations()) == wanted
     store.sweep_left(
         [LeftOutgoing(endpoints[0].key, OutgoingRemoval([], HIGHEST_SEQUENCE, 1))], [*wanted]
     )
     await swept(store)
-    assert await store.retained_left() == []
+    assert await store.retained.in_ended_conversations() == []
     assert count(path, "retained_messages") == len(endpoints) + 2 - len(wanted)

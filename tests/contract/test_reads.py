@@ -61,7 +61,7 @@ async def test_page_goes_by_queue_priority_and_order(store, rows):
     assert page.damaged == []
     browsed = await store.messages.browse(1, 100, 10_000)
     assert len(browsed.rows) == 7
-    listed = await store.transmission_queue(2, 1000, changes.outgoing[0].transmission_order)
+    listed = await store.outgoing.listed(2, 1000, changes.outgoing[0].transmission_order)
     assert listed.rows == changes.outgoing[1:3]
 
 
@@ -69,7 +69,7 @@ async def test_page_ends_once_bodies_reach_the_limit_but_has_one_row_at_least(st
     endpoint, changes = await stored(store, rows)
     assert (await store.messages.page(1, 5, -1, 9, 12)).rows == changes.enqueued[:2]
     assert (await store.messages.page(1, 5, -1, 9, 13)).rows == changes.enqueued[:3]
-    assert (await store.page_outgoing(endpoint.key, 2, 9, 1)).rows == changes.outgoing[2:3]
+    assert (await store.outgoing.page(endpoint.key, 2, 9, 1)).rows == changes.outgoing[2:3]
 
 
 async def test_messages_of_an_endpoint_come_by_sequence(store, rows):
@@ -95,7 +95,7 @@ async def test_a_message_type_with_a_nul_or_a_line_end_comes_back_whole(store, r
         changes.outgoing.append(rows.outgoing(store, endpoint, sequence, b"x", message_type=name))
     await store.commit(changes)
     assert (await store.messages.page(1, 5, -1, 9, 1000)).rows == changes.enqueued
-    assert (await store.page_outgoing(endpoint.key, 0, 9, 1000)).rows == changes.outgoing
+    assert (await store.outgoing.page(endpoint.key, 0, 9, 1000)).rows == changes.outgoing
     assert await store.endpoints.by_handle(endpoint.handle) == endpoint
 
 
@@ -106,7 +106,7 @@ async def test_outgoing_message_keeps_its_cut(store, rows):
     changes.create(endpoint)
     changes.outgoing.append(rows.outgoing(store, endpoint, 0, b"x", fragment_size=17))
     await store.commit(changes)
-    (row,) = (await store.page_outgoing(endpoint.key, 0, 1, 1)).rows
+    (row,) = (await store.outgoing.page(endpoint.key, 0, 1, 1)).rows
     assert row.fragment_size == 17
 
 
@@ -203,7 +203,7 @@ async def test_damaged_body_is_set_apart_and_hides_no_other(store, rows, path, d
     page = await store.messages.page(1, 5, -1, 9, 1000)
     assert [row.queuing_order for row in page.damaged] == [bad]
     assert page.rows == [*changes.enqueued[:2], *changes.enqueued[3:]]
-    listed = await store.transmission_queue(9, 1000)
+    listed = await store.outgoing.listed(9, 1000)
     assert len(listed.damaged) == 1
 
 
@@ -235,7 +235,7 @@ async def test_bodies_of_any_bytes_come_back_as_they_were(store, rows):
     changes.outgoing += [rows.outgoing(store, endpoint, n, body) for n, body in enumerate(bodies)]
     await store.commit(changes)
     assert (await store.messages.page(1, 5, -1, 9, 1 << 20)).rows == changes.enqueued
-    assert (await store.page_outgoing(endpoint.key, 0, 9, 1 << 20)).rows == changes.outgoing
+    assert (await store.outgoing.page(endpoint.key, 0, 9, 1 << 20)).rows == changes.outgoing
 
 
 @pytest.mark.rule("REL-6")

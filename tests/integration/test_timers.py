@@ -395,7 +395,7 @@ async def test_a_timer_set_anew_while_it_is_being_fired_does_not_fire(
 ) -> None:
     mine = await talk(session, b"x")
     await session.set_timer(mine, 10)
-    reads = daemon.broker.store.timers_due
+    reads = daemon.broker.store.timers.due
 
     async def slow(*args: Any) -> list[Timer]:
         found = await reads(*args)
@@ -403,9 +403,9 @@ async def test_a_timer_set_anew_while_it_is_being_fired_does_not_fire(
             await session.set_timer(mine, 100)
         return found
 
-    daemon.broker.store.timers_due = slow  # type: ignore[method-assign,assignment]
+    daemon.broker.store.timers.due = slow  # type: ignore[method-assign,assignment]
     assert await due(session, wait=90) == []
-    daemon.broker.store.timers_due = reads  # type: ignore[method-assign]
+    daemon.broker.store.timers.due = reads  # type: ignore[method-assign]
     assert len(await due(session, wait=30)) == 1
 
 

@@ -126,7 +126,7 @@ async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after
     size = 0
     while len(found) < asked.limit and size < PAGE_BYTES:
         count = min(_FEW, asked.limit - len(found))
-        rows = await broker.store.browse_retained(queue.queue.key, count, after)
+        rows = await broker.store.retained.browse(queue.queue.key, count, after)
         endpoints = await broker.store.endpoints.by_keys({row.endpoint for row in rows})
         for row in rows:
             endpoint = endpoints.get(row.endpoint)

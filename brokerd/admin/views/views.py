@@ -258,7 +258,7 @@ class Views:
 
 
 async def _service_queues(why_unmonitored: Callable[[str, str], str], broker: Broker) -> list[Row]:
-    retained = await broker.store.retained_counts() if broker.retains else {}
+    retained = await broker.store.retained.counts() if broker.retains else {}
     incomplete = Counter(
         broker.services[service].queue
         for service in broker.incomplete.values()

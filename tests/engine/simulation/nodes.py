@@ -369,7 +369,7 @@ class Node:
     def _has_timers(self) -> bool:
         if not self.holds or not self.broker.timers.any:
             return False
-        return left.run_now(self.broker.store.first_timer()) is not None
+        return left.run_now(self.broker.store.timers.first_due()) is not None
 
     def _waiting(self) -> list[str]:
         assert self.instance is not None

@@ -57,7 +57,7 @@ async def stored(node: Node, left: Callable[[str, str], None]) -> Stored:
         for state in node.broker.queues.values()
         for row in (await store.messages.browse(state.queue.key, _PAGE, _PAGE * _PAGE)).rows
     ]
-    waiting = [row.body for row in (await store.transmission_queue(_PAGE, _PAGE * _PAGE)).rows]
+    waiting = [row.body for row in (await store.outgoing.listed(_PAGE, _PAGE * _PAGE)).rows]
     if waiting:
         left(node.name, f"{len(waiting)} messages are in the transmission queue")
     return Stored(
