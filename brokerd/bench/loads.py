@@ -20,7 +20,7 @@ from brokerd.bench.measuring import MOST_CLIENTS, WARM_UP, BenchFailed, LoadOpti
 from brokerd.bench.tally import Outcome, Times
 from brokerd.clock import Clock
 from brokerd.errors import UsageError
-from brokerd.sessions.registry import SessionOptions
+from brokerd.sessions.options import SessionOptions
 from brokerd.telemetry.metrics import bucket_value
 
 _T = TypeVar("_T")

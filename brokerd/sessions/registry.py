@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Spawn
 from brokerd.broker.poison import Undone
@@ -32,6 +30,7 @@ from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Grant
 from brokerd.sessions.admin_gate import Exclusive
+from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession
@@ -46,34 +45,6 @@ Judge = Callable[[ClientSession, Undone], Undone | None]
 None = it does not count."""
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
 """Runs an administrative verb on a broker for the named client; returns its value."""
-
-
-class SessionOptions(msgspec.Struct, frozen=True):
-    """Limits on clients (reliability, section 6)."""
-
-    clients: int = 1000
-    per_address: int = 64
-    logins: int = 64
-    """Connections that have not logged in, beside those that have (END-18)."""
-    logins_per_address: int = 16
-    login_timeout: float = 10.0
-    """Seconds within which HELLO has to come (CLP-10)."""
-    outstanding: int = frames.OUTSTANDING
-    """Unanswered requests of one client (CLP-30)."""
-    transactions: int = 16
-    transactions_in_all: int = 2000
-    waiting: int = 64
-    """Receives of one client that wait for a message."""
-    waiting_in_all: int = 5000
-    transaction_age: float = 600.0
-    """Seconds a transaction may hold locks (CLP-61, PBT-18)."""
-    transaction_idle: float = 60.0
-    """Seconds a transaction may be unused; while a request of it runs or waits it is in use."""
-    silence: float = frames.SILENCE_LIMIT
-    backlog_bytes: int = 16 * 1024 * 1024
-    """Bytes not durable yet above which clients are no longer read (design D3)."""
-    backlog_age: float = 1.0
-    """Age in seconds of the oldest changeset not durable above which clients are no longer read."""
 
 
 class Sessions:

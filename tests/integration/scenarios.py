@@ -12,7 +12,7 @@ from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
 from brokerd.client.session import Session
-from brokerd.sessions.registry import SessionOptions
+from brokerd.sessions.options import SessionOptions
 from tests.integration.one_daemon import Daemon, closing, play
 
 Ts = TypeVarTuple("Ts")

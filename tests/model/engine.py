@@ -34,7 +34,7 @@ from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
 from brokerd.sessions import execution
 from brokerd.sessions.execution import OneShot
-from brokerd.sessions.registry import SessionOptions
+from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.verb_dispatch import perform
 from brokerd.telemetry.log import NullLog

@@ -9,7 +9,7 @@ from brokerd.clock import HOLD, LEAP, SECOND
 from brokerd.delivery.peers import ping
 from brokerd.maintenance.slow import STUCK
 from brokerd.protocol import client_frames, wire
-from brokerd.sessions.registry import SessionOptions
+from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import UNSENT_LIMIT
 from brokerd.storage import bodies, body_keeper, deferred_drops, tokens
 from brokerd.storage.engine import READ_LIMIT
