@@ -26,7 +26,7 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import HeldBack
-from brokerd.sessions.checks_ahead import ChecksAhead
+from brokerd.sessions.early_body_checks import ChecksAhead
 from brokerd.sessions.execution import Alone, AutoReceive, OneShot, Work
 from brokerd.sessions.fast_requests import send_at_once
 from brokerd.sessions.interactive import OpenTx, Unfit

@@ -11,7 +11,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ValidationFailed
 from brokerd.sessions import execution, fast_requests
-from brokerd.sessions.checks_ahead import MOST_AHEAD
+from brokerd.sessions.early_body_checks import MOST_AHEAD
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.test_large_bodies import Gate
