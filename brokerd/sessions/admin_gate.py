@@ -22,7 +22,7 @@ from brokerd.units import counted
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
-    from brokerd.sessions.interactive import OpenTx
+    from brokerd.sessions.open_transaction import OpenTx
     from brokerd.sessions.session import ClientSession
 
 _ADMINISTERED: Final = "broker {!r} is being administered already"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from brokerd.protocol import client_frames as frames
 
 if TYPE_CHECKING:
-    from brokerd.sessions.interactive import OpenTx
+    from brokerd.sessions.open_transaction import OpenTx
 
 _WRITE_NOW: Final = 256 * 1024
 

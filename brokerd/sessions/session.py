@@ -1,6 +1,6 @@
 """One client connection on the daemon's side: frames in, verbs run, answers out (CLP).
 
-Reads: bytes of one client.      Calls: execution, interactive, client_frames, client_verbs.
+Reads: bytes of one client.      Calls: execution, open_transaction, client_frames, client_verbs.
 Never: waits; blocked work calls back. No answer is written before its commit is durable (REL-1).
 Fails: a client that breaks the protocol loses its connection, nobody else is affected (CLP-5).
 """
@@ -29,7 +29,7 @@ from brokerd.sessions.admin_gate import HeldBack
 from brokerd.sessions.early_body_checks import ChecksAhead
 from brokerd.sessions.execution import Alone, AutoReceive, OneShot, Work
 from brokerd.sessions.fast_requests import send_at_once
-from brokerd.sessions.interactive import OpenTx, Unfit
+from brokerd.sessions.open_transaction import OpenTx, Unfit
 from brokerd.sessions.response_buffer import Answers
 from brokerd.sessions.verb_dispatch import to_receive
 from brokerd.transport.door import Seat

@@ -14,7 +14,7 @@ from brokerd.ids import ClientId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.execution import OneShot, Work
-from brokerd.sessions.interactive import OpenTx
+from brokerd.sessions.open_transaction import OpenTx
 from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import ADDRESS, Daemon, live_of, play
 from tests.integration.scenarios import Collected, Program, alone, given
