@@ -1,8 +1,12 @@
 """Keeps the clients of a broker out while administration works on it (MAN-1).
 
-Reads: the open transactions of its clients.      Calls: session.
-Never: loses or reorders a request: one that would begin something is taken when the administration
-       has ended. Two administrators, also of objects, do not work on a broker at the same time.
+`Exclusive` reserves brokers for administration; each client has a `ClientGate`, which holds back
+those of its requests that would begin something, and knows which of its work is in the way.
+
+Reads: the open transactions and the request line of each client.      Calls: the client's work.
+Never: loses or reorders a request: one that was held back runs when the administration has ended.
+       Two administrators, also of objects, do not work on a broker at the same time.
+Wakes: when work of a client that is held back ends, or waits for a message.
 Fails: with `Busy` if transactions stay open for too long; nobody is kept out then.
 """
 
@@ -10,82 +14,155 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from brokerd.broker.broker import Broker
+from brokerd.broker.transaction import Transaction
 from brokerd.errors import Busy
 from brokerd.protocol.client_frames import Cancel, Request
 from brokerd.protocol.client_verbs import NOT_HELD_BACK
+from brokerd.sessions.flow_control import ADMINISTRATION, Reading
+from brokerd.sessions.request_line import IndependentWork, RequestLine
 from brokerd.storage.changes import Changes
 from brokerd.units import counted
-
-if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
-    from brokerd.sessions.open_transaction import OpenTx
-    from brokerd.sessions.session import ClientSession
 
 _ADMINISTERED: Final = "broker {!r} is being administered already"
 _LATER: Final = "try again when that is over"
 FORCED: Final = "an administrator has rolled it back"
 
 
-class HeldBack:
-    """The requests of one client that wait until its broker may be used again."""
+class GatedTransaction(Protocol):
+    """An open transaction, which may keep administration waiting."""
 
-    def __init__(
-        self, transactions: Mapping[int, OpenTx], *, full: Callable[[], None], most: int
-    ) -> None:
-        self._transactions = transactions
-        self._full = full
+    tx: Transaction
+
+    @property
+    def blocks_administration(self) -> bool:
+        """Whether it holds a lock or is at work, so that administration waits for it."""
+
+    def abort(self, reason: str) -> None:
+        """Roll back, and fail the transaction's further requests with the reason."""
+
+
+class GatedClient(Protocol):
+    """A client that may be kept out."""
+
+    reading: Reading
+    line: RequestLine
+
+    @property
+    def open_transactions(self) -> Mapping[int, GatedTransaction]:
+        """Transactions of the client that are open, by their numbers."""
+
+    def process_first(self, held_back: Iterable[Request | Cancel]) -> None:
+        """Process frames that were held back, before those that are not processed yet."""
+
+
+class ClientGate:
+    """Holds the requests of one client back until its broker may be used again."""
+
+    __slots__ = ("_client", "_frames", "_most", "_numbers", "_on_change", "is_closed")
+
+    def __init__(self, client: GatedClient, *, on_change: Callable[[], None], most: int) -> None:
+        """Create an open gate.
+
+        on_change: called when less may be in the way. most: frames held back before the client is
+        no longer read."""
+        self._client = client
+        self._on_change = on_change
         self._most = most
         self._numbers: set[int] = set()
-        self.frames: deque[Request | Cancel] = deque()
+        """Transactions with requests that are held back."""
+        self._frames: deque[Request | Cancel] = deque()
+        self.is_closed = False
+        """Whether requests that would begin something are held back."""
 
-    def takes(self, frame: Request) -> bool:
-        """Keep a request that would begin something. False = it may be taken now."""
+    def close(self) -> None:
+        """Begin nothing new until `open`; open transactions that hold locks may finish."""
+        self.is_closed = True
+
+    def open(self) -> None:
+        """Process the requests that were held back, in the order in which they were written."""
+        was_closed, self.is_closed = self.is_closed, False
+        held_back, self._frames = self._frames, deque()
+        self._numbers.clear()
+        self._client.reading.resume(ADMINISTRATION)
+        if was_closed:
+            self._client.process_first(held_back)
+
+    def hold_back(self, frame: Request) -> bool:
+        """Keep a request that would begin something. False = it may run now."""
         if frame.tx is None:
             waits = frame.verb not in NOT_HELD_BACK
         else:
-            # Behind a kept request of its transaction a request is kept, too, or would overtake it.
+            # A request behind one of its transaction that is held back must not overtake it.
             waits = frame.tx in self._numbers or self._begins(frame.tx, frame.verb)
         if not waits:
             return False
         if frame.tx is not None:
             self._numbers.add(frame.tx)
-        self.frames.append(frame)
-        if len(self.frames) >= self._most:
-            self._full()
+        self._frames.append(frame)
+        if len(self._frames) >= self._most:
+            self._client.reading.pause(ADMINISTRATION)
         return True
+
+    def hold_back_cancel(self, frame: Cancel) -> None:
+        """Keep a CANCEL, because the receive that it names may be held back."""
+        self._frames.append(frame)
 
     def _begins(self, number: int, verb: str) -> bool:
         """Return whether the transaction is new, or has done nothing that is in the way."""
-        known = self._transactions.get(number)
-        return verb == "begin" if known is None else not known.in_the_way
+        known = self._client.open_transactions.get(number)
+        return verb == "begin" if known is None else not known.blocks_administration
+
+    def blocking_work(self) -> list[GatedTransaction | IndependentWork]:
+        """Return the work that has to end before the broker can be administered."""
+        return [*self._blocking_transactions(), *self._client.line.works]
+
+    def abort_blocking_work(self, reason: str) -> None:
+        """Roll back begun work that keeps an administrative operation waiting."""
+        begun: list[GatedTransaction | IndependentWork] = [
+            *self._blocking_transactions(),
+            *self._client.line.under_way,
+        ]
+        for work in begun:
+            work.abort(reason)
+
+    def _blocking_transactions(self) -> list[GatedTransaction]:
+        return [one for one in self._client.open_transactions.values() if one.blocks_administration]
+
+    def work_changed(self) -> None:
+        """Notify the operation that keeps this client out: a transaction has ended, or is idle or
+        waits, and may no longer be in the way."""
+        if self.is_closed:
+            self._on_change()
 
 
 class Exclusive:
     """The brokers that are reserved for administration at the moment."""
 
-    def __init__(self, clients: Callable[[Broker], list[ClientSession]]) -> None:
-        self._clients = clients
+    def __init__(self, gates: Callable[[Broker], list[ClientGate]]) -> None:
+        """Create it; `gates` returns the gates of the clients of a broker."""
+        self._gates = gates
         self._held: set[Broker] = set()
         self._changing: set[Broker] = set()
-        self._news = asyncio.Event()
+        self._change = asyncio.Event()
 
     def holds(self, broker: Broker) -> bool:
         """Return whether the clients of the broker are kept out."""
         return broker in self._held
 
-    def finished(self) -> None:
+    def work_changed(self) -> None:
         """Wake `hold`: a transaction has ended, or may hold no lock any more."""
-        self._news.set()
+        self._change.set()
 
     @contextmanager
     def changing(self, broker: Broker) -> Iterator[None]:
-        """Change the objects of a broker, which nobody may `hold` until the block ends (MAN-1).
+        """Change the objects of a broker, which no administrator may `hold` meanwhile (MAN-1).
 
-        Raises `Busy` if somebody holds the broker already."""
+        Raises `Busy` if another administrator holds the broker already."""
         if broker in self._held:
             raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
         assert broker not in self._changing, "declarations are applied one at a time"
@@ -94,7 +171,7 @@ class Exclusive:
             yield
         finally:
             self._changing.discard(broker)
-            self._news.set()
+            self._change.set()
 
     async def hold(self, broker: Broker, *, force: bool, wait: float) -> None:
         """Return when no work of the broker's clients is open, and keep it so until `release`.
@@ -107,13 +184,13 @@ class Exclusive:
         try:
             # Clients are held back before anything is rolled back: what ends must not be followed
             # by new work.
-            for session in self._clients(broker):
-                session.hold_back()
+            for gate in self._gates(broker):
+                gate.close()
             for queue in broker.queues.values():
                 queue.line.end_all()
             if force:
-                for session in self._clients(broker):
-                    session.abort_all(FORCED)
+                for gate in self._gates(broker):
+                    gate.abort_blocking_work(FORCED)
             await self._until_free(broker, wait)
             await broker.store.commit(Changes())  # what was committed is durable and published
         except BaseException:
@@ -121,28 +198,26 @@ class Exclusive:
             raise
 
     def release(self, broker: Broker) -> None:
-        """Let the clients of the broker go on."""
+        """Open the gates of the broker's clients again."""
         self._held.discard(broker)
-        for session in self._clients(broker):
-            session.go_on()
+        for gate in self._gates(broker):
+            gate.open()
 
     async def _until_free(self, broker: Broker, wait: float) -> None:
         try:
             async with asyncio.timeout(wait):
-                while broker in self._changing or self._in_the_way(broker):
-                    self._news.clear()
-                    await self._news.wait()
+                while broker in self._changing or self._blocking_work(broker):
+                    self._change.clear()
+                    await self._change.wait()
         except TimeoutError:
             if broker in self._changing:
                 raise Busy(f"objects of broker {broker.name!r} are being changed") from None
-            open_ones = self._in_the_way(broker)
+            open_ones = self._blocking_work(broker)
             raise Busy(
                 f"broker {broker.name!r} has {counted(len(open_ones), 'open transaction')}: "
                 + "; ".join(open_ones[:3]),
                 hint="wait for them, or use force to roll them back",
             ) from None
 
-    def _in_the_way(self, broker: Broker) -> list[str]:
-        return [
-            work.tx.describe() for session in self._clients(broker) for work in session.in_the_way
-        ]
+    def _blocking_work(self, broker: Broker) -> list[str]:
+        return [work.tx.describe() for gate in self._gates(broker) for work in gate.blocking_work()]

@@ -1,6 +1,6 @@
-"""Begins the checks of bodies that a client has written before the turns of their sends (OBJ-61).
+"""Checks bodies that a client has written before it is the turn of their sends (OBJ-61).
 
-Reads: the verbs that the work of a session has left.      Calls: verb_dispatch.
+Reads: the verbs that a request has left.      Calls: verb_dispatch.
 Never: has more than `MOST_AHEAD` checks of one client unfinished, or waits for one.
 Fails: an unforeseen error ends the connection of that client.
 """
@@ -8,13 +8,10 @@ Fails: an unforeseen error ends the connection of that client.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from brokerd.broker.transaction import TxState
+from brokerd.broker.transaction import Transaction, TxState
 from brokerd.sessions.verb_dispatch import prepare
-
-if TYPE_CHECKING:
-    from brokerd.sessions.execution import Work
 
 MOST_AHEAD: Final = 64
 """Unfinished checks that one client may have begun ahead of the turns of its sends.
@@ -22,7 +19,18 @@ MOST_AHEAD: Final = 64
 The checker serves all clients in one line: the check of another client waits behind these."""
 
 
-class ChecksAhead:
+class Sending(Protocol):
+    """Work with sends whose turn has not come."""
+
+    tx: Transaction
+
+    def next_to_check(self) -> object:
+        """Return the next verb whose body may be checked ahead of its turn, each verb once.
+
+        None = there is none at present."""
+
+
+class EarlyBodyChecks:
     """The checks that one client has begun ahead of the turns of its sends."""
 
     __slots__ = ("_broke", "_unfinished", "_works")
@@ -31,15 +39,15 @@ class ChecksAhead:
         """Create it; `broke` ends the connection of the client after an unforeseen error."""
         self._broke = broke
         self._unfinished = 0
-        self._works: dict[Work, None] = {}
-        """Work that has further checks to begin, in the order in which it asked."""
+        self._works: dict[Sending, None] = {}
+        """Work that has further checks to begin, in the order in which it was added."""
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: Sending) -> None:
         """Begin the checks of the work's further sends, now or as earlier checks finish."""
         self._works[work] = None
         self._begin_more()
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: Sending) -> None:
         """Begin no further checks for work that has ended."""
         self._works.pop(work, None)
 

@@ -1,54 +1,56 @@
-"""The work of a session under way, and requests that are their own transaction (CLP-34).
+"""Work that a client has under way, and requests that are their own transaction (CLP-34).
 
 Reads: parsed requests.      Calls: verb_dispatch, fast_requests, verbs.receives, transaction.
-Never: writes to the client; it reports the outcome of each request to its session.
+Never: writes to the client; it reports the outcome of each request to its client.
+Wakes: when the wait ends that has stopped it.
+Fails: an unforeseen error ends the connection; one in a commit stops the instance (REL-5).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked
+from brokerd.broker.poison import Undone
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.sends import Message
-from brokerd.errors import BrokerError, TransactionAborted
+from brokerd.errors import BrokerError, OutcomeUnknown, TransactionAborted
 from brokerd.ids import Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.fast_requests import send_held_up
-from brokerd.sessions.verb_dispatch import judge, message_values, perform
+from brokerd.sessions.ports import Client
+from brokerd.sessions.verb_dispatch import message_values, perform, raise_failure
 from brokerd.verbs import receives
 from brokerd.verbs.body_checks import CHECK
 from brokerd.verbs.large_bodies import STORED
 
-if TYPE_CHECKING:
-    from brokerd.sessions.session import ClientSession
-
 
 class Work(ABC):
-    """Work that a session has under way; a callback resumes it where it stopped."""
+    """Work that a client has under way; a callback resumes it where it stopped."""
 
-    __slots__ = ("_session", "_turn", "tx")
+    __slots__ = ("_client", "_turn", "tx")
 
-    def __init__(self, session: ClientSession) -> None:
-        self._session = session
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._turn = 0
-        self.tx = Transaction(session.broker, session.owner)
-        self.tx.rights = session.rights
+        self.tx = Transaction(client.broker, client.owner)
+        self.tx.rights = client.rights
 
-    def go_on(self) -> None:
+    def run(self) -> None:
         """Run until the work has to wait or is done. An unforeseen error ends the connection."""
         try:
-            self._go_on()
+            self._run_until_blocked()
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
-            self._session.broke(error)
+            self._client.broke(error)
 
-    def give_up(self) -> None:
-        """Roll back, because the client is gone; nothing is answered any more."""
+    def give_up(self, how: Undone | None = None) -> None:
+        """Roll back, because the client is gone; nothing is answered any more.
+
+        how: what the rollback may mean for poison (PBT-10)."""
         self._turn += 1
-        self.tx.roll_back()
+        self.tx.roll_back(how)
 
     @abstractmethod
     def abort(self, reason: str) -> None:
@@ -61,7 +63,7 @@ class Work(ABC):
         return None
 
     @abstractmethod
-    def _go_on(self) -> None:
+    def _run_until_blocked(self) -> None:
         """Run everything that can run now."""
 
     def _wait(self, blocked: Blocked) -> None:
@@ -72,17 +74,34 @@ class Work(ABC):
         def resume() -> None:
             if turn == self._turn:
                 self._turn += 1
-                self.go_on()
+                self.run()
 
         blocked.then(resume)
 
     def _commit(self, done: Callable[[], None], token: int) -> None:
         """Commit. If that fails, memory and store may differ, and the instance stops."""
-        session = self._session
+        client = self._client
         try:
-            self.tx.commit(done, client=session.client_id, token=token)
+            self.tx.commit(done, client=client.client_id, token=token)
         except Exception as error:  # noqa: BLE001  # reported to the instance, which stops
-            session.commit_broke(error)
+            client.commit_broke(error)
+
+    def _answer_repetition(self, request: int, token: int, *, receives: bool) -> bool:
+        """Answer a request whose token was committed already (CLP-51, CLP-52).
+
+        False = it was not, and the request has to run."""
+        client = self._client
+        store = client.broker.store
+        if token > store.highest_token(client.client_id):
+            return False
+        outcome = store.token_outcome(client.client_id, token)
+        if outcome == wire.NOT_COMMITTED:
+            return False
+        if outcome == wire.COMMITTED and not receives:
+            client.done(request)
+        else:
+            client.failed(request, OutcomeUnknown(f"token {token}: {outcome}"))
+        return True
 
 
 def body_size(verb: object) -> int:
@@ -90,13 +109,13 @@ def body_size(verb: object) -> int:
     return len(verb.body) if type(verb) is wire.Send and verb.body else 0
 
 
-class Alone(Work):
+class Independent(Work):
     """A request that is its own transaction (CLP-34, RCV-16)."""
 
     __slots__ = ("_request", "_token", "size")
 
-    def __init__(self, session: ClientSession, request: int, token: int, size: int = 0) -> None:
-        super().__init__(session)
+    def __init__(self, client: Client, request: int, token: int, size: int = 0) -> None:
+        super().__init__(client)
         self._request = request
         self._token = token
         self.size = size
@@ -105,13 +124,13 @@ class Alone(Work):
     def abort(self, reason: str) -> None:
         """Fail the request, without effect, because it is too old."""
         self.give_up()
-        self._session.left(self)
-        self._session.failed(self._request, TransactionAborted(reason))
+        self._client.line.remove(self)
+        self._client.failed(self._request, TransactionAborted(reason))
 
     def _fail(self, error: BrokerError) -> None:
         self.tx.roll_back()
-        self._session.left(self)
-        self._session.failed(self._request, error)
+        self._client.line.remove(self)
+        self._client.failed(self._request, error)
 
     def _hold_up(self, blocked: Blocked) -> None:
         """Wait; if it is for a lock, let requests written later start (CLP-31).
@@ -120,23 +139,24 @@ class Alone(Work):
         group is locked."""
         what = blocked.what
         locked = what == "lock" or (what in {CHECK, STORED} and not self.tx.has_begun)
-        self._session.waits(self, orderly=not locked)
+        if locked:
+            self._client.line.unblock_behind(self)
         self._wait(blocked)
 
 
-class OneShot(Alone):
+class OneShot(Independent):
     """A whole transaction in one request (CLP-34)."""
 
     __slots__ = ("_at", "_prepared", "_verbs")
 
     def __init__(
         self,
-        session: ClientSession,
+        client: Client,
         request: int,
         token: int,
         verbs_: tuple[wire.PlainVerb, ...],
     ) -> None:
-        super().__init__(session, request, token, sum([body_size(verb) for verb in verbs_]))
+        super().__init__(client, request, token, sum([body_size(verb) for verb in verbs_]))
         self._verbs = verbs_
         self._at = 0
         self._prepared = 0  # verbs that `next_to_check` has returned or passed over
@@ -149,38 +169,38 @@ class OneShot(Alone):
         self._prepared = at + 1
         return self._verbs[at]
 
-    def _go_on(self) -> None:
+    def _run_until_blocked(self) -> None:
         """Run verbs until one has to wait or all are done, then commit."""
-        session, request, todo = self._session, self._request, self._verbs
-        if not self._at and session.repeated(request, self._token, receives=False):
+        client, request, todo = self._client, self._request, self._verbs
+        if not self._at and self._answer_repetition(request, self._token, receives=False):
             self.tx.roll_back()
-            session.left(self)
+            client.line.remove(self)
             return
         if self._turn and not self._at and self._send_held_up():
             # Only after a wait and before the first verb has run: `tx` then has locks and nothing
             # else, so the fast path may take them over.
-            session.left(self)
+            client.line.remove(self)
             return
         try:
             while self._at < len(todo):
-                judge(self.tx)
+                raise_failure(self.tx)
                 blocked = perform(self.tx, todo[self._at])
                 if blocked is not None:
                     if not self._turn and (blocked.what != CHECK or len(todo) > 1):
                         self._prepared = self._at  # dialogs it has begun are known only now
-                        session.checks_ahead.begin(self)
+                        client.line.checks.begin(self)
                     self._hold_up(blocked)
                     return
                 self._at += 1
         except BrokerError as error:
             self._fail(error)
             return
-        if self._turn and session.repeated(request, self._token, receives=False):
+        if self._turn and self._answer_repetition(request, self._token, receives=False):
             # Looked up again after a wait: the token may have been committed meanwhile (CLP-51).
             self.tx.roll_back()
         else:
-            self._commit(lambda: session.confirmed((request,)), self._token)
-        session.left(self)
+            self._commit(lambda: client.confirmed((request,)), self._token)
+        client.line.remove(self)
 
     def _send_held_up(self) -> bool:
         """Perform on the fast path a request that has waited. False = nothing was done."""
@@ -191,26 +211,26 @@ class OneShot(Alone):
             if type(verb) is not wire.Send or type(verb.handles) is not bytes:
                 return False
             messages.append((Handle(verb.handles), verb.message_type or DEFAULT, verb.body))
-        return send_held_up(self._session, self._request, self._token, messages, self.tx)
+        return send_held_up(self._client, self._request, self._token, messages, self.tx)
 
 
-class AutoReceive(Alone):
+class AutoReceive(Independent):
     """A receive that is its own transaction (RCV-16): it never waits for a message."""
 
     __slots__ = ("_receive",)
 
     def __init__(
-        self, session: ClientSession, request: int, receive: receives.ReceiveRequest, token: int
+        self, client: Client, request: int, receive: receives.ReceiveRequest, token: int
     ) -> None:
-        super().__init__(session, request, token)
+        super().__init__(client, request, token)
         self._receive = receive
 
-    def _go_on(self) -> None:
+    def _run_until_blocked(self) -> None:
         """Receive, then commit under the token; an empty result uses none up (CLP-35)."""
-        session, request, tx = self._session, self._request, self.tx
-        if session.repeated(request, self._token, receives=True):
+        client, request, tx = self._client, self._request, self.tx
+        if self._answer_repetition(request, self._token, receives=True):
             tx.roll_back()
-            session.left(self)
+            client.line.remove(self)
             return
         try:
             taken = receives.receive(tx, self._receive)
@@ -222,9 +242,9 @@ class AutoReceive(Alone):
             return
         if not taken:
             tx.roll_back()
-            session.left(self)
-            session.answer(request, [])
+            client.line.remove(self)
+            client.answer(request, [])
             return
-        values = message_values(session, taken)
-        self._commit(lambda: session.received(request, values), self._token)
-        session.left(self)
+        values = message_values(client.broker, taken)
+        self._commit(lambda: client.received(request, values), self._token)
+        client.line.remove(self)

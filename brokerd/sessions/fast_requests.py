@@ -24,7 +24,7 @@ from brokerd.protocol.client_verbs import MAX_TOKEN, MAX_VERBS
 from brokerd.verbs.ends import end_plainly
 
 if TYPE_CHECKING:
-    from brokerd.sessions.session import ClientSession
+    from brokerd.sessions.ports import Client as ClientSession
 
 _One = TypeVar("_One", Sends, OneWay)
 

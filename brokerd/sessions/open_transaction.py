@@ -1,13 +1,15 @@
 """A transaction that lasts over several requests, which run in the order they came (CLP-31).
 
-Reads: parsed requests.      Calls: at_once, verb_dispatch, verbs.receives, broker.transaction.
-Never: writes to the client; it reports the outcome of each request to its session.
+Reads: parsed requests.      Calls: fast_requests, verb_dispatch, verbs.receives, transaction.
+Never: writes to the client; it reports the outcome of each request to its client.
+Wakes: when a request is added, or when the wait of the first one ends.
+Fails: a failed request fails those behind it, until a rollback or commit (CLP-37).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,6 +22,7 @@ from brokerd.errors import (
     Busy,
     DeadlockVictim,
     LockTimeout,
+    NoSuchTx,
     StoreFault,
     StoreFull,
     TransactionAborted,
@@ -29,24 +32,27 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
 from brokerd.sessions.execution import Work, body_size
 from brokerd.sessions.fast_requests import perform_at_once
+from brokerd.sessions.ports import TransactionClient
 from brokerd.sessions.verb_dispatch import (
-    judge,
     message_values,
     perform,
+    raise_failure,
     to_receive,
     to_undone,
 )
 from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 
-if TYPE_CHECKING:
-    from brokerd.sessions.session import ClientSession
-
 _NOTHING: Final = object()
 """Marks that a verb succeeded and has no value."""
 _LATER: Final = object()
 """Marks that the answer comes when the commit is durable, or was written already."""
 _ENDINGS: Final = frozenset({wire.Commit, wire.Rollback})
+
+
+def no_such_transaction(number: int) -> NoSuchTx:
+    """Return the error of a request for a transaction that is not open (CLP-32)."""
+    return NoSuchTx(f"transaction {number} is finished or was never begun")
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -60,6 +66,7 @@ class Unfit(msgspec.Struct, frozen=True):
 class OpenTx(Work):
     """A transaction that lasts over several requests; they run in the order they came."""
 
+    _client: TransactionClient
     __slots__ = (
         "_blameless",
         "_cancelled",
@@ -67,6 +74,7 @@ class OpenTx(Work):
         "_given_up",
         "_has_only_begun",
         "_is_committing",
+        "_is_removed",
         "_prepared",
         "_receive",
         "_todo",
@@ -74,8 +82,8 @@ class OpenTx(Work):
         "used_at",
     )
 
-    def __init__(self, session: ClientSession, number: int) -> None:
-        super().__init__(session)
+    def __init__(self, client: TransactionClient, number: int) -> None:
+        super().__init__(client)
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
         self._prepared = 0  # requests at the head of `_todo` that `next_to_check` has returned
@@ -86,7 +94,8 @@ class OpenTx(Work):
         self._blameless = False  # it failed for others' locks, or for lack of room (PBT-10)
         self._first_failure = ""
         self._has_only_begun = self._is_committing = False
-        self.used_at = session.now()
+        self._is_removed = False  # its commit or rollback ran, or the client is gone
+        self.used_at = client.now()
 
     @property
     def is_idle(self) -> bool:
@@ -101,17 +110,17 @@ class OpenTx(Work):
         return self._is_committing or (self._has_only_begun and self._receive is not None)
 
     @property
-    def in_the_way(self) -> bool:
+    def blocks_administration(self) -> bool:
         """Whether it holds a lock or is at work, so that administration waits for it (MAN-1).
 
-        One that holds no lock and only waits for a message is not in the way."""
+        One that holds no lock and only waits for a message does not."""
         waits_for_message = self._receive is not None and self.tx.waiting is not None
         return bool(self.tx.locked) or (not self.is_idle and not waits_for_message)
 
     def begin(self, request: int) -> None:
         """Report that the request that opened the transaction is done."""
         self._has_only_begun = True
-        self._session.done_inside(request, self)
+        self._client.done_inside(request, self)
 
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
         """Append the next request, and run it if none is before it.
@@ -119,14 +128,14 @@ class OpenTx(Work):
         Raises `Busy` if too many bytes of bodies wait already (CLP-30)."""
         size = body_size(verb)
         if size:
-            self._session.add_waiting(size)
+            self._client.line.add_bytes(size)
         self._todo.append((request, verb))
         if self.is_idle:
-            self.go_on()
+            self.run()
         elif self._undoes(verb):
             self._interrupt()
         else:
-            self._session.checks_ahead.begin(self)
+            self._client.line.checks.begin(self)
 
     def next_to_check(self) -> wire.Verb | Unfit | None:
         """Return the verb of the next request that has not run."""
@@ -151,19 +160,20 @@ class OpenTx(Work):
         self.tx.stop_waiting()
         request, verb = self._todo[0]
         self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
-        self.go_on()
+        self.run()
 
     def do_at_once(self, frame: Request) -> bool:
         """Perform a plain request on the fast path, if no earlier request is pending.
 
         Return False if nothing was done."""
-        if not self.tx.idle or self._todo or self._given_up is not None or self._session.is_loaded:
+        is_first = self.tx.idle and not self._todo
+        if not is_first or self._given_up is not None or self._client.line.is_loaded:
             return False
         if not perform_at_once(self.tx, frame.verb, frame.args):
             return False
         self._has_only_begun = False
-        self.used_at = self._session.now()  # it may have been held back since it came
-        self._session.done_inside(frame.request, self)
+        self.used_at = self._client.now()  # it may have been held back since it came
+        self._client.done_inside(frame.request, self)
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
@@ -180,17 +190,18 @@ class OpenTx(Work):
         else:
             self._cancelled.add(request)
 
-    def give_up(self) -> None:
+    def give_up(self, how: Undone | None = None) -> None:
         """Roll back: the client is gone."""
+        self._is_removed = True
         self._todo.clear()
-        self._roll_back(self._session.undone_by_the_end)
+        self._roll_back(how)
 
     def abort(self, reason: str) -> None:
         """Roll back, as it is too old or idle; fail its pending and later requests (CLP-37)."""
         if self._given_up is None:
             self._given_up = reason
             self._roll_back()
-            self.go_on()
+            self.run()
 
     @property
     def is_ending(self) -> bool:
@@ -202,7 +213,7 @@ class OpenTx(Work):
         """Whether the daemon has given the transaction up."""
         return self._given_up is not None
 
-    def _go_on(self) -> None:
+    def _run_until_blocked(self) -> None:
         """Run requests until one has to wait or none is left."""
         self.tx.idle = False
         # The request stays first in `_todo` while it runs: a wait resumes it, and CANCEL and
@@ -219,44 +230,48 @@ class OpenTx(Work):
             if isinstance(outcome, Blocked):
                 self._wait(outcome)
                 # It may wait for a message now and so no longer be in the way (MAN-1).
-                self._session.freed()
+                self._client.gate.work_changed()
                 return
-            self._take_off()
+            self._remove_first()
             self._has_only_begun = False
             if outcome is _NOTHING:
-                self._session.done_inside(request, self)
+                self._client.done_inside(request, self)
             elif outcome is not _LATER:
-                self._session.answer(request, outcome)
+                self._client.answer(request, outcome)
             if type(verb) in _ENDINGS:
                 break
-        # A commit or rollback has removed it from the session: refuse what is behind (CLP-32).
-        if self._session.has(self):
-            self.used_at = self._session.now()
-            self.tx.idle = True
-            self._session.freed()
-        else:
+        if self._is_removed:  # refuse the requests behind the commit or rollback (CLP-32)
             self._refuse_rest()
+        else:
+            self.used_at = self._client.now()
+            self.tx.idle = True
+            self._client.gate.work_changed()
 
-    def _take_off(self) -> wire.Verb | Unfit:
+    def _remove_first(self) -> wire.Verb | Unfit:
         """Remove the first request and return its verb."""
         _, verb = self._todo.popleft()
         self._prepared = max(0, self._prepared - 1)
         size = body_size(verb)
         if size:
-            self._session.waits_no_longer(size)
+            self._client.line.remove_bytes(size)
         return verb
+
+    def _remove(self) -> None:
+        """Take no further requests: the commit or rollback runs."""
+        self._is_removed = True
+        self._client.remove_transaction(self.number)
 
     def _refuse_rest(self) -> None:
         """Fail the requests written behind the one that ended the transaction (CLP-32)."""
         while self._todo:
             request, _ = self._todo[0]
-            verb = self._take_off()
+            verb = self._remove_first()
             if not (isinstance(verb, Unfit) and verb.answered):
-                self._session.no_such_tx(request, self.number)
+                self._client.failed(request, no_such_transaction(self.number))
 
     def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
         """Fail the first request, and with it the transaction (CLP-37)."""
-        self._take_off()
+        self._remove_first()
         self._stop_receiving()
         if self.tx.state is TxState.OPEN:
             self.tx.state = TxState.FAILED
@@ -269,12 +284,12 @@ class OpenTx(Work):
             self._roll_back()
         self._blameless |= isinstance(error, (LockTimeout, StoreFull, Busy))
         if not (isinstance(verb, Unfit) and verb.answered):
-            self._session.failed(request, error)
+            self._client.failed(request, error)
 
     def _run(self, request: int, verb: wire.Verb | Unfit) -> object:
-        tx, session = self.tx, self._session
+        tx = self.tx
         if type(verb) is wire.Rollback:
-            session.forget(self.number)
+            self._remove()
             self._roll_back(to_undone(verb.options))
             return _NOTHING
         if type(verb) is wire.RollbackTo and self._given_up is None:
@@ -292,7 +307,7 @@ class OpenTx(Work):
 
     def _run_verb(self, request: int, verb: wire.Verb) -> object:
         tx = self.tx
-        judge(tx)
+        raise_failure(tx)
         match verb:
             case wire.Receive():
                 return self._run_receive(request, verb)
@@ -324,24 +339,23 @@ class OpenTx(Work):
         self._cancelled.discard(request)
         reason = self._given_up or "an earlier request of this transaction failed"
         if isinstance(verb, wire.Commit):
-            self._session.forget(self.number)
+            self._remove()
             self._blameless |= self._first_failure in verb.not_counted
             self._roll_back(Undone(error=reason))
-            self._session.failed(request, TransactionAborted(reason))
+            self._client.failed(request, TransactionAborted(reason))
             return _LATER
         raise TransactionAborted(reason)
 
     def _run_commit(self, request: int, token: int) -> None:
-        session = self._session
+        client = self._client
         self._is_committing = True
-        session.forget(self.number)
-        if session.repeated(request, token, receives=False):  # committed before (CLP-51)
+        self._remove()
+        if self._answer_repetition(request, token, receives=False):  # committed before (CLP-51)
             self._roll_back()
         else:
-            self._commit(lambda: session.confirmed((request,)), token)
+            self._commit(lambda: client.confirmed((request,)), token)
 
     def _run_receive(self, request: int, verb: wire.Receive) -> object:
-        session = self._session
         receive = self._begin_receiving(request, verb)
         if receive is None:
             return []
@@ -349,7 +363,7 @@ class OpenTx(Work):
         if isinstance(taken, Blocked):
             return self._may_wait(taken)
         self._stop_receiving()
-        return message_values(session, taken)
+        return message_values(self.tx.broker, taken)
 
     def _run_get_group(self, request: int, verb: wire.GetGroup) -> object:
         receive = self._begin_receiving(request, verb)
@@ -374,21 +388,21 @@ class OpenTx(Work):
                 self._cancelled.discard(request)
                 self._stop_receiving()
                 return None
-            if not self._session.told_receive(self._receive):
+            if not self._client.report_receive(self._receive.queue):
                 self._stop_receiving()
                 return None
         return self._receive
 
     def _may_wait(self, blocked: Blocked) -> Blocked:
         if blocked.what == "message":
-            self._session.may_wait(self)
+            self._client.start_waiting(self.number)
         return blocked
 
     def _stop_receiving(self) -> None:
         if self._receive is not None:
             self._receive.over()
             self._receive = None
-        self._session.waits_no_more(self)
+        self._client.stop_waiting(self.number)
 
     def _roll_back(self, how: Undone | None = None) -> None:
         """Roll back. `how`: what the rollback may mean for poison; None = it never counts
@@ -397,6 +411,6 @@ class OpenTx(Work):
         self._stop_receiving()
         queues = [] if self.tx.state is TxState.FINISHED else self.tx.took_messages
         if how is not None and queues:
-            how = self._session.judged(how, blameless=self._blameless)
+            how = self._client.evaluate_rollback(how, blameless=self._blameless)
         self.tx.roll_back(how)
-        self._session.told_rolled_back(queues)
+        self._client.report_rollback(queues)

@@ -1,7 +1,7 @@
-"""All client connections of an instance: greeting, fencing, idle ones, draining (CLP-10 to 13).
+"""All client connections of an instance: greeting, fencing, counting, draining (CLP-10 to 13).
 
-Reads: HELLOs.      Calls: session, admin_gate, permissions, principals.
-Never: looks into a transaction; each session runs its own.
+Reads: HELLOs.      Calls: session, expiry, admin_gate, permissions, principals.
+Never: reads a transaction; each session runs its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Grant
-from brokerd.sessions.admin_gate import Exclusive
+from brokerd.sessions.admin_gate import ClientGate, Exclusive
+from brokerd.sessions.expiry import end_expired
+from brokerd.sessions.flow_control import Congestion
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
@@ -86,7 +88,6 @@ class Sessions:
         self.principals = Principals(grants)
         self._connected: dict[ClientSession, None] = {}
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
-        self._held: list[ClientSession] = []
         self._admitted: dict[ClientSession, None] = {}
         self._empty = asyncio.Event()
         self.door = Door(
@@ -102,16 +103,18 @@ class Sessions:
             log=log,
         )
         """Limits on the connections of clients (END-18)."""
-        self.exclusive = Exclusive(self._of)
+        self.exclusive = Exclusive(self._gates)
         """Keeps the clients of a broker out while it is administered."""
+        self.congestion = Congestion(options)
+        """Pauses clients while the writer is behind."""
         self.transactions = self.waiting = 0
         """Counts, over all clients, of open transactions and of receives that wait."""
 
     def __len__(self) -> int:
         return len(self._connected)
 
-    def _of(self, broker: Broker) -> list[ClientSession]:
-        return [one for one in self._admitted if one.broker is broker]
+    def _gates(self, broker: Broker) -> list[ClientGate]:
+        return [one.gate for one in self._admitted if one.broker is broker]
 
     def open_transactions(self) -> Iterator[tuple[ClientId, Transaction]]:
         """Yield the transactions of all clients, each with the id of its client."""
@@ -133,8 +136,8 @@ class Sessions:
         most = max(broker.options.max_bytes for broker in self._brokers.values())
         return most + frames.FRAME_LIMIT
 
-    def may_open(self, session: ClientSession) -> None:
-        """Raise `Busy` if a client may not open another transaction.
+    def add_transaction(self, session: ClientSession) -> None:
+        """Count a transaction that is opened; raise `Busy` if too many are open.
 
         Transactions whose commit or rollback is pending do not count."""
         own, most = session.not_ending, self.options.transactions
@@ -144,13 +147,23 @@ class Sessions:
             in_all = sum(one.not_ending for one in self._connected)
             if in_all >= self.options.transactions_in_all:
                 raise Busy(f"{in_all} transactions are open")
+        self.transactions += 1
 
-    def may_wait(self, own: int) -> None:
-        """Raise `Busy` if another receive may not wait; `own`: those of its client that wait."""
+    def remove_transaction(self) -> None:
+        """Uncount a transaction that is no longer open."""
+        self.transactions -= 1
+
+    def start_waiting(self, own: int) -> None:
+        """Count a receive that waits, beside `own` of its client; raise `Busy` if too many wait."""
         if own >= self.options.waiting:
             raise Busy(f"{own} receives of this client wait")
         if self.waiting >= self.options.waiting_in_all:
             raise Busy(f"{self.waiting} receives wait")
+        self.waiting += 1
+
+    def stop_waiting(self) -> None:
+        """Uncount a receive that no longer waits."""
+        self.waiting -= 1
 
     def stop_for(self, error: Exception) -> None:
         """Stop the instance with an error, because memory and store may differ (REL-5)."""
@@ -204,14 +217,11 @@ class Sessions:
             most = f"{self.options.clients} clients are connected"
             session.refuse(Busy(most, hint="disconnect those that need none; more are not taken"))
             return
-        session.broker, session.client_id = broker, client_id
-        session.known_as = token or client_id
-        session.owner = session.describe(client_id, hello.info)
+        session.admit(broker, client_id, token, hello.info)
         self._known[broker.name, client_id] = session
         self._admitted[session] = None
-        session.admitted()
         if self.exclusive.holds(broker):
-            session.hold_back()
+            session.gate.close()
         self._spawn(self._welcome(session))
 
     async def _welcome(self, session: ClientSession) -> None:
@@ -264,53 +274,14 @@ class Sessions:
         )
         return InternalError(f"{asked} failed with {type(error).__name__}: {error}")
 
-    # Admission: what is not durable yet is bounded (design D3).
-
-    def is_congested(self, session: ClientSession) -> bool:
-        """Return whether the writer is too far behind, in all or with this client, to read on.
-
-        Work that waits for clients is no reason: only further requests can end its wait."""
-        if session.broker.is_full:  # the requests have to fail with it, so they are read
-            return False
-        store, most = session.broker.store, self.options.backlog_bytes
-        return (
-            store.backlog_bytes > most
-            or store.oldest_unflushed_age > self.options.backlog_age
-            or (session.waiting_bytes > most and session.is_worked_on)
-        )
-
-    def hold(self, session: ClientSession) -> None:
-        """Read nothing more from this client until the writer has caught up."""
-        session.hold()
-        if not self._held:
-            asyncio.get_running_loop().call_later(0.005, self._release)
-        self._held.append(session)
-
-    def _release(self) -> None:
-        held, self._held = self._held, []
-        for session in held:
-            if session.closed:
-                continue
-            if self.is_congested(session):
-                self.hold(session)
-            else:
-                session.let_go()
-
     # Passes and stopping.
 
     def sweep(self) -> int:
         """Close silent clients and roll back transactions that are too old (CLP-61).
 
         Return the number of both."""
-        now, ended = self.clock.monotonic(), 0
-        for session in list(self._connected):
-            is_silent = not session.is_held and now - session.heard_at > self.options.silence
-            if session.holds and is_silent:
-                session.close(frames.IDLE)
-                ended += 1
-            else:
-                ended += session.abort_old(now)
-        return ended
+        connected = list(self._connected)
+        return end_expired(connected, self.options, self.clock.monotonic(), self.log)
 
     def end_all(self) -> None:
         """End every connection now; open transactions roll back."""

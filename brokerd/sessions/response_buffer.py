@@ -1,24 +1,29 @@
 """Frames for one client, gathered until the waiters of a flush, or of a loop turn, were notified.
 
 Reads: whether an open transaction will be answered once more.      Calls: the transport.
-Never: keeps more than a write's worth: a long answer is written at once (CLP-62).
+Never: keeps more than one write may have: a long answer is written at once (CLP-62).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from brokerd.protocol import client_frames as frames
-
-if TYPE_CHECKING:
-    from brokerd.sessions.open_transaction import OpenTx
 
 _WRITE_NOW: Final = 256 * 1024
 
 
-class Answers:
+class Answered(Protocol):
+    """A transaction whose requests are answered."""
+
+    @property
+    def answers_by_itself(self) -> bool:
+        """Whether one more answer comes without a further request (CLP-9)."""
+
+
+class ResponseBuffer:
     """Frames that wait to be written; requests done without a value share one frame."""
 
     __slots__ = ("_done", "_out", "_scheduled", "_silent", "_size", "soon", "transport")
@@ -26,7 +31,7 @@ class Answers:
     def __init__(self) -> None:
         self.soon: Callable[[Callable[[], None]], object] = asyncio.get_running_loop().call_soon
         self._done: list[int] = []
-        self._silent: list[OpenTx] = []  # those with requests in _done
+        self._silent: list[Answered] = []  # those with requests in _done
         self._out: list[bytes] = []
         self._size = 0
         self._scheduled = False
@@ -39,7 +44,7 @@ class Answers:
         if not self._scheduled:
             self._schedule()
 
-    def done_inside(self, request: int, transaction: OpenTx) -> None:
+    def done_inside(self, request: int, transaction: Answered) -> None:
         """Add a request of an open transaction that succeeded; `settle` decides when it is
         written."""
         self._done.append(request)
@@ -47,7 +52,7 @@ class Answers:
             self._silent.append(transaction)
 
     @property
-    def unheard(self) -> int:
+    def unwritten(self) -> int:
         """Number of requests that are done and not written yet."""
         return len(self._done)
 

@@ -7,9 +7,10 @@ Never: commits, or answers anybody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import TIMER
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import Taken
@@ -23,15 +24,11 @@ from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
 from brokerd.verbs import body_checks, ends, groups, receives, sends
 from brokerd.verbs.timers import set_timer
 
-if TYPE_CHECKING:
-    from brokerd.sessions.session import ClientSession
-
-
 _BODY: Final = 5
 """Position of the body in a message (CLP-36)."""
 
 
-def judge(tx: Transaction) -> None:
+def raise_failure(tx: Transaction) -> None:
     """Raise the error of a wait that failed, before the verb finds anything else.
 
     The victim of a deadlock has to roll back; another error, such as a conversation gone meanwhile,
@@ -140,8 +137,10 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
     )
 
 
-def message_values(session: ClientSession, taken: list[Taken]) -> list[list[object]]:
-    """Return received messages in the form of an answer (CLP-36)."""
+def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
+    """Return received messages in the form of an answer (CLP-36).
+
+    Validation codes are those of the message types as they are declared now (RCV-29)."""
     values: list[list[object]] = []
     codes: dict[str, str] = {}
     for live, messages, *_ in taken:
@@ -158,7 +157,7 @@ def message_values(session: ClientSession, taken: list[Taken]) -> list[list[obje
                 timer_name, body = (body or b"").decode() or None, None
             code = codes.get(kind)
             if code is None:
-                code = codes[kind] = session.validation(kind)
+                code = codes[kind] = broker.validation_code(kind)
             values.append(
                 [
                     handle,

@@ -11,6 +11,7 @@ import pytest
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import LockTimeout
 from brokerd.protocol import client_frames as frames
+from brokerd.sessions.flow_control import WRITER
 from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import alone, given
@@ -85,17 +86,17 @@ async def test_a_client_is_read_no_further_than_its_bodies_are_stored(daemon: Da
     store, session = SlowStore(daemon), session_of(daemon, raw)
     sent = [b"%d" % number + BODY for number in range(1, 10)]
     assert await one_by_one(raw, *(transact(n, body) for n, body in enumerate(sent, 1))) == []
-    assert session.waiting_bytes <= LIMIT + len(sent[0])
+    assert session.line.waiting_bytes <= LIMIT + len(sent[0])
     raw.write(frames.encode_ping(7))
     assert await raw.answers() == []
     for _ in sent:
         store.go_on()
         await daemon.pass_time(0.05)
-        assert session.waiting_bytes <= LIMIT + len(sent[0])
+        assert session.line.waiting_bytes <= LIMIT + len(sent[0])
     answers = await raw.answers()
     assert done([one for one in answers if one[0] == "done"]) == list(range(2, 11))
     assert ("pong", 7) in answers
-    assert session.waiting_bytes == 0
+    assert session.line.waiting_bytes == 0
     assert await received(raw, 100, 100) == sent
 
 
@@ -105,7 +106,7 @@ async def test_what_a_client_says_while_it_is_not_read_is_not_missed(daemon: Dae
     raw = await ready(daemon)
     store, session = SlowStore(daemon), session_of(daemon, raw)
     await one_by_one(raw, *(transact(number, BODY) for number in range(1, 4)))
-    assert session.is_held
+    assert WRITER in session.reading.reasons
     await daemon.pass_time(100)
     assert not raw.is_gone()
     for _ in range(3):
@@ -132,11 +133,11 @@ def test_behind_a_client_so_many_bytes_wait_and_no_more(tmp_path: Path, within: 
             requests = [ask(10 + n, 2, "send", H, "Ask", BODY) for n in range(1, 15)]
         answers = await one_by_one(raw, *requests)
         assert answers == [("failed", 10 + n, "busy") for n in (12, 13, 14)]
-        assert session_of(daemon, raw).waiting_bytes == 11 * len(BODY)
+        assert session_of(daemon, raw).line.waiting_bytes == 11 * len(BODY)
         raw.write(ask(50, 1, "commit", 50))
         answers = await raw.answers()
         assert 50 in done([one for one in answers if one[0] == "done"])
-        assert session_of(daemon, raw).waiting_bytes == 0
+        assert session_of(daemon, raw).line.waiting_bytes == 0
         raw.write(frames.encode_ping(1))
         assert await raw.answers() == [("pong", 1)]
 
@@ -225,7 +226,7 @@ def test_one_client_that_waits_does_not_keep_others_from_being_read(tmp_path: Pa
         raw, other = await ready(daemon), await client(daemon, b"client id 000002")
         store = SlowStore(daemon)
         await one_by_one(raw, *(transact(number, BODY) for number in range(1, 4)))
-        assert session_of(daemon, raw).is_held
+        assert WRITER in session_of(daemon, raw).reading.reasons
         begin = ["begin_dialog", [b"handle 000000009", "urn:desk", "urn:shop", {}]]
         other.write(ask(1, None, "transact", 0, [begin]))
         assert await other.answers() == [("done", 1)]

@@ -911,7 +911,7 @@ def test_an_error_nobody_foresaw_costs_one_connection(tmp_path: Path, work: type
         def broken(_self: Work) -> None:
             raise ZeroDivisionError
 
-        with patch.object(work, "_go_on", broken):
+        with patch.object(work, "_run_until_blocked", broken):
             if work is OneShot:
                 raw.write(ask(4, None, "transact", 1, [begin_dialog(I2)]))
             else:

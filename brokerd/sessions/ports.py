@@ -1,0 +1,84 @@
+"""The client as its requests see it: protocols, so that no request imports the session above it.
+
+`Client` is what a request needs from the client that sent it, and `TransactionClient` what an open
+transaction needs besides; `ClientSession` is both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.poison import Undone
+from brokerd.broker.queues import QueueState
+from brokerd.errors import BrokerError
+from brokerd.ids import ClientId
+from brokerd.security.grants import Rights
+from brokerd.sessions.admin_gate import ClientGate
+from brokerd.sessions.request_line import RequestLine
+from brokerd.sessions.response_buffer import Answered
+
+
+class Client(Protocol):
+    """The client that sent a request."""
+
+    broker: Broker
+    client_id: ClientId
+    known_as: bytes
+    """The id by which activation knows the client."""
+    owner: str
+    """Name of the client for logs and lock time-outs."""
+    rights: Rights | None
+    """Rights of the client's user; None = everything is allowed."""
+    line: RequestLine
+    gate: ClientGate
+
+    def done(self, request: int) -> None:
+        """Report that a request without a value succeeded."""
+
+    def answer(self, request: int, value: object) -> None:
+        """Report that a request succeeded, with its value."""
+
+    def failed(self, request: int, error: BrokerError) -> None:
+        """Report that a request failed."""
+
+    def confirmed(self, requests: Sequence[int]) -> None:
+        """Report that the commits that these requests asked for are durable. Never raises."""
+
+    def received(self, request: int, messages: list[list[object]]) -> None:
+        """Report that a receive with its own transaction is durable. Never raises."""
+
+    def broke(self, error: Exception) -> None:
+        """End the connection after an unforeseen error."""
+
+    def commit_broke(self, error: Exception) -> None:
+        """Stop the instance: a commit was begun and could not be handed over (REL-5)."""
+
+
+class TransactionClient(Client, Protocol):
+    """The client that opened a transaction."""
+
+    def done_inside(self, request: int, transaction: Answered) -> None:
+        """Report that a request without a value succeeded in an open transaction."""
+
+    def remove_transaction(self, number: int) -> None:
+        """Remove a finished transaction."""
+
+    def start_waiting(self, number: int) -> None:
+        """Count a receive that is about to wait for a message; raise `Busy` if too many wait."""
+
+    def stop_waiting(self, number: int) -> None:
+        """Uncount the receive of a transaction, if it was counted."""
+
+    def report_receive(self, queue: str) -> bool:
+        """Report that a receive begins. False = it has to come back empty (PBT-25)."""
+
+    def report_rollback(self, queues: list[QueueState]) -> None:
+        """Report that a transaction that received from these queues rolled back (ACT-6c)."""
+
+    def evaluate_rollback(self, how: Undone, *, blameless: bool) -> Undone | None:
+        """Return what a rollback of this client means for poison; None = nothing (PBT-10)."""
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
