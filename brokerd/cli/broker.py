@@ -155,7 +155,7 @@ def _forget(*, broker: str, address: str | None, config: Path | None, as_json: b
 
 def _forget_here(broker: str, config: Path | None) -> str:
     """Forget a broker without a daemon, which may refuse to start until this is done (MAN-18)."""
-    from brokerd.maintenance.known import forget_without_daemon  # noqa: PLC0415  # rarely needed
+    from brokerd.maintenance.known_brokers import forget_without_daemon  # noqa: PLC0415  # rarely needed
 
     path_of = load(config).settings.store_path
     return forget_without_daemon(broker, path_of, ids=RandomIds(), clock=SystemClock())

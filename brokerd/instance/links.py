@@ -44,18 +44,18 @@ from brokerd.events.tap import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
-from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.absent_brokers import Absent
 from brokerd.maintenance.clock_watch import ClockWatch
-from brokerd.maintenance.closing import expire
+from brokerd.maintenance.dialog_expiry import expire
+from brokerd.maintenance.disk_space import Room
 from brokerd.maintenance.journal import Journal
-from brokerd.maintenance.known import KnownBrokers
-from brokerd.maintenance.lingering import Lingering
+from brokerd.maintenance.known_brokers import KnownBrokers
+from brokerd.maintenance.lingering_dialogs import Lingering
 from brokerd.maintenance.mirroring import Mirroring
-from brokerd.maintenance.moved import Moved
-from brokerd.maintenance.room import Room
-from brokerd.maintenance.settling import Settling
-from brokerd.maintenance.slow import Slow
+from brokerd.maintenance.slow_commits import Slow
+from brokerd.maintenance.store_watch import Moved
 from brokerd.maintenance.ticks import Ticker
+from brokerd.maintenance.unsettled_endpoints import Settling
 from brokerd.model import MSDB, QueueStatus
 from brokerd.objects.event_names import QUEUE_ACTIVATION
 from brokerd.objects.notifications import activation_timeouts

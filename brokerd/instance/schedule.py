@@ -14,7 +14,7 @@ from brokerd.config.settings import Settings
 from brokerd.errors import StoreFull
 from brokerd.instance.links import Parts
 from brokerd.maintenance import timers
-from brokerd.maintenance.closing import expire, nothing_expired, nothing_purgeable, purge
+from brokerd.maintenance.dialog_expiry import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
 
 

@@ -14,7 +14,7 @@ from brokerd.checking.checker import Checker
 from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
-from brokerd.maintenance.room import Disk
+from brokerd.maintenance.disk_space import Disk
 from brokerd.storage.engine import Executor
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.metrics_log import MetricsLog

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from brokerd.broker.broker import Broker
 from brokerd.errors import StoreFault, StoreLocked
 from brokerd.ids import BrokerId, show
-from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.absent_brokers import Absent
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Role, Standing
 from brokerd.storage.lock import Owner, last_owner

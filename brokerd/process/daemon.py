@@ -26,8 +26,8 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance import part_options
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.instance.preflight import first_broker, look_ahead
-from brokerd.maintenance.room import SystemDisk
-from brokerd.maintenance.slow import Slow
+from brokerd.maintenance.disk_space import SystemDisk
+from brokerd.maintenance.slow_commits import Slow
 from brokerd.objects.declared import Declared
 from brokerd.process.allocator import keep_freed
 from brokerd.process.exit_statuses import INTERNAL_ERROR, exit_status

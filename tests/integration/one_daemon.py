@@ -16,7 +16,7 @@ from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, Handle, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
-from brokerd.maintenance.room import Disk
+from brokerd.maintenance.disk_space import Disk
 from brokerd.objects.declarations import parse
 from brokerd.objects.declared import Declared
 from brokerd.storage.deferred_drops import DROPPED

@@ -14,7 +14,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
 from brokerd.ids import BrokerId, show
-from brokerd.maintenance import closing, settling
+from brokerd.maintenance import dialog_expiry, unsettled_endpoints
 from brokerd.model import ERROR
 from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
@@ -122,8 +122,8 @@ async def test_a_lost_notice_is_asked_for(wire: Wire, main: Session, east: Sessi
 def test_so_many_ask_at_a_time_on_the_schedule_of_repeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "MOST", 2)
-    monkeypatch.setattr(settling, "BATCH", 1)
+    monkeypatch.setattr(unsettled_endpoints, "MOST", 2)
+    monkeypatch.setattr(unsettled_endpoints, "BATCH", 1)
 
     @between
     async def run(wire: Wire, main: Session, east: Session) -> None:
@@ -376,16 +376,16 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
     await wire.daemon.pass_time(120)
     out.ack_at = wire.daemon.clock.monotonic()
     flushes = wire.east.store.metrics.flushes
-    batch, closing.BATCH = closing.BATCH, 2
+    batch, dialog_expiry.BATCH = dialog_expiry.BATCH, 2
     assert batch == 1000
     try:
-        assert await closing.purge(wire.east) == 6
+        assert await dialog_expiry.purge(wire.east) == 6
     finally:
-        closing.BATCH = batch
+        dialog_expiry.BATCH = batch
     assert wire.east.store.metrics.flushes - flushes >= 3
     assert len(await endpoints(east)) == 1
     out.ack_at = None
-    assert await closing.purge(wire.east) == 1
+    assert await dialog_expiry.purge(wire.east) == 1
     assert await endpoints(east) == []
 
 
@@ -403,15 +403,15 @@ async def test_those_that_owe_an_ack_do_not_hold_up_what_may_go_behind_them(
         await fire_and_forget(main, east, wire)
     wire.daemon.instance._tick_task.cancel()
     await wire.daemon.pass_time(HALF_HOUR + 60)
-    batch, closing.BATCH = closing.BATCH, 1
+    batch, dialog_expiry.BATCH = dialog_expiry.BATCH, 1
     try:
-        assert await closing.purge(wire.east) == 3
+        assert await dialog_expiry.purge(wire.east) == 3
     finally:
-        closing.BATCH = batch
+        dialog_expiry.BATCH = batch
     (row,) = await endpoints(east)
     assert row["conversation_id"] == show(first)
     out.ack_at = None
-    assert await closing.purge(wire.east) == 1
+    assert await dialog_expiry.purge(wire.east) == 1
 
 
 @pytest.mark.rule("OBJ-37", "DLG-M7", "DLG-T27")

@@ -11,7 +11,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.config.settings import StoreSettings
 from brokerd.errors import StoreFull
-from brokerd.maintenance.room import SystemDisk
+from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.telemetry.logs import STORE
 from tests.full_disk import Ballast, mounted
 from tests.integration.one_daemon import Daemon, play

@@ -16,7 +16,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
 from brokerd.ids import ConversationId, Handle, show
-from brokerd.maintenance import closing
+from brokerd.maintenance import dialog_expiry
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Fragment
 from brokerd.storage.dialogs import StoredEndpoints
@@ -219,7 +219,7 @@ def test_what_happens_to_a_dialog_while_its_expiry_is_read_counts(
                 assert daemon.broker.endpoints.find(Handle(handle)) is None, "it is in memory"
 
             meanwhile(monkeypatch, "expired", change)
-            await closing.expire(daemon.broker)
+            await dialog_expiry.expire(daemon.broker)
             left = await mine(session, others)
             if ends:
                 assert left == []
@@ -327,7 +327,7 @@ async def test_a_tombstone_that_is_being_purged_is_not_brought_back(
 
     late: list[object] = []
     store.commit = committing
-    assert await closing.purge(wire.east) == 8
+    assert await dialog_expiry.purge(wire.east) == 8
     await wire.daemon.pass_time(1)
     assert late == [None]
     assert len(known) == 0

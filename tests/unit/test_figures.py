@@ -7,7 +7,7 @@ import pytest
 from brokerd.broker.broker import BrokerOptions
 from brokerd.clock import HOLD, LEAP, SECOND
 from brokerd.delivery.peers import ping
-from brokerd.maintenance.slow import STUCK
+from brokerd.maintenance.slow_commits import STUCK
 from brokerd.protocol import client_frames, wire
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import UNSENT_LIMIT

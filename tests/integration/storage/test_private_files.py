@@ -15,7 +15,7 @@ from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import StoreLocked, UnsafeFile
 from brokerd.ids import BrokerId, InstanceId, RandomIds
 from brokerd.instance.preflight import look_ahead
-from brokerd.maintenance.room import SystemDisk
+from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.process.exit_statuses import exit_status
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
 from brokerd.storage.log_head import State, head_path

@@ -14,7 +14,7 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
 from brokerd.ids import BrokerId, IdSource, show
-from brokerd.maintenance.absent import Absent
+from brokerd.maintenance.absent_brokers import Absent
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
 from brokerd.storage import known_brokers
