@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.activation.monitored import Reader
+from brokerd.activation.monitored_queue import Reader
 from brokerd.clock import Clock
 
 LAST_WORDS: Final = 1.0

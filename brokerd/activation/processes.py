@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.activation import guard
+from brokerd.activation import child_guard
 from brokerd.model import OWNER, Activation
 
 DIED_OF_SIGNAL: Final = 128
@@ -157,7 +157,7 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
         sys.executable,
         "-I",
         "-S",
-        str(Path(guard.__file__)),
+        str(Path(child_guard.__file__)),
         str(child.memory),
         "" if account is None else f"{account.pw_uid}:{account.pw_gid}",
         str(child.last_words),

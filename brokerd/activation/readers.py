@@ -39,8 +39,9 @@ from brokerd.activation.monitor import (
     changes_nothing,
     step,
 )
-from brokerd.activation.monitored import Monitored, Reader
-from brokerd.activation.rows import (
+from brokerd.activation.monitored_queue import Monitored, Reader
+from brokerd.activation.runner import Connect, Runner
+from brokerd.activation.view_rows import (
     REMOVED,
     Counts,
     MonitorRow,
@@ -49,7 +50,6 @@ from brokerd.activation.rows import (
     absent_reason,
     monitor_row,
 )
-from brokerd.activation.running import Connect, Runner
 from brokerd.broker.poison import Undone
 from brokerd.clock import SECOND, Clock
 from brokerd.model import Queue

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from brokerd.activation.child import GO
-from brokerd.activation.monitored import Monitored, Reader
+from brokerd.activation.monitored_queue import Monitored, Reader
 from brokerd.activation.processes import Child, Running, start, words_of
 from brokerd.clock import SECOND
 from brokerd.model import Activation, Host

@@ -14,7 +14,7 @@ import structlog
 
 from brokerd.activation.monitor import NO_RECEIVE, Limits, QueueFacts
 from brokerd.activation.readers import Readers
-from brokerd.activation.rows import REMOVED, Counts, Rates
+from brokerd.activation.view_rows import REMOVED, Counts, Rates
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.ids import QueueKey

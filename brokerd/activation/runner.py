@@ -15,10 +15,10 @@ import msgspec
 import structlog
 
 from brokerd.activation.handlers import Handler, HandlerError, ReaderSession, load_handler
-from brokerd.activation.monitored import Reader
+from brokerd.activation.monitored_queue import Reader
 from brokerd.activation.processes import start
-from brokerd.activation.rows import Counts
 from brokerd.activation.spares import Spares
+from brokerd.activation.view_rows import Counts
 from brokerd.broker.poison import Undone
 from brokerd.client.outcomes import Park, Retry
 from brokerd.clock import SECOND

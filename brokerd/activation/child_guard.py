@@ -1,6 +1,6 @@
 """Guard: stands between the daemon and one child reader, so that the child outlives neither.
 
-Started as leader of a process group of its own: `guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
+Started as leader of a process group of its own: `child_guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
 Reads:  its standard input, which its parent holds open: end of file means that the parent is gone.
 Calls:  nothing of brokerd: it has to start in a few milliseconds.
 Never:  ends before its child does. SIGTERM is for the child, which gets it with the group.
