@@ -1,7 +1,7 @@
 """Requests for routes: which are open, how the last one ended, which are due again. PURE.
 
 Reads:  nothing.      Calls: nothing.
-Never:  asks a service; `asking.py` does what is decided here.
+Never:  asks a service; `requester.py` does what is decided here.
 """
 
 from enum import StrEnum

@@ -23,7 +23,7 @@ from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.config.toml_file import read
-from brokerd.dynamic_routing.srv import (
+from brokerd.dynamic_routing.srv_records import (
     DnsOptions,
     SrvRecords,
     Unanswered,

@@ -5,7 +5,7 @@ Never:  waits, fails or undoes anything: the cause is over when it is reported (
 
 Events come in three ways: `happened` for parts that know of an event, such as the queue monitors
 of QUEUE_ACTIVATION; `objects_changed` for what administration did; and the event log, whose classes
-may be subscribed to (`tap.py`).
+may be subscribed to (`tapped_log.py`).
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
-from brokerd.events.desk import Desk, Spawn
+from brokerd.events.notifier import Desk, Spawn
 from brokerd.events.payload import make_event
 from brokerd.events.subscription import DeskOptions, Event, fan_in
 from brokerd.model import MSDB, Queue

@@ -43,10 +43,10 @@ from brokerd.delivery.peers.mirrors import Around, Mirrors
 from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router
-from brokerd.dynamic_routing.asking import Asking
+from brokerd.dynamic_routing.requester import Asking
 from brokerd.events.error_events import ErrorEvents
 from brokerd.events.events import Events
-from brokerd.events.tap import TappedLog
+from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import BrokerId
 from brokerd.instance import part_options
 from brokerd.instance.schedule import passes

@@ -37,10 +37,10 @@ from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router
-from brokerd.dynamic_routing.asking import Asking
+from brokerd.dynamic_routing.requester import Asking
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
-from brokerd.events.tap import TappedLog
+from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers

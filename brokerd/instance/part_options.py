@@ -13,7 +13,7 @@ from brokerd.delivery.incoming.dispatcher import DispatcherOptions
 from brokerd.delivery.outgoing.transmitter import TransmitterOptions
 from brokerd.delivery.peers.arrival_routes import WayOptions
 from brokerd.delivery.peers.notices import NoticeOptions
-from brokerd.dynamic_routing.asking import AskingOptions
+from brokerd.dynamic_routing.requester import AskingOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.sessions.options import SessionOptions
 from brokerd.transport.options import TransportOptions

@@ -11,7 +11,7 @@ import pytest
 import brokerd
 from brokerd.client.session import Session
 from brokerd.dynamic_routing.route_service import RouteService, declare
-from brokerd.dynamic_routing.srv import DnsOptions, SrvRecords, Target, Unanswered
+from brokerd.dynamic_routing.srv_records import DnsOptions, SrvRecords, Target, Unanswered
 
 pytest.importorskip("dns.asyncresolver", reason="the extra dns is not installed")
 

@@ -4,7 +4,7 @@ import pytest
 
 from brokerd.clock import SystemClock
 from brokerd.events.error_events import KEPT, ErrorEvents
-from brokerd.events.tap import TappedLog
+from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import show
 from brokerd.model import EVENT_NOTIFICATION
 from brokerd.telemetry import logs

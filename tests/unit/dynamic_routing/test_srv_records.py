@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.dynamic_routing.srv import (
+from brokerd.dynamic_routing.srv_records import (
     LEAST_LIFETIME,
     DnsOptions,
     SrvRecords,

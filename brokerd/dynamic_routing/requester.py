@@ -24,7 +24,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
-from brokerd.dynamic_routing.made import Made, MadeRoutes
+from brokerd.dynamic_routing.made_routes import Made, MadeRoutes
 from brokerd.dynamic_routing.requests import (
     MOST_OPEN,
     Form,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from brokerd.clock import Instant
-from brokerd.dynamic_routing.made import Made, MadeRoutes
+from brokerd.dynamic_routing.made_routes import Made, MadeRoutes
 from brokerd.model import Route
 
 NEW = Route("new", "tcp://new:1", "urn:far")

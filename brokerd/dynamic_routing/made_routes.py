@@ -1,8 +1,8 @@
 """Routes that requests have made, and which of them have failed. PURE.
 
 Reads:  routes and figures given to it.      Calls: nothing.
-Never:  reports anything; `asking.py` does. Outlives the process: a route is dynamic as long as the
-        daemon runs that saw it made, and requested anew when it expires (BCN-11).
+Never:  reports anything; `requester.py` does. Outlives the process: a route is dynamic as long as
+        the daemon runs that saw it made, and requested anew when it expires (BCN-11).
 """
 
 from collections.abc import Callable, Iterable, Mapping
