@@ -75,7 +75,7 @@ class Events:
         """Let the subscriptions of a broker send: the broker is running."""
         self._desks[broker.name].begin()
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Run the pass: find dialogs that ended without an event, such as cleaned-up ones."""
         for desk in self._desks.values():
             desk.wake()

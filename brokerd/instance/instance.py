@@ -42,7 +42,7 @@ class Instance(Assembly):
         self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
         try:
             await self._open_stores(declared)
-            self.clock_watch.look()
+            self.clock_watch.check()
             self._build()
             for name in self._needed(declared):
                 await self.events.load(self.brokers[name])
@@ -53,7 +53,7 @@ class Instance(Assembly):
                 changed = {name for name, changes in done if changes}
             await self.recover(declared, changed)
             self._refuse_to_serve_nobody()
-            self.room.look()
+            self.room.check()
             # only once the stores are open: their lock keeps every other process from writing there
             self.journal.begin()
             await self._let_in(must_listen=must_listen)

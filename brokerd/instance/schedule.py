@@ -22,10 +22,10 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
     """Return the passes with their multiples of ticks, in the order in which a tick runs them."""
     fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
     return [
-        Pass("clock", 1, parts.clock_watch.look),  # REL-24
-        Pass("room", 1, parts.room.look),  # REL-26
-        Pass("slow_commits", 1, parts.slow.look),  # REL-34
-        Pass("moved_stores", 1, parts.moved.look),  # REL-37
+        Pass("clock", 1, parts.clock_watch.check),  # REL-24
+        Pass("room", 1, parts.room.check),  # REL-26
+        Pass("slow_commits", 1, parts.slow.check),  # REL-34
+        Pass("moved_stores", 1, parts.moved.check),  # REL-37
         Pass("log_heads", 1, parts.moved.sync_heads, apart=True),  # REL-39
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
@@ -34,7 +34,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("conversation_timers", 1, partial(_fire_timers, parts)),  # PER-23
         Pass("dialog_log", 1, parts.journal.write_closed, apart=True),  # PER-24
         Pass("notices", fast, parts.notices.trim),  # XMT-10
-        Pass("mirrors", 1, parts.mirroring.look, apart=True),  # RTE-55
+        Pass("mirrors", 1, parts.mirroring.check, apart=True),  # RTE-55
         Pass("mirrored_routes", fast, parts.mirrors.look),  # RTE-56
         Pass("duplicate_brokers", fast, parts.duplicates.look),  # RTE-71
         Pass("transmitter", fast, parts.transmitter.rerouting.reclassify),  # XMT-9
@@ -49,8 +49,8 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
-        Pass("lingering_dialogs", slow, parts.lingering.look, apart=True),  # PBT-5
-        Pass("event_notifications", slow, parts.events.look),  # PBT-15
+        Pass("lingering_dialogs", slow, parts.lingering.check, apart=True),  # PBT-5
+        Pass("event_notifications", slow, parts.events.check),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3
         Pass("removals", 1, partial(_sweep, parts)),  # design D4

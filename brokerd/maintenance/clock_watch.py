@@ -54,7 +54,7 @@ class ClockWatch:
         with suppress(OSError, msgspec.DecodeError):
             self._clock.resume(msgspec.json.decode(self._file.read_bytes(), type=ClockState))
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Run the pass: log what happened to the clock; return the number of events."""
         events = self._clock.events()
         for what, ahead in events:

@@ -93,7 +93,7 @@ class Room:
         self._stalled: set[str] = set()
         self.is_full = False
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Run the pass: enter or leave the state; return 1 if that was done."""
         disk, before = self._disk, self.is_full
         if disk is None:

@@ -20,26 +20,26 @@ MOST = 20
 
 
 class Lingering:
-    """Looks for endpoints that have been in DI, DO or ER for long."""
+    """Finds endpoints that have been in DI, DO or ER for long."""
 
     def __init__(
         self, *, brokers: Mapping[str, Broker], clock: Clock, log: Log, limit: timedelta
     ) -> None:
         """Create the pass.
 
-        `limit`: how long an endpoint may be in one of these states; 0 = do not look."""
+        `limit`: how long an endpoint may be in one of these states; 0 = report none."""
         self._brokers = brokers
         self._clock = clock
         self._log = log
         self._limit = limit
-        self._looked = clock.monotonic()
+        self._checked_at = clock.monotonic()
 
-    async def look(self) -> int:
+    async def check(self) -> int:
         """Log the lingering endpoints; return the number of lines."""
-        now, told = self._clock.monotonic(), 0
-        if not self._limit or now - self._looked < self._limit.total_seconds():
+        now, logged = self._clock.monotonic(), 0
+        if not self._limit or now - self._checked_at < self._limit.total_seconds():
             return 0
-        self._looked = now
+        self._checked_at = now
         since, limit = later(self._clock.utc(), -self._limit), show_duration(self._limit)
         for broker in list(self._brokers.values()):
             try:
@@ -57,5 +57,5 @@ class Lingering:
                     reason=f"nobody has finished them; brokerd dialog ls --state {one.state} "
                     f"--older-than {limit} shows which",
                 )
-            told += len(found)
-        return told
+            logged += len(found)
+        return logged

@@ -92,7 +92,7 @@ class Mirroring:
         A peer that has known a principal with a higher epoch is a reason to check the epochs."""
         found = self.standing(question.broker_id)
         if found.role is Role.PRINCIPAL and question.epoch > found.epoch:
-            self._spawn(self._look_at_epochs())
+            self._spawn(self._check_epochs())
         return RoleAnswer(question.broker_id, found.role.value, found.epoch)
 
     def answer_of(self, broker: Broker) -> RoleAnswer:
@@ -100,19 +100,19 @@ class Mirroring:
         standing = self.standing(broker.broker_id)
         return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)
 
-    def look(self) -> int | Awaitable[int]:
+    def check(self) -> int | Awaitable[int]:
         """Take over the brokers that the partner has released; return their number."""
         return self._take_over() if self.names else 0
 
     async def _take_over(self) -> int:
-        await self._look_at_epochs()
+        await self._check_epochs()
         taken = await self._absent.try_again(await self._aside(self._there))
         await self.refresh()
         return taken
 
     @contextmanager
     def making(self, name: str) -> Iterator[None]:
-        """Keep `look` from opening a broker whose store is being made in the block."""
+        """Keep `check` from opening a broker whose store is being made in the block."""
         self._making.add(name)
         try:
             yield
@@ -135,7 +135,7 @@ class Mirroring:
         waits = isinstance(self._absent.reasons.get(name), StoreLocked)
         return Role.MIRROR if waits else Role.UNKNOWN
 
-    async def _look_at_epochs(self) -> None:
+    async def _check_epochs(self) -> None:
         """Report each store that another process has opened: opening raises the epoch."""
         for name in sorted(self.names & self._brokers.keys()):
             store = self._brokers[name].store

@@ -2,7 +2,7 @@
 
 Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
 Never:  refuses or hurries anything: clients wait meanwhile, by admission (design D3).
-Wakes:  every tick, and at each look of the watchdog where there is one: a pass that waits for this
+Wakes:  every tick, and at each check of the watchdog, if there is one: a pass that waits for this
         very store holds up the tick.
 A full disk is another state, reported by `room` (REL-26).
 """
@@ -33,27 +33,27 @@ class Slow:
         self._after = after
         self._log = log
         self._seen: dict[str, float] = {}
-        """Longest wait of each broker whose commits took too long at the last look."""
-        self._told: set[str] = set()
+        """Longest wait of each broker whose commits took too long at the last check."""
+        self._reported: set[str] = set()
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Log which brokers have become slow, or quick again; return their number.
 
-        A broker is slow at the second look in a row: a process that was stopped finds everything
+        A broker is slow at the second check in a row: a process that was stopped finds everything
         late at first."""
-        before = set(self._told)
+        before = set(self._reported)
         for name, broker in self._brokers.items():
             waited = self.late(broker)
             if waited:
-                if name in self._seen and name not in self._told:
-                    self._told.add(name)
-                    self._tell(name, waited)
+                if name in self._seen and name not in self._reported:
+                    self._reported.add(name)
+                    self._report(name, waited)
                 self._seen[name] = waited
             else:
                 self._over(name)
         for name in self._seen.keys() - self._brokers.keys():
             self._over(name)
-        return len(before ^ self._told)
+        return len(before ^ self._reported)
 
     def late(self, broker: Broker) -> float:
         """Return the seconds that the broker's oldest commit has waited, if too long, else 0."""
@@ -65,13 +65,13 @@ class Slow:
         """Whether a commit takes so long that a new start is the better way out."""
         return any(_waited(broker) > STUCK for broker in self._brokers.values())
 
-    def _tell(self, name: str, waited: float) -> None:
+    def _report(self, name: str, waited: float) -> None:
         self._log.warning(STORE, subclass="slow", broker=name, seconds=round(waited, 1), hint=HINT)
 
     def _over(self, name: str) -> None:
         waited = self._seen.pop(name, 0.0)
-        if name in self._told:
-            self._told.discard(name)
+        if name in self._reported:
+            self._reported.discard(name)
             self._log.info(STORE, subclass="quick_again", broker=name, seconds=round(waited, 1))
 
 

@@ -21,7 +21,7 @@ class Moved:
         self._brokers = brokers
         self._failed = failed
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Run the pass; return the number of stores whose files were moved."""
         faults = [fault for one in self._brokers.values() if (fault := one.store.moved())]
         for fault in faults:

@@ -109,7 +109,7 @@ class Ticker:
                     later = clock.monotonic()
                     state.ended(done, later)
                 else:
-                    await self._go_on(one, state, done)
+                    await self._finish(one, state, done)
                     later = clock.monotonic()
             except Exception as error:  # noqa: BLE001  # per pass
                 later = clock.monotonic()
@@ -117,7 +117,7 @@ class Ticker:
             if later != now:
                 now, utc = later, clock.utc()
 
-    async def _go_on(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
+    async def _finish(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
         """Finish a pass that has to wait. The tick waits too, unless the pass runs apart."""
         state.running = True
         work = self._wait(one, state, rest)

@@ -180,7 +180,7 @@ def give_sign_of_life(slow: Slow, supervisor: Supervisor) -> None:
 
     A commit that never returns ends only with the process (REL-34).
     """
-    slow.look()
+    slow.check()
     if not slow.is_stuck:
         supervisor.turned()
 
