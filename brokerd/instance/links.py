@@ -276,7 +276,7 @@ class Parts:
             case Trace():
                 self.pinging.take(neighbour, notice)
             case RoleQuestion():
-                self._send_notice(neighbour, self.mirroring.asked(notice))
+                self._send_notice(neighbour, self.mirroring.answer(notice))
             case RoleAnswer():
                 self.mirrors.told(self.destinations.addresses_of(neighbour), notice)
             case BrokersHere():
@@ -498,7 +498,7 @@ class Parts:
         """Put a broker that was absent into use; if it is shared, notify peers (RTE-55)."""
         self._objects_changed(broker)
         if broker.name in self.mirroring.names:
-            self.destinations.tell_all(self.mirroring.answer_of(broker))
+            self.destinations.tell_all(self.mirroring.answer_for(broker))
 
     def _delivery_switched(self, broker: Broker) -> None:
         """Apply a switch of delivery, or a new identifier of the broker (MAN-2 to MAN-6)."""

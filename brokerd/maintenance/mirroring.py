@@ -86,7 +86,7 @@ class Mirroring:
         role = self._role(name).value if name in self.names else None
         return {"role": role, "epoch": None if owner is None else owner.epoch}
 
-    def asked(self, question: RoleQuestion) -> RoleAnswer:
+    def answer(self, question: RoleQuestion) -> RoleAnswer:
         """Answer the role question of a peer.
 
         A peer that has known a principal with a higher epoch is a reason to check the epochs."""
@@ -95,7 +95,7 @@ class Mirroring:
             self._spawn(self._check_epochs())
         return RoleAnswer(question.broker_id, found.role.value, found.epoch)
 
-    def answer_of(self, broker: Broker) -> RoleAnswer:
+    def answer_for(self, broker: Broker) -> RoleAnswer:
         """Return the role answer for the peers of a broker that is open here."""
         standing = self.standing(broker.broker_id)
         return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)

@@ -172,7 +172,7 @@ def test_who_has_known_a_higher_epoch_makes_a_principal_look(
         with sqlite3.connect(rig.shared / "app.db") as store:
             store.execute("UPDATE store SET epoch = epoch + 1")
         store.close()
-        answer = mirroring.asked(RoleQuestion(app.broker_id, known))
+        answer = mirroring.answer(RoleQuestion(app.broker_id, known))
         assert (answer.role, answer.epoch) == ("principal", 1)
         await rig.pass_time(1)
         assert rig.left.instance.failed.done() is is_found
