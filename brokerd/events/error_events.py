@@ -34,7 +34,7 @@ class ErrorEvents:
         self._number = 0
         self._kept: deque[tuple[int, Instant, str, dict[str, object]]] = deque(maxlen=KEPT)
 
-    def take(self, event: str, fields: dict[str, object]) -> None:
+    def record(self, event: str, fields: dict[str, object]) -> None:
         """Keep a line of the log, if it is an error event."""
         if event in _CLASSES and "conversation_id" in fields:
             self._number += 1

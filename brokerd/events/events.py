@@ -1,6 +1,6 @@
 """Events of an instance: matches what happened to the subscriptions (EVT).
 
-Reads:  the notifications of every broker.      Calls: the desk of each broker.
+Reads:  the notifications of every broker.      Calls: the notifier of each broker.
 Never:  waits, fails or undoes anything: the cause is over when it is reported (EVT-6, EVT-7).
 
 Events come in three ways: `happened` for parts that know of an event, such as the queue monitors
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
-from brokerd.events.notifier import Desk, Spawn
+from brokerd.events.notifier import Notifier, Spawn
 from brokerd.events.payload import make_event
-from brokerd.events.subscription import DeskOptions, Event, fan_in
-from brokerd.model import MSDB, Queue
+from brokerd.events.subscription import Event, NotifierOptions, fan_in
+from brokerd.model import MSDB
 from brokerd.objects.declared import Action, Change, Kind
 from brokerd.objects.event_names import (
     BROKER_CONVERSATION,
@@ -47,15 +47,15 @@ class Events:
         clock: Clock,
         spawn: Spawn,
         log: Log,
-        options: DeskOptions | None = None,
+        options: NotifierOptions | None = None,
     ) -> None:
         self._instance = instance
         self._brokers = brokers
         self._clock = clock
         self._spawn = spawn
         self._log = log
-        self._options = options or DeskOptions()
-        self._desks: dict[str, Desk] = {}
+        self._options = options or NotifierOptions()
+        self._notifiers: dict[str, Notifier] = {}
         self._flags: dict[str, dict[str, _Flags]] = {}
         """Broker and queue to the flags of the queue: enqueue, receive."""
         self.asked: frozenset[str] = frozenset()
@@ -65,36 +65,36 @@ class Events:
 
     async def load(self, broker: Broker) -> None:
         """Load the subscriptions of a broker that was opened."""
-        desk = Desk(broker, spawn=self._spawn, log=self._log, options=self._options)
-        await desk.load()
-        self._desks[broker.name] = desk
+        notifier = Notifier(broker, spawn=self._spawn, log=self._log, options=self._options)
+        await notifier.load()
+        self._notifiers[broker.name] = notifier
         self._flags[broker.name] = _flags(broker)
         self._count()
 
     def begin(self, broker: Broker) -> None:
         """Let the subscriptions of a broker send: the broker is running."""
-        self._desks[broker.name].begin()
+        self._notifiers[broker.name].begin()
 
     def check(self) -> int:
         """Run the pass: find dialogs that ended without an event, such as cleaned-up ones."""
-        for desk in self._desks.values():
-            desk.wake()
-        return len(self._desks)
+        for notifier in self._notifiers.values():
+            notifier.wake()
+        return len(self._notifiers)
 
     async def stop(self, seconds: float) -> None:
         """Send the events handed over before, then no more, within the given seconds."""
-        if self._desks:
-            await asyncio.gather(*[desk.stop(seconds) for desk in self._desks.values()])
+        if self._notifiers:
+            await asyncio.gather(*[notifier.stop(seconds) for notifier in self._notifiers.values()])
 
     def arrived(self, broker: Broker) -> None:
-        """Wake the desk of a broker: a dialog of an event notification was ended, or has failed."""
-        if (desk := self._desks.get(broker.name)) is not None:
-            desk.wake()
+        """Wake the notifier of a broker: a dialog of a notification was ended, or has failed."""
+        if (notifier := self._notifiers.get(broker.name)) is not None:
+            notifier.wake()
 
     async def rows(self, broker: Broker) -> list[dict[str, object]]:
         """Return the rows of `event_notifications` (VIEW-11)."""
-        desk = self._desks.get(broker.name)
-        return [] if desk is None else await desk.rows()
+        notifier = self._notifiers.get(broker.name)
+        return [] if notifier is None else await notifier.rows()
 
     # Events.
 
@@ -114,17 +114,17 @@ class Events:
             at=self._clock.utc(),
             facts=facts,
         )
-        for desk in self._desks.values():
-            self._hand_over(desk, event)
+        for notifier in self._notifiers.values():
+            self._hand_over(notifier, event)
 
-    def _hand_over(self, desk: Desk, event: Event) -> None:
-        keys = fan_in(desk.wanting(event), home=desk.broker.broker_id)
-        if keys and len(event.body) > desk.broker.options.max_message:
+    def _hand_over(self, notifier: Notifier, event: Event) -> None:
+        keys = fan_in(notifier.wanting(event), home=notifier.broker.broker_id)
+        if keys and len(event.body) > notifier.broker.options.max_message:
             self._log.warning(
-                EVENT_NOTIFICATION, subclass="lost", broker=desk.broker.name, lost=event.name
+                EVENT_NOTIFICATION, subclass="lost", broker=notifier.broker.name, lost=event.name
             )
         elif keys:
-            desk.take(keys, event)
+            notifier.notify(keys, event)
 
     def objects_changed(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
         """Report that objects were created, altered or dropped, durably (EVT-6, EVT-11).
@@ -135,8 +135,8 @@ class Events:
         for change in changes:
             self._changed(broker, change, actor)
         self._switched(broker, actor)
-        if (desk := self._desks.get(broker.name)) is not None:
-            desk.use(broker.store.catalog.event_notifications.values())
+        if (notifier := self._notifiers.get(broker.name)) is not None:
+            notifier.use(broker.store.catalog.event_notifications.values())
             self._count()
 
     def _changed(self, broker: Broker, change: Change, actor: str) -> None:
@@ -172,8 +172,8 @@ class Events:
 
     def _count(self) -> None:
         asked: set[str] = set()
-        for desk in self._desks.values():
-            for one in desk.broker.store.catalog.event_notifications.values():
+        for notifier in self._notifiers.values():
+            for one in notifier.broker.store.catalog.event_notifications.values():
                 asked |= expand(one.events)
         self.asked = frozenset(asked)
         conversations = bool({BROKER_CONVERSATION, BROKER_CONVERSATION_GROUP} & asked)
@@ -182,8 +182,5 @@ class Events:
 
 
 def _flags(broker: Broker) -> dict[str, _Flags]:
-    return {queue.name: _of(queue) for queue in broker.store.catalog.queues.values()}
-
-
-def _of(queue: Queue) -> _Flags:
-    return queue.enqueue_enabled, queue.receive_enabled
+    queues = broker.store.catalog.queues.values()
+    return {queue.name: (queue.enqueue_enabled, queue.receive_enabled) for queue in queues}

@@ -1,6 +1,6 @@
-"""The desk of one broker: notifies its subscribers, each on a dialog of its own (EVT-4 to EVT-7).
+"""The notifier of one broker: sends events to its subscribers, each on a dialog of its own (EVT-4).
 
-Reads:  its subscriptions, the events given to `take`.
+Reads:  its subscriptions, the events given to `notify`.
 Calls:  verbs.sends, in transactions of its own: as any program would begin and send.
 Never:  delays the cause of an event: that is durable by then, and whatever goes wrong here stays
         here (EVT-7). Receives nothing either: a broken dialog shows in its state.
@@ -29,17 +29,17 @@ from brokerd.clock import SECOND, Instant
 from brokerd.errors import BrokerError, StoreFault
 from brokerd.events.payload import owed_again
 from brokerd.events.subscription import (
-    DeskOptions,
     Event,
+    NotifierOptions,
     Owed,
     Subscription,
     broken,
-    judge,
     keep,
     opened,
     postponed,
     sent,
     wants,
+    why_broken,
 )
 from brokerd.ids import BrokerId, Handle, NotificationKey, show
 from brokerd.model import (
@@ -66,10 +66,10 @@ Spawn = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
 """Starts a supervised task."""
 
 
-class Desk:
+class Notifier:
     """The subscriptions of one broker. One task at a time changes their dialogs."""
 
-    def __init__(self, broker: Broker, *, spawn: Spawn, log: Log, options: DeskOptions) -> None:
+    def __init__(self, broker: Broker, *, spawn: Spawn, log: Log, options: NotifierOptions) -> None:
         self.broker = broker
         self._spawn = spawn
         self._log = log
@@ -141,7 +141,7 @@ class Desk:
             if wants(one, event, at_home=at_home)
         ]
 
-    def take(self, keys: Iterable[NotificationKey], event: Event) -> None:
+    def notify(self, keys: Iterable[NotificationKey], event: Event) -> None:
         """Hand an event over to these subscriptions; it is sent soon."""
         for key in keys:
             waiting = self._incoming.setdefault(key, [])
@@ -164,11 +164,11 @@ class Desk:
         try:
             while self._again:  # a pass may cause another, and events may come while it waits
                 self._again = False
-                self._let_go()
+                self._remove_dropped()
                 for key, handle in list(self._orphans.items()):
                     await self._end_orphan(key, handle)
                 for key in list(self._subscriptions):
-                    await self._look_at(key)
+                    await self._process(key)
         finally:
             self._working = None
         self._set_timer()
@@ -186,7 +186,7 @@ class Desk:
 
     # One subscription.
 
-    def _let_go(self) -> None:
+    def _remove_dropped(self) -> None:
         """Remove the subscriptions of dropped notifications; their dialogs are to be ended."""
         for key in self._subscriptions.keys() - self._definitions.keys():
             one = self._subscriptions.pop(key)
@@ -202,7 +202,7 @@ class Desk:
             await self._close(handle, await self._live(handle), changes)
         del self._orphans[key]
 
-    async def _look_at(self, key: NotificationKey) -> None:
+    async def _process(self, key: NotificationKey) -> None:
         one = self._subscriptions[key]
         if one.handle is not None:
             live = await self._live(one.handle)
@@ -255,14 +255,16 @@ class Desk:
         if live is None or live.endpoint.state not in _GOOD:  # refused within this broker
             await self._replace(key, live, refused=now)
 
-    def _begin(self, tx: Transaction, handle: Handle, told: EventNotification) -> object:
+    def _begin(self, tx: Transaction, handle: Handle, definition: EventNotification) -> object:
         options = sends.DialogOptions(
             contract=POST_EVENT_NOTIFICATION,
-            broker_id=self.broker.broker_id if told.broker_id is None else told.broker_id,
+            broker_id=self.broker.broker_id
+            if definition.broker_id is None
+            else definition.broker_id,
             lifetime=sends.MAX_LIFETIME,
             by_broker=True,
         )
-        return sends.begin_dialog(tx, handle, EVENT_SERVICE, told.service, options)
+        return sends.begin_dialog(tx, handle, EVENT_SERVICE, definition.service, options)
 
     def _put_off(self, key: NotificationKey, rows: list[Owed], why: str) -> None:
         """Postpone a subscription after a failure to send; its events stay."""
@@ -270,7 +272,7 @@ class Desk:
         self._give_back(key, rows)
         after = postponed(one, why=why, now=self._now(), options=self._options)
         self._subscriptions[key] = after
-        self._tell_of_failure(after)
+        self._log_failure(after)
         self._again = True
 
     async def _keep(self, key: NotificationKey) -> None:
@@ -292,13 +294,13 @@ class Desk:
         rows += [row._replace(key=self._new_key()) for row in refused]
         rows += self._incoming.pop(key, [])
         changes = self._add(key, rows)
-        worked, why = judge(None if live is None else live.endpoint)
+        worked, why = why_broken(None if live is None else live.endpoint)
         await self._close(one.handle, live, changes)
         after = broken(
             self._subscriptions[key], worked=worked, why=why, now=self._now(), options=self._options
         )
         self._subscriptions[key] = after
-        self._tell_of_failure(after)
+        self._log_failure(after)
         self._again = True
 
     async def _undelivered(self, live: Live | None, known: set[bytes]) -> list[Owed]:
@@ -374,7 +376,7 @@ class Desk:
         one = self._subscriptions[key]
         self._subscriptions[key] = msgspec.structs.replace(one, lost=one.lost + count)
 
-    def _tell_of_failure(self, one: Subscription) -> None:
+    def _log_failure(self, one: Subscription) -> None:
         """Log a failure, which shows in the view too (EVT-5, EVT-7)."""
         self._log.warning(
             LOGGED_AS,
@@ -419,18 +421,18 @@ def view_row(
     """Return one notification as a row; `now` (monotonic) and `utc` are the same moment.
 
     `waiting`: number of events that came and are not kept or sent yet."""
-    told = one.definition
+    definition = one.definition
     backing_off = not one.is_due(now)
     # A dialog with an acknowledged message works: earlier failures do not count.
     failures = 0 if endpoint is not None and endpoint.first_acked else one.failures
     return {
-        "name": told.name,
-        "scope": str(told.scope),
-        "queue": told.queue,
-        "events": sorted(told.events),
-        "service_name": told.service,
-        "broker_instance": show(told.broker_id or home),
-        "fan_in": told.fan_in,
+        "name": definition.name,
+        "scope": str(definition.scope),
+        "queue": definition.queue,
+        "events": sorted(definition.events),
+        "service_name": definition.service,
+        "broker_instance": show(definition.broker_id or home),
+        "fan_in": definition.fan_in,
         "conversation_handle": show(one.handle) if one.handle is not None else None,
         "dialog_state": str(endpoint.state) if endpoint is not None else None,
         "status": "backing_off" if backing_off else "open",

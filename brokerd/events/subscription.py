@@ -1,7 +1,7 @@
 """One subscription: its events, the state of its dialog, the events that it still owes. PURE.
 
 Reads:  its definition, what happened, the time.      Calls: the back-off.
-Never:  sends or stores; the desk does what the values here say.
+Never:  sends or stores; the notifier does what the values here say.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class Owed(NamedTuple):
     body: bytes
 
 
-class DeskOptions(msgspec.Struct, frozen=True):
+class NotifierOptions(msgspec.Struct, frozen=True):
     """Settings of every subscription."""
 
     reopen_first: timedelta = REOPEN_FIRST
@@ -90,18 +90,18 @@ def fan_in(wanting: Iterable[Subscription], *, home: BrokerId) -> list[Notificat
 
     Of several the one with the fewest failures is preferred (EVT-8). `home`: the broker of the
     subscriptions, which is the target's where none is named."""
-    told: list[NotificationKey] = []
+    keys: list[NotificationKey] = []
     shared: dict[tuple[str, BrokerId], Subscription] = {}
     for one in wanting:
         definition = one.definition
         if not definition.fan_in:
-            told.append(definition.key)
+            keys.append(definition.key)
             continue
         target = (definition.service, definition.broker_id or home)
         other = shared.get(target)
         if other is None or _preference(one) < _preference(other):
             shared[target] = one
-    return told + [one.definition.key for one in shared.values()]
+    return keys + [one.definition.key for one in shared.values()]
 
 
 def _preference(one: Subscription) -> tuple[int, str]:
@@ -122,7 +122,7 @@ def sent(one: Subscription, at: Instant) -> Subscription:
 
 
 def broken(
-    one: Subscription, *, worked: bool, why: str, now: float, options: DeskOptions
+    one: Subscription, *, worked: bool, why: str, now: float, options: NotifierOptions
 ) -> Subscription:
     """Return the subscription without its broken dialog (PBT-15).
 
@@ -133,7 +133,7 @@ def broken(
     return msgspec.structs.replace(postponed(one, why=why, now=now, options=options), handle=None)
 
 
-def postponed(one: Subscription, *, why: str, now: float, options: DeskOptions) -> Subscription:
+def postponed(one: Subscription, *, why: str, now: float, options: NotifierOptions) -> Subscription:
     """Return the subscription after a failure to send, with the time of the next attempt."""
     failures = one.failures + 1
     wait = reopen_delay(failures, first=options.reopen_first, most=options.reopen_max)
@@ -142,7 +142,7 @@ def postponed(one: Subscription, *, why: str, now: float, options: DeskOptions) 
     )
 
 
-def judge(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
+def why_broken(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
     """Return whether anything on a broken dialog was acknowledged, and why it is broken.
 
     None = the endpoint was removed, so that neither is known."""

@@ -43,32 +43,32 @@ class TappedLog:
         self._log = log
         self.errors = errors
         self.happened: Happened | None = None
-        """Set once subscriptions are loaded; None = there is nobody to notify."""
+        """Set once subscriptions are loaded; None = there are no subscribers to notify."""
 
     def debug(self, event: str, **fields: object) -> None:
         """Write one line of detail."""
         self._log.debug(event, **fields)
-        self._tell(event, fields)
+        self._notify(event, fields)
 
     def info(self, event: str, **fields: object) -> None:
         """Write one line."""
         self._log.info(event, **fields)
-        self.errors.take(event, fields)
-        self._tell(event, fields)
+        self.errors.record(event, fields)
+        self._notify(event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Write one line that an operator should see."""
         self._log.warning(event, **fields)
-        self.errors.take(event, fields)
-        self._tell(event, fields)
+        self.errors.record(event, fields)
+        self._notify(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Write one line about something that failed."""
         self._log.error(event, **fields)
-        self.errors.take(event, fields)
-        self._tell(event, fields)
+        self.errors.record(event, fields)
+        self._notify(event, fields)
 
-    def _tell(self, event: str, fields: dict[str, object]) -> None:
+    def _notify(self, event: str, fields: dict[str, object]) -> None:
         broker, queue, subclass = fields.get("broker"), fields.get("queue"), fields.get("subclass")
         if self.happened is None or not isinstance(broker, str) or subclass in ONCE_A_MESSAGE:
             return

@@ -857,7 +857,7 @@ async def test_what_is_lost_while_something_is_sent_is_counted_for_good(
     daemon: Daemon, session: Session
 ) -> None:
     await declare(daemon, session, notification("BROKER_CONVERSATION"))
-    desk = daemon.instance.events._desks["main"]
+    desk = daemon.instance.events._notifiers["main"]
     commit, more = desk._commit, 1005
 
     def happens() -> None:

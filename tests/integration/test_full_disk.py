@@ -72,7 +72,7 @@ async def test_a_stop_does_not_wait_for_ever_for_what_waits_for_room(
     daemon: Daemon, disk: SaidDisk, session: Session
 ) -> None:
     instance = daemon.instance
-    parts: list[Any] = [*instance.events._desks.values(), instance.dynamic_routing]
+    parts: list[Any] = [*instance.events._notifiers.values(), instance.dynamic_routing]
     for part in parts:
         part._working = instance.spawn(clogged())
     await session.close()

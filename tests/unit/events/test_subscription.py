@@ -6,8 +6,8 @@ import pytest
 
 from brokerd.clock import Instant
 from brokerd.events.subscription import (
-    DeskOptions,
     Event,
+    NotifierOptions,
     Owed,
     Subscription,
     broken,
@@ -37,7 +37,7 @@ from brokerd.objects.event_names import (
 )
 from brokerd.protocol.backoff import reopen_delay
 
-OPTIONS = DeskOptions()
+OPTIONS = NotifierOptions()
 
 
 def definition(name: str = "n", key: int = 1, **given: object) -> EventNotification:

@@ -133,8 +133,8 @@ def test_a_description_is_a_reason_where_no_other_is_given() -> None:
         "conversation_id": bytes(16).hex(),
         "description": "sold out",
     }
-    events.take(logs.LOST_MESSAGES, lost)
-    events.take(logs.LOST_MESSAGES, {**lost, "reason": "ended"})
+    events.record(logs.LOST_MESSAGES, lost)
+    events.record(logs.LOST_MESSAGES, {**lost, "reason": "ended"})
     assert [row["reason"] for row in events.rows()] == ["sold out", "ended"]
 
 
@@ -142,5 +142,5 @@ def test_a_description_is_a_reason_where_no_other_is_given() -> None:
 def test_the_latest_are_kept_and_no_more() -> None:
     events = ErrorEvents(SystemClock())
     for _ in range(KEPT + 5):
-        events.take(logs.CONVERSATION, {"conversation_id": bytes(16).hex()})
+        events.record(logs.CONVERSATION, {"conversation_id": bytes(16).hex()})
     assert [row["number"] for row in events.rows()] == list(range(6, KEPT + 6))
