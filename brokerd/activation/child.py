@@ -38,18 +38,18 @@ def main(path: str, queue: str) -> int:
     try:
         handler = load_handler(path, queue)
     except HandlerError as error:
-        _say(error.with_cure)
+        _print_error(error.with_cure)
         return UNUSABLE
     try:
         return asyncio.run(_run(handler, path))
     except BrokerError as error:
-        _say(f"{type(error).__name__}: {error.with_cure}")
+        _print_error(f"{type(error).__name__}: {error.with_cure}")
     except MemoryError:
         traceback.print_exc()
-        _say(_TOO_MUCH)
+        _print_error(_TOO_MUCH)
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # per reader (design, The code)
         traceback.print_exc()
-        _say(f"{type(error).__name__}: {error}")
+        _print_error(f"{type(error).__name__}: {error}")
     return FAILED
 
 
@@ -59,7 +59,7 @@ async def _run(handler: Handler, path: str) -> int:
         loop.add_signal_handler(number, lambda: None)
     broker = os.environ["BROKERD_BROKER"]
     async with await open_session(Session, None, broker, wait=_WAIT, retry=_RETRY) as session:
-        if GO in os.environ and not await _told_to_begin(path):
+        if GO in os.environ and not await _wait_for_go(path):
             return 0
         session.drain_wait = float(os.environ.get("BROKERD_DRAIN_WAIT", session.drain_wait))
         try:
@@ -67,12 +67,12 @@ async def _run(handler: Handler, path: str) -> int:
         except (Retry, Park):
             return 0  # the SDK has rolled back as it asked
         if session.open_transactions:
-            _say(HandlerLeftTransactionOpen().with_cure)
+            _print_error(HandlerLeftTransactionOpen().with_cure)
             return FAILED
     return 0
 
 
-async def _told_to_begin(path: str) -> bool:
+async def _wait_for_go(path: str) -> bool:
     """Wait, as a spare, until the daemon has work. Return False if it has none any more.
 
     If the module was changed meanwhile the process starts anew, to run its present code."""
@@ -80,9 +80,9 @@ async def _told_to_begin(path: str) -> bool:
     known = _changed_at(source)
     begins = int(os.environ.pop(GO))
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    loop.add_reader(begins, told.set)
-    await told.wait()
+    go_given = asyncio.Event()
+    loop.add_reader(begins, go_given.set)
+    await go_given.wait()
     loop.remove_reader(begins)
     go = os.read(begins, 1)
     os.close(begins)
@@ -99,7 +99,7 @@ def _changed_at(source: Path) -> int:
         return 0
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"{text}\n")
 

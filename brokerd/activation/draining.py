@@ -35,7 +35,7 @@ class Drained(msgspec.Struct, frozen=True):
         return f"drained: readers ended {self.ended}, stopped {self.stopped}{left}"
 
 
-def tell_to_end(reader: Reader) -> None:
+def request_end(reader: Reader) -> None:
     """Let the receives of a reader come back empty from now on; send SIGTERM to its process."""
     reader.stopped = True
     if reader.child is not None:
@@ -45,7 +45,7 @@ def tell_to_end(reader: Reader) -> None:
 async def drain(readers: Sequence[Reader], grace: float, clock: Clock) -> Drained:
     """Ask readers to end, wait at most `grace` seconds, then end them."""
     for reader in readers:
-        tell_to_end(reader)
+        request_end(reader)
     ended = await _gone_by(readers, clock.monotonic() + grace, clock)
     overdue = [one for one in readers if one.task is not None and not one.task.done()]
     for reader in overdue:

@@ -1,6 +1,6 @@
-"""Monitored: the state of one activated queue, and of each of its readers.
+"""Monitored queue: the state of one activated queue, and of each of its readers.
 
-Reads:  nothing.      Never:  decides anything: values that `readers` keeps and `running` fills.
+Reads:  nothing.      Never:  decides anything: values that `readers` keeps and `runner` fills.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Reader(msgspec.Struct, eq=False):
     """One running handler."""
 
     number: int
-    queue: "Monitored"
+    queue: "MonitoredQueue"
     handler: str
     """Handler or command that runs, as one text."""
     generation: int
@@ -47,7 +47,7 @@ class Reader(msgspec.Struct, eq=False):
     """Exception of a handler in the daemon, for its traceback in the log."""
 
 
-class Monitored(msgspec.Struct, eq=False):
+class MonitoredQueue(msgspec.Struct, eq=False):
     """One queue: its definition, its monitor if it has one, its readers of all generations."""
 
     broker: str
@@ -57,7 +57,7 @@ class Monitored(msgspec.Struct, eq=False):
     limits: Limits = Limits()
     monitor: Monitor | None = None
     generation: int = 0
-    told: tuple[Queue, bool, float | None] | None = None
+    applied: tuple[Queue, bool, float | None] | None = None
     """The last values given to `altered`: definition, delivery, time-out of its subscriptions."""
     absent_reason: str = ""
     readers: set[Reader] = msgspec.field(default_factory=set)

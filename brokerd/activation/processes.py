@@ -94,7 +94,7 @@ class Running:
             self._reading.cancel()
             if self._process.stdin is not None:
                 self._process.stdin.close()
-        return self._told(status)
+        return self._describe_end(status)
 
     def terminate(self) -> None:
         """Ask the child to end: SIGTERM to its group."""
@@ -108,7 +108,7 @@ class Running:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _told(self, status: int) -> str:
+    def _describe_end(self, status: int) -> str:
         if status == 0:
             return ""
         if status < 0:

@@ -1,8 +1,8 @@
 """Readers: the queue monitors of an instance, and the readers or notifications they order.
 
 Reads:  facts of a queue, through callables given at construction.
-Calls:  monitor.step, running.Runner, `notify` where external activators start readers (ACT-34).
-Never:  decides when to start (monitor does), reads a queue, or runs a handler (running does).
+Calls:  monitor.step, runner.Runner, `notify` where external activators start readers (ACT-34).
+Never:  decides when to start (monitor does), reads a queue, or runs a handler (runner does).
 Wakes:  by the methods below, called on the loop after a commit, a receive or a change of objects; a
         lost call costs latency only, since `tick` checks every queue.
 Fails:  a handler fails alone; starts that fail are spaced out by the monitor (PBT-6).
@@ -18,7 +18,7 @@ import msgspec
 
 from brokerd.activation import decisions
 from brokerd.activation.decisions import Decision, Decisions, Ready
-from brokerd.activation.draining import Drained, drain, tell_to_end
+from brokerd.activation.draining import Drained, drain, request_end
 from brokerd.activation.monitor import (
     Altered,
     Arrived,
@@ -39,7 +39,7 @@ from brokerd.activation.monitor import (
     changes_nothing,
     step,
 )
-from brokerd.activation.monitored_queue import Monitored, Reader
+from brokerd.activation.monitored_queue import MonitoredQueue, Reader
 from brokerd.activation.runner import Connect, Runner
 from brokerd.activation.view_rows import (
     REMOVED,
@@ -100,7 +100,7 @@ class Readers:
         self._clock = clock
         self._log = log
         self._limits = limits or Limits()
-        self._queues: dict[tuple[str, str], Monitored] = {}
+        self._queues: dict[tuple[str, str], MonitoredQueue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         self._context = contextvars.Context()
@@ -124,7 +124,7 @@ class Readers:
             self._group = group
             try:
                 for queue in self._queues.values():
-                    self._runner.spares.look(queue)
+                    self._runner.spares.adjust(queue)
                     self._feed(queue, Enabled())
                 await self._stopping.wait()
                 await self._end_all(group)
@@ -157,10 +157,10 @@ class Readers:
         for definition in queues:
             renotify = (subscribed or {}).get(definition.name)
             queue = self._known(broker, definition.name)
-            told = (definition, delivery, renotify)
-            if queue.told == told:
+            applied = (definition, delivery, renotify)
+            if queue.applied == applied:
                 continue
-            queue.told = told
+            queue.applied = applied
             queue.absent_reason = absent_reason(
                 definition, delivery=delivery, subscribed=renotify is not None
             )
@@ -175,10 +175,10 @@ class Readers:
         if known is not None:
             self._realter(known)
 
-    def _known(self, broker: str, name: str) -> Monitored:
+    def _known(self, broker: str, name: str) -> MonitoredQueue:
         queue = self._queues.get((broker, name))
         if queue is None:
-            queue = Monitored(broker, name, Decisions(broker, name))
+            queue = MonitoredQueue(broker, name, Decisions(broker, name))
             self._queues[broker, name] = queue
         return queue
 
@@ -207,8 +207,8 @@ class Readers:
         known = self._queues.get((broker, queue))
         if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
-            known.told = None
-            self._runner.spares.look(known)
+            known.applied = None
+            self._runner.spares.adjust(known)
             self._feed(known, Disabled())
             self._forget(known)
 
@@ -216,7 +216,7 @@ class Readers:
         """Report that messages were committed to the queue (ACT-6a, ACT-8).
 
         `was_empty`: the queue had no unread message just before this commit."""
-        self._tell(broker, queue, Arrived(was_empty))
+        self._notify_monitor(broker, queue, Arrived(was_empty))
 
     def receive_issued(
         self, broker: str, queue: str, *, known_as: bytes, session_id: bytes | None = None
@@ -227,7 +227,7 @@ class Readers:
         (PBT-25)."""
         # Only receives from its own queue count for a reader: its monitor never sees the others
         # (ACT-31). Any receive is a sign of life, though (ACT-51).
-        reader = self._runner.of(known_as)
+        reader = self._runner.find(known_as)
         if reader is not None:
             if (broker, queue) == (reader.queue.broker, reader.queue.name):
                 reader.receives += 1
@@ -235,28 +235,28 @@ class Readers:
             reader.last_sign = self._clock.monotonic()
             reader.cut = False
             reader.session_id = session_id or reader.session_id
-        self._tell(broker, queue, ReceiveIssued())
+        self._notify_monitor(broker, queue, ReceiveIssued())
         return reader is None or not reader.stopped
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
         """Report that a receive or get_group found nothing; selective do not count (ACT-12)."""
-        self._tell(broker, queue, ReceiveEmpty(selective))
+        self._notify_monitor(broker, queue, ReceiveEmpty(selective))
 
     def rolled_back(self, broker: str, queue: str) -> None:
         """Report that a transaction that received from the queue was rolled back (ACT-6c)."""
-        self._tell(broker, queue, RolledBack())
+        self._notify_monitor(broker, queue, RolledBack())
 
     def tick(self) -> int:
         """Check every queue (PER-3); return the number of readers started."""
         before = self.counts.started
         self._rates.sample(self.counts, self._clock.monotonic())
         for queue in self._queues.values():
-            self._runner.spares.look(queue)
+            self._runner.spares.adjust(queue)
             self._end_overdue(queue)
             self._feed(queue, Ticked())
         return self.counts.started - before
 
-    def _end_overdue(self, queue: Monitored) -> None:
+    def _end_overdue(self, queue: MonitoredQueue) -> None:
         """End readers that have not received for longer than their queue allows (ACT-51)."""
         deadline = queue.activation.deadline
         if deadline is None:
@@ -359,10 +359,10 @@ class Readers:
 
     # From an event to a start.
 
-    def _realter(self, queue: Monitored) -> None:
+    def _realter(self, queue: MonitoredQueue) -> None:
         """Begin, alter or end the monitor of a queue, as its definition now says."""
         if self._group is not None:
-            self._runner.spares.look(queue)
+            self._runner.spares.adjust(queue)
         if queue.absent_reason:
             if queue.monitor is not None and queue.monitor.state is not MonitorState.DROPPED:
                 self._decide(queue, "disabled", f"no further reader: {queue.absent_reason}")
@@ -376,11 +376,11 @@ class Readers:
         else:
             self._feed(queue, Altered())
 
-    def _tell(self, broker: str, queue: str, event: Event) -> None:
+    def _notify_monitor(self, broker: str, queue: str, event: Event) -> None:
         if (known := self._queues.get((broker, queue))) is not None:
             self._feed(known, event)
 
-    def _feed(self, queue: Monitored, event: Event) -> None:
+    def _feed(self, queue: MonitoredQueue, event: Event) -> None:
         """Load the facts, step the monitor, save it, and carry out its orders."""
         monitor = queue.monitor
         if monitor is None or (self._group is None and not isinstance(event, Disabled)):
@@ -404,11 +404,11 @@ class Readers:
         ready = self._ready(queue.broker, queue.name) if starts else Ready()
         for order in starts:
             if queue.limits.external:
-                self._tell_outside(queue, order.why, facts, ready)
+                self._notify_subscribers(queue, order.why, facts, ready)
             else:
                 self._start(queue, order.why, facts, ready)
 
-    def _report(self, queue: Monitored, before: Monitor, after: Monitor) -> None:
+    def _report(self, queue: MonitoredQueue, before: Monitor, after: Monitor) -> None:
         """Log one record per step of a back-off (PBT-6), and count what ACT-17 counts."""
         if after.limit_reached > before.limit_reached:
             self.counts.limit_reached += after.limit_reached - before.limit_reached
@@ -433,7 +433,9 @@ class Readers:
             active=len(queue.readers),
         )
 
-    def _tell_outside(self, queue: Monitored, why: Why, facts: QueueFacts, ready: Ready) -> None:
+    def _notify_subscribers(
+        self, queue: MonitoredQueue, why: Why, facts: QueueFacts, ready: Ready
+    ) -> None:
         """Notify the subscribers that another reader is wanted (ACT-34, ACT-36)."""
         if self._group is None or self._stopping.is_set():
             return
@@ -452,7 +454,7 @@ class Readers:
         )
         self._notify(queue.broker, queue.name, ready)
 
-    def _start(self, queue: Monitored, why: Why, facts: QueueFacts, ready: Ready) -> None:
+    def _start(self, queue: MonitoredQueue, why: Why, facts: QueueFacts, ready: Ready) -> None:
         if self._group is None or self._stopping.is_set():
             return
         self._numbers += 1
@@ -501,15 +503,15 @@ class Readers:
         # After the reader has left `readers`: the monitor decides by those that still run (ACT-48).
         self._feed(reader.queue, _exit_of(reader))
         if self._group is not None:
-            self._runner.spares.look(reader.queue)
+            self._runner.spares.adjust(reader.queue)
         self._forget(reader.queue)
 
-    def _forget(self, queue: Monitored) -> None:
+    def _forget(self, queue: MonitoredQueue) -> None:
         """Drop a removed queue once its readers are gone; until then they count (ACT-33)."""
         if queue.absent_reason == REMOVED and not queue.readers:
             self._queues.pop((queue.broker, queue.name), None)
 
-    def _decide(self, queue: Monitored, decision: str, text: str) -> None:
+    def _decide(self, queue: MonitoredQueue, decision: str, text: str) -> None:
         queue.decisions.add(decision, text, self._clock.utc())
 
     def _output(self, reader: Reader, **printed: object) -> None:
@@ -520,11 +522,11 @@ class Readers:
         """Log the end of a reader.
 
         A failure that makes a step of the back-off is logged with that step alone."""
-        told = f"reader {reader.number} ended after {reader.receives} receives"
+        ending = f"reader {reader.number} ended after {reader.receives} receives"
         if reader.error:
-            self._decide(reader.queue, "aborted", f"{told}: {reader.error}")
+            self._decide(reader.queue, "aborted", f"{ending}: {reader.error}")
         else:
-            self._decide(reader.queue, "ended", told)
+            self._decide(reader.queue, "ended", ending)
         seconds = round(self._clock.monotonic() - reader.started, 6)
         if reader.error:
             self.counts.aborted += 1
@@ -565,7 +567,7 @@ class Readers:
         deadline = self._clock.monotonic() + self._grace
         for reader in self._all():
             if reader.child is not None:
-                tell_to_end(reader)
+                request_end(reader)
         timer = group.create_task(self._clock.sleep_until(deadline))
         while self._tasks and not timer.done():
             await asyncio.wait({timer, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -580,7 +582,7 @@ class Readers:
         return sorted(readers, key=lambda one: one.number)
 
 
-def _enabled(queue: Monitored) -> str:
+def _enabled(queue: MonitoredQueue) -> str:
     if queue.limits.external:
         return f"subscribers are notified, again after {queue.limits.renotify:g} s without receive"
     limits = queue.limits

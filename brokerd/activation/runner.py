@@ -1,4 +1,4 @@
-"""Running: one reader from its start to its end, in the daemon or in a process of its own (ACT-20).
+"""Runner: one reader from start to end, in the daemon or in a process of its own (ACT-20).
 
 Reads:  the activation of the reader's queue.
 Calls:  handlers.load_handler, `connect` for its session, processes.start.
@@ -65,8 +65,8 @@ class Runner:
         self._late: dict[bytes, Reader] = {}
         """Readers that are gone while their connections may still be open."""
 
-    def of(self, known_as: bytes) -> Reader | None:
-        """Return the running reader that a session belongs to; None = it is no reader's."""
+    def find(self, known_as: bytes) -> Reader | None:
+        """Return the running reader that a session belongs to; None = the client is no reader."""
         return self._known.get(known_as)
 
     async def run(self, reader: Reader) -> None:
@@ -128,7 +128,7 @@ class Runner:
 
     async def _in_process(self, reader: Reader) -> None:
         """Run one child to its end, or a waiting spare; its error stays here."""
-        spare = self.spares.take(reader.queue)
+        spare = self.spares.claim(reader.queue)
         if spare is not None:
             reader.child = running = spare.running
             self._invoke(reader, spare.token)  # first: its receives have to find the reader

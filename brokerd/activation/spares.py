@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from brokerd.activation.child import GO
-from brokerd.activation.monitored_queue import Monitored, Reader
+from brokerd.activation.monitored_queue import MonitoredQueue, Reader
 from brokerd.activation.processes import Child, Running, start, words_of
 from brokerd.clock import SECOND
 from brokerd.model import Activation, Host
@@ -58,13 +58,13 @@ class Spares:
         self._address = address
         self._tokens = tokens
         self._output = output
-        self._of: dict[tuple[str, str], Spare] = {}
+        self._spares: dict[tuple[str, str], Spare] = {}
         self._making: set[tuple[str, str]] = set()
         self._failed: dict[tuple[str, str], Activation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    def child_of(self, queue: Monitored, token: bytes, **more: str) -> Child:
+    def child_of(self, queue: MonitoredQueue, token: bytes, **more: str) -> Child:
         """Return the command and environment of a reader of this queue."""
         activation = queue.activation
         return Child(
@@ -82,7 +82,7 @@ class Spares:
             says_why=not activation.command,
         )
 
-    def wanted(self, queue: Monitored) -> bool:
+    def wanted(self, queue: MonitoredQueue) -> bool:
         """Return whether a process is to be kept ready for the queue."""
         activation = queue.activation
         return (
@@ -92,15 +92,15 @@ class Spares:
             and activation.max_readers > 0
         )
 
-    def look(self, queue: Monitored) -> None:
+    def adjust(self, queue: MonitoredQueue) -> None:
         """Start or end the spare of a queue, as its definition now says."""
         key = (queue.broker, queue.name)
-        spare = self._of.get(key)
+        spare = self._spares.get(key)
         if spare is not None and not (self.wanted(queue) and spare.activation == queue.activation):
             self._drop(key)
         if (
             self.wanted(queue)
-            and key not in self._of
+            and key not in self._spares
             and key not in self._making
             and self._failed.get(key) != queue.activation
             and not self._stopped
@@ -111,33 +111,33 @@ class Spares:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def worked(self, queue: Monitored) -> None:
+    def worked(self, queue: MonitoredQueue) -> None:
         """Allow a spare again after a failure of one, because a reader has ended well."""
         self._failed.pop((queue.broker, queue.name), None)
 
-    def take(self, queue: Monitored) -> Spare | None:
+    def claim(self, queue: MonitoredQueue) -> Spare | None:
         """Remove and return the spare of a queue; None = it has none that lives."""
-        spare = self._of.get((queue.broker, queue.name))
+        spare = self._spares.get((queue.broker, queue.name))
         if spare is None or spare.activation != queue.activation or spare.ending.done():
             return None
-        return self._of.pop((queue.broker, queue.name))
+        return self._spares.pop((queue.broker, queue.name))
 
     async def stop(self) -> None:
         """End all spares."""
         self._stopped = True
-        for key in list(self._of):
+        for key in list(self._spares):
             self._drop(key)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _make(self, key: tuple[str, str], queue: Monitored) -> None:
+    async def _make(self, key: tuple[str, str], queue: MonitoredQueue) -> None:
         activation, token = queue.activation, self._tokens()
         begins, go = os.pipe()
         try:
             child = self.child_of(queue, token, **{GO: str(begins)})
             child = msgspec.structs.replace(child, descriptors=(begins,))
             holder: list[Spare] = []
-            running = await start(child, lambda line: self._said(holder, line))
+            running = await start(child, lambda line: self._log_line(holder, line))
         except (OSError, LookupError):
             os.close(go)
             self._failed[key] = activation
@@ -154,17 +154,17 @@ class Spares:
             spare.end()
             await asyncio.wait({ending})
             return
-        self._of[key] = spare
+        self._spares[key] = spare
         await asyncio.wait({ending})
-        if self._of.get(key) is spare:  # not taken or dropped: it has ended by itself
-            del self._of[key]
+        if self._spares.get(key) is spare:  # not taken or dropped: it has ended by itself
+            del self._spares[key]
             os.close(spare.go)
             self._failed[key] = activation
 
-    def _said(self, holder: list[Spare], line: str) -> None:
+    def _log_line(self, holder: list[Spare], line: str) -> None:
         spare = holder[0] if holder else None
         if spare is not None and spare.reader is not None:
             self._output(spare.reader, line)
 
     def _drop(self, key: tuple[str, str]) -> None:
-        self._of.pop(key).end()
+        self._spares.pop(key).end()
