@@ -271,9 +271,9 @@ class Readers:
                 )
                 reader.task.cancel()
 
-    def judge(self, known_as: bytes, how: Undone) -> Undone | None:
+    def evaluate_rollback(self, known_as: bytes, how: Undone) -> Undone | None:
         """Return what a rollback of a client, or reader, means for poison (PBT-10, PSN-16)."""
-        return self._runner.judge(known_as, how)
+        return self._runner.evaluate_rollback(known_as, how)
 
     async def drain(self, broker: str, queue: str, grace: float) -> Drained:
         """Let the readers of a queue end, at most `grace` seconds; then end them (PBT-25).

@@ -102,7 +102,7 @@ class Runner:
             while len(self._late) > _LATE:
                 del self._late[next(iter(self._late))]
 
-    def judge(self, known_as: bytes, how: Undone) -> Undone | None:
+    def evaluate_rollback(self, known_as: bytes, how: Undone) -> Undone | None:
         """Return what a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
 
         The end of a reader's session in the middle of a transaction counts like a rollback by the

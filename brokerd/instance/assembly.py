@@ -323,7 +323,7 @@ class Assembly(Opening):
             administer=self._administer,
             on_receive=self._receive_issued,
             on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
-            judge=self._judge,
+            evaluate_rollback=self._evaluate_rollback,
             grants=[parse_grant(one) for one in settings.clients.grants],
         )
 

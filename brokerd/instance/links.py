@@ -420,14 +420,14 @@ class Parts:
     def _poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus) -> None:
         self.spawn(self.administration.parked.disable(broker, queue.name, status))
 
-    def _judge(self, session: ClientSession, how: Undone) -> Undone | None:
+    def _evaluate_rollback(self, session: ClientSession, how: Undone) -> Undone | None:
         """Return how an ended transaction counts for poison; None: it does not count (PBT-10).
 
         Neither a stop of the daemon nor that of a reader is the fault of a message.
         """
         if self.condition == "draining":
             return None
-        return self.readers.judge(session.known_as, how)
+        return self.readers.evaluate_rollback(session.known_as, how)
 
     def _tell_readers(self, broker: Broker) -> None:
         queues = [state.queue for state in broker.own_queues]

@@ -41,7 +41,7 @@ from brokerd.transport.door import Door, DoorOptions
 
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
 _LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
-Judge = Callable[[ClientSession, Undone], Undone | None]
+EvaluateRollback = Callable[[ClientSession, Undone], Undone | None]
 """(session, meaning for any client) gives what a rollback means for poison (PBT-10, PSN-16).
 
 None = it does not count."""
@@ -67,7 +67,7 @@ class Sessions:
         administer: Administer,
         on_receive: Callable[[ClientSession, str], bool],
         on_rollback: Callable[[Broker, str], None],
-        judge: Judge = lambda _session, how: how,
+        evaluate_rollback: EvaluateRollback = lambda _session, how: how,
         grants: Sequence[Grant] = (),
     ) -> None:
         self._instance = instance
@@ -84,7 +84,7 @@ class Sessions:
         """Called with (session, queue) when a receive begins; False = let it come back empty."""
         self.on_rollback = on_rollback
         """Called with (broker, queue) when a transaction that received from it rolls back."""
-        self.judge = judge
+        self.evaluate_rollback = evaluate_rollback
         self.principals = Principals(grants)
         self._connected: dict[ClientSession, None] = {}
         self._known: dict[tuple[str, ClientId], ClientSession] = {}

@@ -66,7 +66,7 @@ class Clients(Protocol):
     """Called with (session, queue) when a receive begins; False = let it come back empty."""
     on_rollback: Callable[[Broker, str], None]
     """Called with (broker, queue) when a transaction that received from it rolls back."""
-    judge: Callable[[ClientSession, Undone], Undone | None]
+    evaluate_rollback: Callable[[ClientSession, Undone], Undone | None]
     """Called with (session, meaning for any client): what a rollback means for poison (PBT-10)."""
 
     @property
@@ -536,7 +536,7 @@ class ClientSession(asyncio.Protocol):
             return None
         if blameless:
             how = msgspec.structs.replace(how, counts=False)
-        return self._clients.judge(self, how)
+        return self._clients.evaluate_rollback(self, how)
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
