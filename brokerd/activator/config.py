@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from brokerd.activator.reading import look_at, parsed
+from brokerd.activator.table_checks import look_at, parsed
 from brokerd.config.settings import LogFormat, LogLevel, LogSettings
 from brokerd.config.toml_file import Problems, read
 from brokerd.errors import ConfigError

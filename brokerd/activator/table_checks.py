@@ -1,4 +1,4 @@
-"""Reading: checks a TOML table against a struct, and names every problem by key and line. PURE.
+"""Checks of a TOML table against a struct, which name every problem by key and line. PURE.
 
 Reads:  the types of the struct.      Calls: nothing.
 Never:  stops at the first problem, or names types as Python does.
