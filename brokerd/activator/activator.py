@@ -64,7 +64,7 @@ class _Application:
         for slot in self.slots[: self.service.instances.max]:
             if slot.in_use or slot in self.left:
                 continue
-            if (descriptor := slot.take()) is not None:
+            if (descriptor := slot.lock()) is not None:
                 return slot, descriptor
         return None
 
@@ -119,7 +119,7 @@ class Activator:
         if left:
             application.plan = plans.started(application.plan, len(left))
             pids = [slot.read().get("pid") for slot in left]
-            self._tell("survivors", application, instances=len(left), pids=pids)
+            self._log_event("survivors", application, instances=len(left), pids=pids)
             self._spawn(self._await_survivors(application))
 
     async def _await_survivors(self, application: _Application) -> None:
@@ -165,35 +165,37 @@ class Activator:
             with suppress(TransactionAborted):  # the messages come again
                 async with session.transaction() as tx:
                     for message in await tx.receive(service.queue, BATCH, wait=LOOK):
-                        await self._take(service, tx, message)
+                        await self._process(service, tx, message)
             if session.closed:
                 return
 
-    async def _take(self, service: NotificationService, tx: Transaction, message: Message) -> None:
+    async def _process(
+        self, service: NotificationService, tx: Transaction, message: Message
+    ) -> None:
         """Start what a notification calls for; an end or error of the dialog ends this side too."""
         if message.is_end or message.is_error:
             await tx.end(message.handle)
         elif message.message_type == EVENT_NOTIFICATION:
-            self.take(service.name, message.body or b"")
+            self.process(service.name, message.body or b"")
 
-    def take(self, service: str, body: bytes) -> None:
+    def process(self, service: str, body: bytes) -> None:
         """Start or count what one notification calls for (ACT-41, ACT-47)."""
         try:
-            told: Any = orjson.loads(body)
-            queue = f"{told['instance']}/{told['broker']}/{told['queue']}"
+            facts: Any = orjson.loads(body)
+            queue = f"{facts['instance']}/{facts['broker']}/{facts['queue']}"
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            told, queue = {}, "what cannot be read"
-        fitting = [one for one in self._applications if one.service.trigger.fits(told)]
+            facts, queue = {}, "what cannot be read"
+        fitting = [one for one in self._applications if one.service.trigger.fits(facts)]
         if not fitting:
             self.counts["unknown_queue"] += 1
             self._log.warning(ACTIVATOR, subclass="unknown_queue", service=service, queue=queue)
         for application in fitting:
             answer = plans.notified(application.plan)
             if answer is Answer.START:
-                self._start(application, "notified", ready_messages=told.get("ready_messages"))
+                self._start(application, "notified", ready_messages=facts.get("ready_messages"))
             else:
                 self.counts[answer.value] += 1
-                self._tell(answer.value, application)
+                self._log_event(answer.value, application)
 
     # Programs.
 
@@ -218,7 +220,7 @@ class Activator:
         if place is None:  # held by a process that has left its group
             self.counts["slot_held"] += 1
             told = "a process of an ended instance still runs outside of its process group"
-            self._tell("slot_held", application, error=told)
+            self._log_event("slot_held", application, error=told)
             return
         application.plan = plans.started(application.plan)
         self._spawn(self._run(application, place, {"why": why, **facts}))
@@ -232,7 +234,7 @@ class Activator:
         try:
             running = await start(
                 self._child(application.service, slot, descriptor),
-                lambda line: self._tell("output", application, slot=slot.number, line=line),
+                lambda line: self._log_event("output", application, slot=slot.number, line=line),
             )
         except (OSError, LookupError) as problem:
             error = f"it cannot be started: {problem}"
@@ -242,8 +244,8 @@ class Activator:
         if running is not None:
             self.counts["started"] += 1
             now = show_instant(self._clock.utc())
-            slot.tell(application=application.service.name, pid=running.pid, started_at=now)
-            self._tell("started", application, slot=slot.number, pid=running.pid, **facts)
+            slot.write(application=application.service.name, pid=running.pid, started_at=now)
+            self._log_event("started", application, slot=slot.number, pid=running.pid, **facts)
             application.running.add(running)
             if self._stopping.is_set():
                 running.terminate()
@@ -255,7 +257,9 @@ class Activator:
         lived = self._clock.monotonic() - began
         self.counts["ended"] += 1
         self._count_out(application, failed=bool(error), lived=lived)
-        self._tell("ended", application, slot=slot.number, seconds=round(lived, 3), error=error)
+        self._log_event(
+            "ended", application, slot=slot.number, seconds=round(lived, 3), error=error
+        )
 
     def _child(self, service: ApplicationService, slot: Slot, descriptor: int) -> Child:
         launch = service.launch
@@ -317,7 +321,7 @@ class Activator:
             stop.cancel()
             timer.cancel()
 
-    def _tell(self, what: str, application: _Application, **facts: object) -> None:
+    def _log_event(self, what: str, application: _Application, **facts: object) -> None:
         write: Callable[..., object] = self._log.info
         if facts.get("error"):
             write = self._log.warning

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from brokerd.activator.table_checks import look_at, parsed
+from brokerd.activator.table_checks import check_table, parsed
 from brokerd.config.settings import LogFormat, LogLevel, LogSettings
 from brokerd.config.toml_file import Problems, read
 from brokerd.errors import ConfigError
@@ -136,8 +136,8 @@ def load(path: Path) -> ActivatorConfig:
     """Read and check a file. Raises `ConfigError` with everything that is wrong with it."""
     source = read(path)
     problems = Problems(source)
-    look_at(ActivatorFile, source.data, "", problems)
-    _look_further(source.data, problems)
+    check_table(ActivatorFile, source.data, "", problems)
+    _check_relations(source.data, problems)
     problems.raise_if_any(f"{path}: the file is wrong", error=ConfigError, hint=HINT)
     found = msgspec.convert(source.data, ActivatorFile)
     general = found.activator
@@ -178,7 +178,7 @@ def for_one_queue(
     )
 
 
-def _look_further(data: Mapping[str, object], problems: Problems) -> None:
+def _check_relations(data: Mapping[str, object], problems: Problems) -> None:
     """Record problems that the types of single values do not show."""
     # Values may still be of any type: the first check goes on after a problem, so that all are
     # reported together (BI-C3).

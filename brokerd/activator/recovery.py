@@ -27,7 +27,7 @@ class Slot:
         self.in_use = False
         """Whether an instance that this activator started has the slot."""
 
-    def take(self) -> int | None:
+    def lock(self) -> int | None:
         """Lock the slot for a new instance; return the descriptor, or None if one lives.
 
         Raises `UnsafeFile` if the file is a link, or not ours alone (SX-24)."""
@@ -48,19 +48,19 @@ class Slot:
         """Return whether an instance that any activator has started lives."""
         if not self.path.exists():
             return False
-        descriptor = self.take()
+        descriptor = self.lock()
         if descriptor is None:
             return True
         self.in_use = False
         os.close(descriptor)
         return False
 
-    def tell(self, **facts: object) -> None:
+    def write(self, **facts: object) -> None:
         """Write facts about the instance, for people."""
         self.path.write_text(json.dumps(facts) + "\n")
 
     def read(self) -> dict[str, Any]:
-        """Return what `tell` wrote; {} = nothing that can be read."""
+        """Return the facts that `write` wrote; {} = the file cannot be read."""
         with suppress(OSError, ValueError):
             found = json.loads(self.path.read_text())
             if isinstance(found, dict):

@@ -27,7 +27,7 @@ _KINDS: Final = re.compile(r"Expected `([a-z]+)(?: \| null)?`, got `([a-z]+)`")
 _BOUND: Final = re.compile(r"Expected `int` (>=|<=) (\d+)")
 
 
-def look_at(kind: type[msgspec.Struct], table: object, under: str, problems: Problems) -> None:
+def check_table(kind: type[msgspec.Struct], table: object, under: str, problems: Problems) -> None:
     """Record all problems that keep the table from being of this kind; `under`: its place."""
     if not isinstance(table, Mapping):
         problems.add(under, f"must be {_WORDS['object']}")
@@ -37,20 +37,20 @@ def look_at(kind: type[msgspec.Struct], table: object, under: str, problems: Pro
     for one in fields:
         place = f"{under}.{one.encode_name}" if under else one.encode_name
         if one.encode_name in table:
-            _look_at_value(one.type, table[one.encode_name], place, problems)
+            _check_value(one.type, table[one.encode_name], place, problems)
         elif one.default is NODEFAULT and one.default_factory is NODEFAULT:
             problems.add(place, "is missing")
 
 
-def _look_at_value(kind: Any, value: object, place: str, problems: Problems) -> None:  # noqa: ANN401
+def _check_value(kind: Any, value: object, place: str, problems: Problems) -> None:  # noqa: ANN401
     """Record the problems of one value; `kind`: any type that a field of a struct may have."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        look_at(kind, value, place, problems)
+        check_table(kind, value, place, problems)
         return
     below = _struct_of(kind)
     if below is not None and isinstance(value, list):
         for number, one in enumerate(value, start=1):
-            look_at(below, one, f"{place}[{number}]", problems)
+            check_table(below, one, f"{place}[{number}]", problems)
         return
     try:
         msgspec.convert(value, kind)

@@ -40,7 +40,7 @@ def test_what_nobody_here_is_for_is_logged_counted_and_consumed(
     log = Recorded()
     config = for_one_queue("q", ["x"], address="", broker="main", state_dir=tmp_path, most=1)
     activator = Activator(config, clock=SystemClock(), log=log)
-    activator.take("ops", body)
+    activator.process("ops", body)
     assert activator.counts["unknown_queue"] == 1
     (line,) = log.lines
     assert line["event"] == "broker.activator"
