@@ -28,7 +28,7 @@ class Made(NamedTuple):
 
 class _Known(msgspec.Struct):
     made: Made
-    told: int = 0
+    reported: int = 0
     """Failures in a row when the service was last notified."""
 
 
@@ -70,17 +70,17 @@ class MadeRoutes:
                 continue
             # A route with a mirror has failed only when both of its addresses have.
             count = min(map(failures, filter(None, (route.address, route.mirror))))
-            if count < known.told:
-                known.told = 0
-            if count >= known.told + self._failures:
+            if count < known.reported:
+                known.reported = 0
+            if count >= known.reported + self._failures:
                 due.append(known.made)
         return due
 
-    def told(self, made: Made, failures: int) -> None:
+    def reported(self, made: Made, failures: int) -> None:
         """Record the number of failures that the service was notified of."""
         known = self._known.get((made.broker, made.name))
         if known is not None:
-            known.told = failures
+            known.reported = failures
 
 
 def _made(broker: str, route: Route) -> Made:

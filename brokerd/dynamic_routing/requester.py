@@ -1,4 +1,4 @@
-"""Asking for routes: one dialog for each request, with the dynamic routing service (BCN).
+"""Requester of routes: opens one dialog for each request with the routing service (BCN).
 
 A dialog also reports to the service that a route which it made has failed (BCN-5).
 
@@ -56,7 +56,7 @@ _PAGE = 1000
 _MANY = "too many routes are asked for already, so this one waits for its turn"
 
 
-class AskingOptions(msgspec.Struct, frozen=True):
+class RequesterOptions(msgspec.Struct, frozen=True):
     """Settings of dynamic routing (BCN-10, BCN-15)."""
 
     lifetime: int = 300
@@ -68,7 +68,7 @@ class AskingOptions(msgspec.Struct, frozen=True):
     """Failed attempts in a row at the address of a route after which it is reported (BCN-5)."""
 
 
-class Asking:
+class RouteRequester:
     """The requests of one instance. One task at a time works on them."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Asking:
         clock: Clock,
         spawn: Callable[[Coroutine[object, object, None]], asyncio.Task[None]],
         log: Log,
-        options: AskingOptions,
+        options: RequesterOptions,
         answered: Callable[[], None],
         failures: Callable[[str], int],
     ) -> None:
@@ -99,7 +99,7 @@ class Asking:
         self._before: dict[Key, frozenset[Route]] = {}
         """For each request, the routes to its service that existed before."""
         self._to_ask: list[Key] = []
-        self._to_tell: list[Made] = []
+        self._to_report: list[Made] = []
         self._to_tidy: set[str] = set()
         """Opened brokers in which requests of an earlier run are to be ended."""
         self._working: asyncio.Task[None] | None = None
@@ -145,10 +145,10 @@ class Asking:
         routes = {name: one.store.catalog.routes for name, one in self._brokers.items()}
         failed = self._made.failed(routes, self._failures, self._clock.utc())
         room = self._options.most_open - len(self._dialogs) - len(due)
-        self._to_tell = [one for one in failed if one not in self._dialogs][: max(0, room)]
-        if due or self._to_tell or self._dialogs:
+        self._to_report = [one for one in failed if one not in self._dialogs][: max(0, room)]
+        if due or self._to_report or self._dialogs:
             self._wake()
-        return len(due) + len(self._to_tell)
+        return len(due) + len(self._to_report)
 
     async def stop(self, seconds: float) -> None:
         """Start no further request; after `seconds` give up work under way (a full disk)."""
@@ -174,11 +174,11 @@ class Asking:
                 asked, self._to_ask = self._to_ask, []
                 for key in asked:
                     await self._ask(key)
-                failed, self._to_tell = self._to_tell, []
+                failed, self._to_report = self._to_report, []
                 for made in failed:
-                    await self._tell(made)
+                    await self._report(made)
                 for about, handle in list(self._dialogs.items()):
-                    await self._look_at(about, handle)
+                    await self._check(about, handle)
                 self._to_ask += (turn := self._requests.next() if self._news else [])
                 self._again |= bool(turn)
                 if self._news:  # once for all: each call classifies every waiting dialog
@@ -201,7 +201,7 @@ class Asking:
         handle = show(self._dialogs[key])
         self._log.info(DYNAMIC_ROUTING, subclass="asked", **_fields(key), handle=handle)
 
-    async def _tell(self, made: Made) -> None:
+    async def _report(self, made: Made) -> None:
         """Report a failed route to the service, which may know a better one (BCN-5)."""
         broker = self._brokers.get(made.broker)
         if broker is None or not broker.enabled or not _routes_to(broker, CONFIGURATION_SERVICE):
@@ -212,7 +212,7 @@ class Asking:
         )
         if await self._begin(broker, made, FAILED_ROUTE, body) is not None:
             return  # the next pass tries again
-        self._made.told(made, failures)
+        self._made.reported(made, failures)
         self.outcomes["route_failed"] += 1
         self._log.warning(
             DYNAMIC_ROUTING,
@@ -251,7 +251,7 @@ class Asking:
         await tx.committed()
         return None
 
-    async def _look_at(self, about: Key | Made, handle: Handle) -> None:
+    async def _check(self, about: Key | Made, handle: Handle) -> None:
         broker = self._brokers.get(about.broker)
         if broker is None:
             del self._dialogs[about]

@@ -97,12 +97,12 @@ class Requests:
 
     def next(self) -> list[Key]:
         """Open requests that have waited for others, up to the limit; return them."""
-        return self._take([key for key, one in self._known.items() if not one.asked])
+        return self._open_first([key for key, one in self._known.items() if not one.asked])
 
     def due(self, now: float) -> list[Key]:
         """Reopen and return the requests for routes still missing (BCN-7, BCN-9, BCN-11)."""
         missed = [key for key, one in self._known.items() if one.wanted and not one.is_open]
-        again = self._take(missed)
+        again = self._open_first(missed)
         old = [
             key
             for key, one in self._known.items()
@@ -112,13 +112,13 @@ class Requests:
             del self._known[key]
         return again
 
-    def _take(self, wanted: list[Key]) -> list[Key]:
-        taken = wanted[: self._most_open - self._open]
-        for key in taken:
+    def _open_first(self, wanted: list[Key]) -> list[Key]:
+        opened = wanted[: self._most_open - self._open]
+        for key in opened:
             one = self._known[key]
             one.is_open, one.wanted, one.asked = True, False, True
-        self._open += len(taken)
-        return taken
+        self._open += len(opened)
+        return opened
 
 
 def body_of(key: Key, form: Form) -> bytes:
@@ -138,8 +138,10 @@ def _body(
 ) -> bytes:
     named = "" if broker_id is None else show(broker_id)
     fields = {"service_name": service, "broker_instance": named, **more}
-    said = {name: value for name, value in fields.items() if value}
+    given = {name: value for name, value in fields.items() if value}
     if form is Form.JSON:
-        return msgspec.json.encode(said)
-    elements = (f"<{name.upper()}>{escape(value)}</{name.upper()}>" for name, value in said.items())
+        return msgspec.json.encode(given)
+    elements = (
+        f"<{name.upper()}>{escape(value)}</{name.upper()}>" for name, value in given.items()
+    )
     return f"<{tag}>{''.join(elements)}</{tag}>".encode()

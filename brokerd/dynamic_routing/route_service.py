@@ -87,7 +87,7 @@ class RouteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dns: DnsOptions = DnsOptions()
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """Content of a MissingRoute or a FailedRoute."""
 
     service: str
@@ -172,7 +172,7 @@ class RouteService:
         """Addresses that were reported as failed, and until when that counts."""
         self._kept_by = ""
         """Reason why nothing can be received at the moment, as it was printed; empty = it can."""
-        self._look_again()
+        self._reload()
 
     async def run(self, session: Session, stop: asyncio.Event) -> None:
         """Answer requests until `stop` is set, some at a time, since DNS may be slow.
@@ -192,62 +192,62 @@ class RouteService:
             try:
                 async with session.transaction() as tx:
                     messages = await tx.receive(QUEUE, wait=LOOK)
-                    self._tell("")
+                    self._print_waiting("")
                     for message in messages:
-                        await self._take(session, tx, message)
+                        await self._process(session, tx, message)
             except TransactionAborted:  # connection lost: the messages come again
                 continue
             except (QueueDisabled, QueueNotFound) as kept:
-                self._tell(kept.message)
+                self._print_waiting(kept.message)
                 await clock.sleep_until(clock.monotonic() + LOOK)
 
-    def _tell(self, kept_by: str) -> None:
+    def _print_waiting(self, kept_by: str) -> None:
         """Print once why nothing can be received, and once that it can again."""
         if kept_by != self._kept_by:
             self._say(f"{kept_by}; waiting for it" if kept_by else f"reading {QUEUE} again")
             self._kept_by = kept_by
 
-    async def _take(self, session: Session, tx: Transaction, message: Message) -> None:
+    async def _process(self, session: Session, tx: Transaction, message: Message) -> None:
         if message.message_type not in (MISSING_ROUTE, FAILED_ROUTE):
             if message.is_end or message.is_error:
                 await tx.end(message.handle)
             return
         # The dialog ends with the receive in one transaction, after the routes exist (BCN-6): its
         # end makes the broker classify the waiting dialogs again.
-        self._look_again()
+        self._reload()
         try:
-            asked = _asked(message.body or b"")
+            request = _parse_request(message.body or b"")
         except (ValueError, SyntaxError) as error:  # no broker sends such a request
             await tx.end(message.handle, UNKNOWN, f"the request cannot be read: {error}"[:1000])
             return
         try:
             if message.message_type == FAILED_ROUTE:
-                self._note_failure(asked)
-            await self._answer(session, asked, missing=message.message_type == MISSING_ROUTE)
+                self._note_failure(request)
+            await self._answer(session, request, missing=message.message_type == MISSING_ROUTE)
         except (Unanswered, ObjectsRefused) as error:
             why = error.message if isinstance(error, ObjectsRefused) else str(error)
-            self._say(f"{asked.service}: {why}")
+            self._say(f"{request.service}: {why}")
             await tx.end(message.handle, UNKNOWN, why[:1000])
             return
         await tx.end(message.handle)
 
-    def _note_failure(self, asked: _Asked) -> None:
-        self._say(f"{asked.service}: {asked.address} cannot be reached")
+    def _note_failure(self, request: _Request) -> None:
+        self._say(f"{request.service}: {request.address} cannot be reached")
         now = asyncio.get_running_loop().time()
         self._failed = {one: until for one, until in self._failed.items() if until > now}
-        self._failed[asked.address] = now + FAILED_FOR
+        self._failed[request.address] = now + FAILED_FOR
 
-    async def _answer(self, session: Session, asked: _Asked, *, missing: bool) -> None:
+    async def _answer(self, session: Session, request: _Request, *, missing: bool) -> None:
         """Make the routes of a service what its sources say now."""
         found = [
             one
             for one in self._file.service
-            if one.name == asked.service and asked.broker_id in (None, one.broker_id)
+            if one.name == request.service and request.broker_id in (None, one.broker_id)
         ]
         if not found and missing:
-            self._say(f"{asked.service}: not in {self._path}")
-            raise Unanswered(f"no route to {asked.service} is known here")
-        await self._make(session, asked, [await self._resolved(one) for one in found])
+            self._say(f"{request.service}: not in {self._path}")
+            raise Unanswered(f"no route to {request.service} is known here")
+        await self._make(session, request, [await self._resolved(one) for one in found])
 
     async def _resolved(self, one: Served) -> _Answer:
         lifetime = one.lifetime or self._file.lifetime
@@ -262,7 +262,7 @@ class RouteService:
         lifetime = min(records.lifetime, lifetime or records.lifetime)
         return _Answer(one, chosen(records.targets, failed), lifetime)
 
-    async def _make(self, session: Session, asked: _Asked, answers: list[_Answer]) -> None:
+    async def _make(self, session: Session, request: _Request, answers: list[_Answer]) -> None:
         """Create routes in one commit, so that dialogs are spread over them; renew existing ones.
 
         Drop routes that were made earlier and that the file or DNS has no longer."""
@@ -289,11 +289,11 @@ class RouteService:
         # Dropped last, so that the service is at no time without a route. Routes that others made
         # have no such name, and stay.
         for name, there in known.items():
-            ours = name.startswith(_PREFIX) and there.get("service") == asked.service
-            if ours and name not in kept and asked.broker_id in (None, there.get("broker")):
+            ours = name.startswith(_PREFIX) and there.get("service") == request.service
+            if ours and name not in kept and request.broker_id in (None, there.get("broker")):
                 await _drop(session, name)
 
-    def _look_again(self) -> None:
+    def _reload(self) -> None:
         """Read the file if it has changed; a wrong one leaves what was read before."""
         changed = self._path.stat().st_mtime_ns if self._path.exists() else -1
         if changed == self._seen:
@@ -330,13 +330,13 @@ async def _drop(session: Session, route: str) -> None:
         return
 
 
-def _asked(body: bytes) -> _Asked:
+def _parse_request(body: bytes) -> _Request:
     """Return what a request names, in either form (BCN-15)."""
     if body.startswith(b"{"):
-        told = msgspec.json.decode(body, type=dict[str, str])
+        named = msgspec.json.decode(body, type=dict[str, str])
     else:
         tree = ElementTree.fromstring(body)  # noqa: S314  # written by the broker itself
-        told = {one.tag.lower(): one.text or "" for one in tree}
-    return _Asked(
-        told.get("service_name", ""), told.get("broker_instance"), told.get("address", "")
+        named = {one.tag.lower(): one.text or "" for one in tree}
+    return _Request(
+        named.get("service_name", ""), named.get("broker_instance"), named.get("address", "")
     )

@@ -43,7 +43,7 @@ from brokerd.delivery.peers.mirrors import Around, Mirrors
 from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router
-from brokerd.dynamic_routing.requester import Asking
+from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.events.error_events import ErrorEvents
 from brokerd.events.events import Events
 from brokerd.events.tapped_log import TappedLog
@@ -119,7 +119,7 @@ class Assembly(Opening):
             log=self.log,
         )
         self.log.happened = self.events.happened
-        self.dynamic_routing = Asking(
+        self.dynamic_routing = RouteRequester(
             brokers=self.brokers,
             clock=surroundings.clock,
             spawn=self.spawn,

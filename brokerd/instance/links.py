@@ -37,7 +37,7 @@ from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router
-from brokerd.dynamic_routing.requester import Asking
+from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.events.events import Events
 from brokerd.events.tapped_log import TappedLog
@@ -98,7 +98,7 @@ class Parts:
     instance_id: InstanceId
     started_at: Instant
     events: Events
-    dynamic_routing: Asking
+    dynamic_routing: RouteRequester
     absent: Absent
     known: KnownBrokers
     mirroring: Mirroring

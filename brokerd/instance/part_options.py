@@ -13,7 +13,7 @@ from brokerd.delivery.incoming.dispatcher import DispatcherOptions
 from brokerd.delivery.outgoing.transmitter import TransmitterOptions
 from brokerd.delivery.peers.arrival_routes import WayOptions
 from brokerd.delivery.peers.notices import NoticeOptions
-from brokerd.dynamic_routing.requester import AskingOptions
+from brokerd.dynamic_routing.requester import RequesterOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.sessions.options import SessionOptions
 from brokerd.transport.options import TransportOptions
@@ -29,9 +29,9 @@ def check_limits(settings: Settings) -> Limits:
     return Limits(time=settings.checks.time, memory=settings.checks.memory)
 
 
-def asking(settings: Settings) -> AskingOptions:
+def asking(settings: Settings) -> RequesterOptions:
     """Return the options of dynamic routing."""
-    return AskingOptions(
+    return RequesterOptions(
         lifetime=int(settings.bcn.lifetime.total_seconds()),
         form=Form(settings.bcn.format.value),
         most_open=settings.bcn.most_open,

@@ -36,10 +36,10 @@ def test_it_is_told_of_at_three_failures_in_a_row_and_again_after_three_more() -
     known = made(NEW)
     assert failed(known, 2, NEW) == []
     assert failed(known, 3, NEW) == [MADE]
-    known.told(MADE, 3)
+    known.reported(MADE, 3)
     assert failed(known, 5, NEW) == []
     assert failed(known, 6, NEW) == [MADE]
-    known.told(MADE, 6)
+    known.reported(MADE, 6)
     assert failed(known, 0, NEW) == []  # it was reached in between
     assert failed(known, 3, NEW) == [MADE]
 
