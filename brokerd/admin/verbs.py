@@ -16,7 +16,7 @@ from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
 from brokerd.admin.explaining import explain_route, ping
 from brokerd.admin.objects import apply as objects
-from brokerd.admin.objects.ensure import besides, ensured
+from brokerd.admin.objects.merge import besides, ensured
 from brokerd.admin.objects.queue_status import THE_DAEMON, stays_off, with_status
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.operations import Operations
