@@ -15,9 +15,18 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
 from brokerd.admin.explaining import explain_route, ping
-from brokerd.admin.objects import apply as objects
+from brokerd.admin.objects.apply import apply
+from brokerd.admin.objects.check import present, refuse_in_use
 from brokerd.admin.objects.merge import besides, ensured
-from brokerd.admin.objects.queue_status import THE_DAEMON, stays_off, with_status
+from brokerd.admin.objects.plan import (
+    THE_DAEMON,
+    Merge,
+    Plan,
+    catalog_changes,
+    plan,
+    plan_new,
+    plan_switch,
+)
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.operations import Operations
 from brokerd.admin.poison import Parked
@@ -39,14 +48,13 @@ from brokerd.errors import (
 from brokerd.ids import BrokerId, Handle
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, QueueStatus
 from brokerd.objects.declarations import parse_from, parse_object, parse_options
-from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, is_built_in
+from brokerd.objects.declared import TABLES, Change, Declared, Kind, is_built_in
 from brokerd.objects.forms import altered, describe
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
-_Merge = Callable[[Declared, Declared], Declared]
 MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
 """Makes a broker with objects, in one commit; calls the function before its notifications load."""
 
@@ -221,37 +229,30 @@ class Administration:
         With `ensure` missing objects are added, and nothing else changes; with `keep` declared
         objects are made and altered, and no others are dropped.
         """
-        # Everything that can refuse is checked for all brokers before the first is changed: each
-        # broker commits on its own, so a later refusal could not undo an earlier one.
+        merge = ensured if ensure else besides if keep else None
         async with self._applying:
+            # Everything that can refuse is checked for all brokers before the first is changed:
+            # each broker commits on its own, so a later refusal could not undo an earlier one.
             for one in declared.brokers:
-                if one.broker == MSDB:
-                    raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
-                if (reason := self._absent.get(one.broker)) is not None:
-                    raise BrokerUnavailable.because(one.broker, reason)
-                self._refuse_unopened(one.broker)
-            merge = ensured if ensure else besides if keep else None
-            wanted = [self._merged(one, merge) for one in declared.brokers]
+                self._refuse_unplannable(one.broker)
+            plans = [self._plan(one, merge, actor) for one in declared.brokers]
+            await self._check(plans, dry_run=dry_run, terminate_existing=terminate_existing)
             if not dry_run:
-                self._refuse_administered(wanted)
-            if not terminate_existing:  # a dry run refuses what the run would refuse
-                for one in wanted:
-                    with _named_in(declared, one):
-                        await self._refuse_in_use(one)
-            there = tuple(self._brokers)
-            done: list[tuple[str, list[Change]]] = []
-            for one in wanted:
-                with _named_in(declared, one):
-                    made = await self._apply_one(one, there, dry_run, terminate_existing, actor)
-                done.append((one.broker, made))
-            return done
+                for checked in plans:
+                    with _named_in(plans, checked):
+                        await self._apply_plan(checked, terminate_existing, actor)
+        return [(made.broker, made.reported) for made in plans]
 
-    def _refuse_unopened(self, name: str) -> None:
-        """Refuse a broker whose store exists but is not open.
+    def _refuse_unplannable(self, name: str) -> None:
+        """Refuse a broker whose objects are not known here, or are not its own.
 
         A file that was put into the directory is opened at a start, which checks its content. To
         apply a declaration here would treat it as new and empty.
         """
+        if name == MSDB:
+            raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
+        if (reason := self._absent.get(name)) is not None:
+            raise BrokerUnavailable.because(name, reason)
         path = self._store_path(name)
         if name not in self._brokers and path.exists():
             raise BrokerUnavailable(
@@ -261,77 +262,69 @@ class Administration:
                 "file open at a time",
             )
 
-    def _refuse_administered(self, wanted: Sequence[Declared]) -> None:
-        """Raise `Busy` before the first of several brokers is changed, rather than half-way."""
-        for one in wanted:
-            if (broker := self._brokers.get(one.broker)) is not None:
-                with self._changing(broker):
-                    pass
-
-    def _merged(self, wanted: Declared, merge: _Merge | None) -> Declared:
-        """Return the declaration, merged with the objects that the broker has."""
-        broker = self._brokers.get(wanted.broker)
-        if broker is None or merge is None:
-            return wanted
-        return merge(objects.present(broker, self._brokers[MSDB]), wanted)
-
-    async def _refuse_in_use(self, wanted: Declared) -> None:
-        broker, instance = self._brokers.get(wanted.broker), self._brokers[MSDB]
-        if broker is not None:
-            changes = objects.difference(broker, instance, wanted)
-            await objects.refuse_in_use(broker, changes)
-
-    async def _apply_one(
-        self,
-        wanted: Declared,
-        there: tuple[str, ...],
-        dry_run: bool,
-        terminate_existing: bool,
-        actor: str,
-    ) -> list[Change]:
+    def _plan(self, wanted: Declared, merge: Merge | None, actor: str) -> Plan:
         instance = self._brokers[MSDB]
         broker = self._brokers.get(wanted.broker)
-        made: list[Change] = []
-        if broker is None:
-            fresh = objects.against_nothing(wanted, instance)
-            made = [objects.creation(wanted, there), *fresh]
-            if dry_run:
-                return made
-            broker = await self._create(wanted, fresh, actor)
-        changes = objects.difference(broker, instance, _kept_off(broker, wanted, actor))
-        if changes and not dry_run:
-            await self._make(broker, changes, terminate_existing, actor)
-        return made or changes
-
-    async def _create(self, wanted: Declared, fresh: Sequence[Change], actor: str) -> Broker:
-        """Make a broker and its objects, both or neither, without routes of the instance.
-
-        Raises `StoreFull` if there is no room, and leaves nothing behind (REL-26).
-        """
-        own = [one for one in fresh if one.kind is not Kind.INSTANCE_ROUTE]
-        now = self._brokers[MSDB].clock.utc()
-        born = objects.catalog_changes(with_status(own, {}, actor=actor, now=now), now)
-        broker = await self._make_broker(
-            wanted, born, lambda broker: self._told(broker, own, actor)
+        now = instance.clock.utc()
+        if broker is not None:
+            return plan(wanted, present(broker, instance), actor=actor, now=now, merge=merge)
+        return plan_new(
+            wanted,
+            instance_routes=instance.store.catalog.routes,
+            others=self._brokers,
+            actor=actor,
+            now=now,
         )
-        self._in_effect(broker, own)
-        return broker
 
-    async def _make(
-        self, broker: Broker, changes: list[Change], terminate_existing: bool, actor: str
+    async def _check(
+        self, plans: Sequence[Plan], *, dry_run: bool, terminate_existing: bool
     ) -> None:
-        now, queues = broker.clock.utc(), broker.store.catalog.queues
-        changes = with_status(changes, queues, actor=actor, now=now)
+        """Raise what forbids one of the plans now: `Busy` or `InUse`.
+
+        A dry run refuses what the run would refuse, except that it does not need a broker that is
+        being administered (MAN-1).
+        """
+        if not dry_run:
+            for one in plans:
+                if (broker := self._brokers.get(one.broker)) is not None:
+                    with self._changing(broker):
+                        pass
+        if not terminate_existing:
+            for one in plans:
+                if (broker := self._brokers.get(one.broker)) is not None:
+                    with _named_in(plans, one):
+                        await refuse_in_use(one, broker)
+
+    async def _apply_plan(self, plan: Plan, terminate_existing: bool, actor: str) -> None:
+        """Apply a checked plan, and notify the rest of the instance."""
+        if plan.creation is not None:
+            await self._create(plan, actor)
+            plan = plan.after_creation()
+        if not plan.changes:
+            return
+        broker = self._brokers[plan.broker]
         with self._changing(broker):
-            await objects.apply(
+            await apply(
+                plan,
                 broker,
                 self._brokers[MSDB],
-                changes,
                 tell=self._tell,
                 terminate_existing=terminate_existing,
             )
-        self._told(broker, changes, actor)  # first: a new subscription may be notified at once
-        self._in_effect(broker, changes)
+        self._told(broker, plan.changes, actor)  # first: a new subscription may be notified at once
+        self._in_effect(broker, plan.changes)
+
+    async def _create(self, plan: Plan, actor: str) -> None:
+        """Make a broker and its own objects, both or neither.
+
+        Raises `StoreFull` if there is no room, and leaves nothing behind (REL-26).
+        """
+        broker = await self._make_broker(
+            plan.declared,
+            catalog_changes(plan.own, self._brokers[MSDB].clock.utc()),
+            lambda broker: self._told(broker, plan.own, actor),
+        )
+        self._in_effect(broker, plan.own)
 
     def _in_effect(self, broker: Broker, changes: Sequence[Change]) -> None:
         self._changed(broker)
@@ -344,18 +337,12 @@ class Administration:
     ) -> bool:
         """Switch a queue off for this reason, or on; return whether it changed (PSN-7)."""
         async with self._applying:
-            there = broker.store.catalog.queues.get(queue)
-            on = status is None
-            if there is None or there.is_on == on:
+            found = broker.store.catalog.queues.get(queue)
+            if found is None or found.is_on == (status is None):
                 return False
-            wanted = msgspec.structs.replace(
-                there, enqueue_enabled=on, receive_enabled=on, status=status
-            )
-            sentence = f"queue {queue}: status changes to {'on' if on else 'off'}"
-            change = Change(
-                action=Action.ALTER, kind=Kind.QUEUE, name=queue, sentence=sentence, value=wanted
-            )
-            await self._make(broker, [change], False, actor)
+            have = present(broker, self._brokers[MSDB])
+            switched = plan_switch(have, found, status, actor=actor, now=broker.clock.utc())
+            await self._apply_plan(switched, False, actor)
         return True
 
     async def _switch_activation_off(self, broker: Broker, queue: str, actor: str) -> None:
@@ -367,11 +354,11 @@ class Administration:
     def _objects(self, broker: Broker, kind: str | None) -> list[dict[str, object]]:
         """Return the objects in the form in which a file declares them (CLP-80)."""
         kinds = list(TABLES) if kind is None else [_kind(kind)]
-        present = objects.present(broker, self._brokers[MSDB])
+        have = present(broker, self._brokers[MSDB])
         return [
             {"kind": one.value, **describe(value)}
             for one in kinds
-            for value in present.objects(one).values()
+            for value in have.objects(one).values()
         ]
 
     async def _change_one(
@@ -380,41 +367,31 @@ class Administration:
         alters_broker = verb.kind == Kind.BROKER and isinstance(verb, wire.Alter)
         kind = Kind.BROKER if alters_broker else _kind(verb.kind)
         async with self._applying:
-            present = objects.present(broker, self._brokers[MSDB])
-            wanted = _wanted(broker.name, kind, verb, present)
-            changes = objects.difference(broker, self._brokers[MSDB], wanted)
-            if changes:
+            have = present(broker, self._brokers[MSDB])
+            wanted = _wanted(broker.name, kind, verb, have)
+            made = plan(wanted, have, actor=actor, now=broker.clock.utc())
+            if made.changes:
                 terminate = getattr(verb, "terminate_existing", False)
-                await self._make(broker, changes, terminate, actor)
+                await self._check([made], dry_run=False, terminate_existing=terminate)
+                await self._apply_plan(made, terminate, actor)
             elif kind is Kind.QUEUE and isinstance(verb, wire.Alter):
                 self._altered_alike(broker.name, str(verb.object["name"]))
-        return [_change(broker.name, one) for one in changes]
+        return [_change(broker.name, one) for one in made.changes]
 
 
 @contextmanager
-def _named_in(declared: Declared, one: Declared) -> Iterator[None]:
+def _named_in(plans: Sequence[Plan], one: Plan) -> Iterator[None]:
     """Name the refusing one of several brokers in its error: their objects may have equal names."""
     try:
         yield
     except BrokerError as error:
-        if declared.others:
+        if len(plans) > 1:
             error.args = (f"broker {one.broker}: {error.message}",)
         raise
 
 
-def _kept_off(broker: Broker, wanted: Declared, actor: str) -> Declared:
-    """Return the declaration with queues kept off that stay off because of poison (PSN-9)."""
-    queues = dict(wanted.queues)
-    for name, there in broker.store.catalog.queues.items():
-        if name in queues and stays_off(there, actor):
-            queues[name] = msgspec.structs.replace(
-                queues[name], enqueue_enabled=False, receive_enabled=False
-            )
-    return wanted if queues == wanted.queues else msgspec.structs.replace(wanted, queues=queues)
-
-
 def _wanted(
-    broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, present: Declared
+    broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, have: Declared
 ) -> Declared:
     """Return the declaration that the broker is to match once the verb is done."""
     name = verb.name if isinstance(verb, wire.Drop) else str(verb.object.get("name", ""))
@@ -422,22 +399,22 @@ def _wanted(
         assert isinstance(verb, wire.Alter), "checked before"
         if name != broker:
             raise InvalidArgument(f"this session is with broker {broker!r}, not {name!r}")
-        return parse_options(verb.object, present)
-    there = present.objects(kind).get(name)
+        return parse_options(verb.object, have)
+    found = have.objects(kind).get(name)
     if isinstance(verb, wire.Create):
-        if there is not None:
+        if found is not None:
             raise ObjectExists(f"{kind} {name!r} is in broker {broker!r} already")
-        return parse_object(kind, verb.object, present)
-    if there is None and is_built_in(kind, name):
+        return parse_object(kind, verb.object, have)
+    if found is None and is_built_in(kind, name):
         raise ObjectsRefused(
             f"{kind} {name!r} is built in: it can be neither altered nor dropped",
             hint="declare one of another name, or change a service that names it",
         )
-    if there is None:
+    if found is None:
         raise ObjectNotFound(f"{kind} {name!r} is not in broker {broker!r}")
     if isinstance(verb, wire.Drop):
-        kept = {key: one for key, one in present.objects(kind).items() if key != name}
-        wanted = msgspec.structs.replace(present, **{TABLES[kind]: kept})
+        kept = {key: one for key, one in have.objects(kind).items() if key != name}
+        wanted = msgspec.structs.replace(have, **{TABLES[kind]: kept})
         if name == AUTO_CREATED_LOCAL.name:
             wanted = msgspec.structs.replace(wanted, without_local=frozenset({kind}))
         return wanted
@@ -446,7 +423,7 @@ def _wanted(
             "a contract cannot be altered (OBJ-25)",
             hint="make one with another name, or apply a file: it is replaced there",
         )
-    return parse_object(kind, altered(there, verb.object), present)
+    return parse_object(kind, altered(found, verb.object), have)
 
 
 def _kind(word: str) -> Kind:

@@ -19,6 +19,8 @@ CORES = sorted(
     for path in [
         *(ROOT / "protocol").glob("*.py"),
         *(ROOT / "routing").glob("*.py"),
+        ROOT / "admin" / "objects" / "merge.py",
+        ROOT / "admin" / "objects" / "plan.py",
         ROOT / "activation" / "monitor.py",
         ROOT / "activation" / "decisions.py",
         ROOT / "broker" / "groups.py",

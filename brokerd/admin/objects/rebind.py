@@ -1,6 +1,6 @@
 """Rebinding: a service moves to another queue with its messages, in one commit (OBJ-35).
 
-Reads:  groups, endpoints and queues of one broker.
+Reads:  the services that a plan moves; groups, endpoints and queues of one broker.
 Calls:  broker.transaction for the locks, storage for the commit.
 Never:  moves a message that a transaction has received: it waits for every group of the service.
 Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names the
@@ -9,7 +9,7 @@ Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from brokerd.broker.blocked import Blocked, settle
@@ -19,22 +19,8 @@ from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InUse
-from brokerd.model import Service
-from brokerd.objects.declared import Change, Kind
 from brokerd.storage.catalog import Catalog, CatalogChanges
 from brokerd.verbs.locks import lock
-
-
-def rebound(broker: Broker, changes: Iterable[Change]) -> dict[str, str]:
-    """Return the names of the services that get another queue, each with the name of that queue."""
-    return {
-        one.name: one.value.queue
-        for one in changes
-        if one.kind is Kind.SERVICE
-        and isinstance(one.value, Service)
-        and one.name in broker.services
-        and broker.services[one.name].queue != one.value.queue
-    }
 
 
 async def apply_moving(

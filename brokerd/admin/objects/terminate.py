@@ -1,6 +1,6 @@
 """Terminating: ends the dialogs that need an object which is dropped (OBJ-36 to OBJ-38).
 
-Reads:  endpoints of one broker, in memory and in its store.
+Reads:  the endings of a plan; endpoints of one broker, in memory and in its store.
 Calls:  broker.transaction, one for each dialog: its group is locked as by any verb.
 Never:  begins unless ordered explicitly (MAN-14), or notifies a peer before the end is durable.
 Fails:  `LockTimeout` names the transaction that holds a group; dialogs ended by then stay ended.
@@ -12,8 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
+from brokerd.admin.objects.plan import Ending
 from brokerd.broker import sweeps
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
@@ -24,12 +23,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.storage.changes import Changes
-from brokerd.storage.references import Use
 from brokerd.verbs.locks import lock
-
-SERVICE_ALTERED: Final = -8469
-SERVICE_DROPPED: Final = -8470
-CONTRACT_DROPPED: Final = -8487
 
 BATCH = 500
 """Endpoints read at a time, and the most commits under way."""
@@ -41,30 +35,6 @@ _KNOWN_TO_PEER: Final = frozenset(
     {State.STARTED_INBOUND, State.CONVERSING, State.DISCONNECTED_OUTBOUND}
 )
 """States in which the peer knows the dialog and has not ended it."""
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """Dialogs that are to be ended, and the error for their far sides."""
-
-    use: Use
-    code: int
-    text: str
-    target_of: str | None = None
-    """Ends only dialogs of which this service is the target; None = all that need the object."""
-
-    def fits(self, endpoint: DialogEndpoint) -> bool:
-        """Return whether the dialog is to be ended."""
-        if self.target_of is not None and (
-            endpoint.is_initiator or endpoint.service != self.target_of
-        ):
-            return False
-        return self.use.is_open(endpoint.service, endpoint.contract, endpoint.state)
-
-    def event(self) -> dialog.Event:
-        """Return the event for the endpoint: removal, or a fault (DLG-M7, DLG-T15)."""
-        if self.use.service is not None:
-            return dialog.CleanupRequested(tombstone=False)
-        return dialog.FaultStruck(self.code, self.text)
 
 
 async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> int:

@@ -1,0 +1,69 @@
+"""Check: what a broker has now, and what forbids a plan there.
+
+Reads:  a broker's catalog and its endpoints, in memory and in the store.
+Never:  changes anything. `apply.py` closes the dropped objects and checks again, since a dialog may
+        begin after this check.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from brokerd.admin.objects.plan import Plan
+from brokerd.broker.broker import Broker
+from brokerd.errors import InUse
+from brokerd.objects.declared import Declared, Kind, is_built_in
+from brokerd.storage.references import Use, in_use
+
+_V = TypeVar("_V")
+
+_WAY_OUT = "let the dialogs end first, keep the object, or end them with --terminate-existing"
+
+
+def present(broker: Broker, instance: Broker) -> Declared:
+    """Return the objects that a broker has, in the form of a declaration."""
+    catalog = broker.store.catalog
+    identity = broker.store.identity
+    return Declared(
+        broker=broker.name,
+        default_encryption=identity.default_encryption,
+        honor_priority=identity.honor_priority,
+        message_types=_declarable(Kind.MESSAGE_TYPE, catalog.message_types),
+        contracts=_declarable(Kind.CONTRACT, catalog.contracts),
+        queues=_declarable(Kind.QUEUE, catalog.queues),
+        services=_declarable(Kind.SERVICE, catalog.services),
+        priorities=_declarable(Kind.PRIORITY, catalog.priorities),
+        routes=catalog.routes,
+        instance_routes=instance.store.catalog.routes,
+        event_notifications=_declarable(Kind.EVENT_NOTIFICATION, catalog.event_notifications),
+    )
+
+
+async def refuse_in_use(plan: Plan, broker: Broker) -> None:
+    """Raise `InUse`, with their number, if open dialogs need what is dropped (OBJ-37, OBJ-38)."""
+    if not plan.unused:
+        return
+    stored = await broker.store.count_uses(plan.unused)
+    for use, found in zip(plan.unused, stored, strict=True):
+        _refuse(use, max(found, _in_memory(broker, use)))
+
+
+def refuse_in_use_in_memory(uses: Iterable[Use], broker: Broker) -> None:
+    """Raise `InUse` if a dialog in memory needs one of the objects."""
+    for use in uses:
+        _refuse(use, _in_memory(broker, use))
+
+
+def _refuse(use: Use, found: int) -> None:
+    if found:
+        raise InUse(in_use(use, found), hint=_WAY_OUT)
+
+
+def _in_memory(broker: Broker, use: Use) -> int:
+    return sum(
+        use.is_open(one.endpoint.service, one.endpoint.contract, one.endpoint.state)
+        for one in broker.endpoints.all()
+    )
+
+
+def _declarable(kind: Kind, objects: dict[str, _V]) -> dict[str, _V]:
+    return {name: value for name, value in objects.items() if not is_built_in(kind, name)}
