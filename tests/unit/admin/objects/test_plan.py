@@ -13,13 +13,13 @@ from brokerd.admin.objects.plan import (
     plan_switch,
 )
 from brokerd.clock import Instant
-from brokerd.model import AUTO_CREATED_LOCAL, QueueStatus
+from brokerd.model import AUTO_CREATED_LOCAL, Queue, QueueStatus
 from brokerd.objects.declarations import parse_from
-from brokerd.objects.declared import Action, Declared, Kind
+from brokerd.objects.declared import Action, Change, Declared, Kind
 from brokerd.storage.uses import Use
 
 NOW = Instant(1_000_000)
-OBJECTS = {
+OBJECTS: dict[str, list[dict[str, object]]] = {
     "message_type": [{"name": "Ask", "validation": "none"}],
     "contract": [{"name": "talk", "types": {"Ask": "any"}}],
     "queue": [{"name": "desk"}, {"name": "hall"}],
@@ -33,6 +33,11 @@ def declared(**changed: object) -> Declared:
 
 def service(**changed: object) -> list[dict[str, object]]:
     return [{**OBJECTS["service"][0], **changed}]
+
+
+def queue_in(change: Change) -> Queue:
+    assert isinstance(change.value, Queue)
+    return change.value
 
 
 @pytest.mark.rule("OBJ-37", "OBJ-38")
@@ -73,7 +78,7 @@ def test_a_start_of_the_daemon_leaves_a_queue_off_that_is_off_for_poison(
         have, have.queues["desk"], QueueStatus("poison", NOW, "x"), actor="x", now=NOW
     ).changes[0]
     assert off.sentence == "queue desk: status changes to off"
-    have.queues["desk"] = off.value
+    have.queues["desk"] = queue_in(off)
     made = plan(declared(), have, actor=actor, now=NOW)
     assert made.declared.queues["desk"].is_on is is_on
     assert bool(made.changes) is is_on
@@ -83,12 +88,12 @@ def test_a_start_of_the_daemon_leaves_a_queue_off_that_is_off_for_poison(
 def test_the_plan_says_why_a_queue_is_off() -> None:
     off = [{"name": "desk", "status": "off"}, {"name": "hall"}]
     (change,) = plan(declared(queue=off), declared(), actor="operator", now=NOW).changes
-    assert change.value.status == QueueStatus("manual", NOW, "operator")
+    assert queue_in(change).status == QueueStatus("manual", NOW, "operator")
     have = declared(queue=off)
-    have.queues["desk"] = change.value
+    have.queues["desk"] = queue_in(change)
     retained = [{**off[0], "retention": "on"}, off[1]]
     (again,) = plan(declared(queue=retained), have, actor="another", now=NOW).changes
-    assert again.value.status == change.value.status
+    assert queue_in(again).status == queue_in(change).status
 
 
 @pytest.mark.rule("SDK-4")
