@@ -13,6 +13,7 @@ from brokerd.bench.measuring import Options, Say, describe_settings
 from brokerd.clock import SystemClock
 from brokerd.ids import BrokerId, RandomIds
 from brokerd.model import AUTO_CREATED_LOCAL, Route
+from brokerd.routing.choice import Balancer
 from brokerd.routing.classify import (
     DialogKey,
     InstanceFacts,
@@ -22,7 +23,7 @@ from brokerd.routing.classify import (
     Tables,
     classify_outgoing,
 )
-from brokerd.routing.table import Balancer, RoutingTable
+from brokerd.routing.table import RoutingTable
 from brokerd.units import counted
 
 ROUTES_A_SERVICE = 4

@@ -27,8 +27,8 @@ from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.pairs import Pair
+    from brokerd.routing.choice import Choice
     from brokerd.routing.classify import OutgoingDecision
-    from brokerd.routing.table import Choice
     from brokerd.storage.store import OutgoingPage
 
 WHOLE: Final = dialog.WHOLE

@@ -69,7 +69,7 @@ from brokerd.model import MSDB
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
-from brokerd.routing.table import Balancer
+from brokerd.routing.choice import Balancer
 from brokerd.security.grants import parse_grant
 from brokerd.sessions.in_process_stream import connect_local
 from brokerd.sessions.registry import Sessions, reader_token

@@ -13,19 +13,11 @@ import msgspec
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.routing.address import LOCAL
+from brokerd.routing.choice import Choice, Picks, choose, chosen_as
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import (
-    Candidate,
-    Choice,
-    Found,
-    Picks,
-    RoutingTable,
-    choose,
-    chosen_as,
-    destination,
-)
+from brokerd.routing.table import Candidate, Found, RoutingTable, destination
 
 INITIAL_HOPS = 10
 """Hops that a message starts with (FWD-5)."""

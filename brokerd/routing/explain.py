@@ -15,6 +15,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, show
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
+from brokerd.routing.choice import Choice, Pick
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -28,7 +29,7 @@ from brokerd.routing.classify import (
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import HERE, NEAR, Choice, Pick, folded
+from brokerd.routing.table import HERE, NEAR, folded
 
 OWN_TABLE = "own"
 """Name of the table of the broker that holds the dialog (RTE-1)."""

@@ -13,9 +13,9 @@ import msgspec
 from brokerd.clock import Clock
 from brokerd.ids import BrokerId, ConversationId
 from brokerd.protocol.frames import Item
+from brokerd.routing.choice import Choice
 from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Remote
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import Choice
 
 ENOUGH_HOPS: Final = 255
 """Hops with which a way is decided; an item with fewer hops than the way needs is dropped."""

@@ -21,6 +21,7 @@ from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
 from brokerd.routing.address import normalise
+from brokerd.routing.choice import Balancer, Choice, Foreseen, Picks, choice_of
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -45,15 +46,7 @@ from brokerd.routing.explain import (
 )
 from brokerd.routing.mirror import Pair, Principal
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import (
-    Balancer,
-    Choice,
-    Foreseen,
-    Picks,
-    RoutingTable,
-    choice_of,
-    pair_of,
-)
+from brokerd.routing.table import RoutingTable, pair_of
 from brokerd.telemetry.log import NullLog
 
 

@@ -7,6 +7,7 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import AUTO_CREATED_LOCAL, CONFIGURATION_SERVICE, Route
+from brokerd.routing.choice import Balancer, Foreseen, choice_of
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -26,7 +27,7 @@ from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
 from brokerd.routing.mirror import nobody_known
 from brokerd.routing.reasons import DropReason
-from brokerd.routing.table import Balancer, Foreseen, RoutingTable, choice_of
+from brokerd.routing.table import RoutingTable
 
 NOW = Instant(1_000_000_000)
 IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]

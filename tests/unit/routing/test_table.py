@@ -11,6 +11,7 @@ from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId
 from brokerd.model import Route
+from brokerd.routing.choice import BALANCER_LIMIT, Balancer
 from brokerd.routing.classify import (
     Delayed,
     DialogKey,
@@ -22,7 +23,7 @@ from brokerd.routing.classify import (
     Tables,
     classify_outgoing,
 )
-from brokerd.routing.table import BALANCER_LIMIT, Balancer, RoutingTable, problems
+from brokerd.routing.table import RoutingTable, problems
 
 HOME, OTHER, FAR = (BrokerId(letter * 16) for letter in (b"h", b"o", b"f"))
 NAMES = ("S", "T")

@@ -9,6 +9,7 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import AUTO_CREATED_LOCAL, Route
+from brokerd.routing.choice import Balancer, Choice
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -26,7 +27,7 @@ from brokerd.routing.classify import (
 )
 from brokerd.routing.mirror import Principal, nobody_known
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import Balancer, Choice, RoutingTable
+from brokerd.routing.table import RoutingTable
 
 NOW = Instant(1_000_000_000)
 HOME = BrokerId(b"h" * 16)

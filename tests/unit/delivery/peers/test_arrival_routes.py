@@ -7,9 +7,9 @@ import pytest
 
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.protocol.frames import AckOnly, Hop
+from brokerd.routing.choice import Choice
 from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Local, Remote
 from brokerd.routing.reasons import DropReason, Reason
-from brokerd.routing.table import Choice
 from tests.unit.delivery.passing import ack, fragment
 
 X: Any = Remote("tcp://x:4022", "r", 2, Choice("r", "tcp://x:4022"), ambiguous=True, hops_used=1)

@@ -1,0 +1,201 @@
+"""Choice: which of several matching routes is used (RTE-19 to RTE-29).
+
+Reads:  the routes that a table found, the choice made before.      Calls: nothing.
+Never:  checks whether an address can be reached (RTE-27), or changes anything but the turns of the
+        balancer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+import msgspec
+
+from brokerd.ids import BrokerId
+from brokerd.model import Route
+from brokerd.routing.address import LOCAL, TRANSPORT
+from brokerd.routing.table import Candidate, Found, candidate_of
+
+BALANCER_LIMIT: Final = 10_000
+"""Most names whose turn is remembered; the oldest are dropped (XMT-10)."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The route chosen for a dialog, kept with it while it is not bound (RTE-29)."""
+
+    route: str
+    address: str
+    broker_id: BrokerId | None = None
+    mirror: str = ""
+
+
+def choose(
+    found: Found,
+    *,
+    service_name: str,
+    broker: bytes,
+    usable: Callable[[BrokerId | None], bool],
+    previous: Choice | None,
+    balancer: Picks,
+    avoid: Callable[[str], bool] | None = None,
+    barred: Callable[[Candidate], str] | None = None,
+) -> Candidate:
+    """Choose one of the matching routes, of which there must be one: steps A to D (RTE-19 on).
+
+    A LOCAL route whose service is not here is chosen only if no other remains (RTE-28).
+
+    `broker`: the broker that the table belongs to, b"" for the instance. `usable`: whether the
+    service is found in this instance, given the broker id of a LOCAL route. `previous`: an earlier
+    choice for this dialog, kept while it is among the matching routes (RTE-29). `avoid`: whether
+    other addresses are preferred to this one (NBT-13). `barred`: returns why a route's address may
+    not be sent to; such a route is chosen only if all are barred (RTE-72).
+    """
+    # The kept choice comes before everything, the barred and avoided addresses included: the peer
+    # may have the dialog already, and a change would give it two targets (RTE-29, RTE-72).
+    if (kept := _kept(found.candidates, previous)) is not None:
+        return kept
+    candidates = _pick_id(found, service_name, broker, balancer)
+    mirrored = [one for one in candidates if one.mirror]
+    if mirrored:
+        return mirrored[balancer.pick((broker, service_name, "mirrored"), len(mirrored))]
+    local = [one for one in candidates if one.address == LOCAL]
+    if local and usable(local[0].broker_id):
+        return local[0]
+    network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
+    if network:
+        if barred is not None and len(network) > 1:
+            network = [one for one in network if not barred(one)] or network
+        if avoid is not None:
+            network = [one for one in network if not avoid(one.address)] or network
+        what = "route" if network[0].broker_id is None else network[0].broker_id.hex()
+        return network[balancer.pick((broker, service_name, what), len(network))]
+    transport = [one for one in candidates if one.address == TRANSPORT]
+    return (transport or local)[0]
+
+
+def choice_of(route: Route) -> Choice:
+    """Return the choice of a route, whose name alone is stored with a dialog (RTE-29)."""
+    candidate = candidate_of(route)
+    return chosen_as(candidate)
+
+
+def chosen_as(candidate: Candidate) -> Choice:
+    """Return the part of the chosen route that is kept with a dialog."""
+    return Choice(candidate.route, candidate.address, candidate.broker_id, candidate.mirror)
+
+
+Pick = Callable[[tuple[bytes, str, str], int], int]
+"""Takes a key (broker, service name, what is picked) and a count of options; returns an index."""
+
+
+class Picks(Protocol):
+    """A way to pick one of several options."""
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Return the index of one of `count` > 0 options in a fixed order."""
+        ...
+
+
+class Foreseen:
+    """Picks as a balancer would from now on, and can repeat its picks.
+
+    So a caller can decide without taking a turn, and then explain what led to the decision."""
+
+    def __init__(self, pick: Pick) -> None:
+        self._pick = pick
+        self._picked: list[tuple[tuple[bytes, str, str], int]] = []
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Pick one option and remember it."""
+        picked = self._pick(key, count)
+        self._picked.append((key, picked))
+        return picked
+
+    def again(self) -> Pick:
+        """Return a function that repeats the picks, in the same order for each key."""
+        left = list(self._picked)
+
+        def pick(key: tuple[bytes, str, str], count: int) -> int:
+            at = next((at for at, (picked_for, _) in enumerate(left) if picked_for == key), None)
+            return self._pick(key, count) if at is None else left.pop(at)[1]
+
+        return pick
+
+
+class Balancer:
+    """Picks in turn: round robin per (broker, service name), from a random start (RTE-25).
+
+    With `at_random` each pick is drawn instead (`routing.balance=random`).
+    """
+
+    def __init__(self, *, rng: Random, at_random: bool = False) -> None:
+        self._rng = rng
+        self._at_random = at_random
+        self._turns: dict[tuple[bytes, str, str], int] = {}
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Return the index of the next option of `count` > 0 options in a fixed order.
+
+        The key is (broker, service name, what is picked): picking a broker id and picking one of
+        its routes take separate turns, or else one would drive the other. A single option takes no
+        turn.
+        """
+        if count == 1:
+            return 0
+        turn = self._next(key, count)
+        if not self._at_random:
+            self._turns[key] = turn + 1
+        return turn
+
+    def preview(self) -> Pick:
+        """Return a function that picks as `pick` would from now on, without taking a turn."""
+        turns: dict[tuple[bytes, str, str], int] = {}
+
+        def pick(key: tuple[bytes, str, str], count: int) -> int:
+            turn = turns.get(key)
+            turn = self._next(key, count) if turn is None else turn % count
+            turns[key] = turn + 1
+            return turn
+
+        return pick
+
+    def _next(self, key: tuple[bytes, str, str], count: int) -> int:
+        if count == 1:
+            return 0
+        turn = None if self._at_random else self._turns.pop(key, None)
+        turn = self._rng.randrange(count) if turn is None else turn % count
+        if not self._at_random:
+            self._turns[key] = turn
+            if len(self._turns) > BALANCER_LIMIT:
+                del self._turns[next(iter(self._turns))]
+        return turn
+
+
+def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tuple[Candidate, ...]:
+    return tuple(one for one in candidates if one.broker_id == broker_id)
+
+
+def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate | None:
+    """Return the earlier choice if it still matches, by its addresses or else by its name.
+
+    None if it does not match any more, or if no choice was made."""
+    if previous is None:
+        return None
+    same_id = [one for one in candidates if one.broker_id == previous.broker_id]
+    for one in same_id:
+        if (one.address, one.mirror) == (previous.address, previous.mirror):
+            return one
+    return next((one for one in same_id if one.route == previous.route), None)
+
+
+def _pick_id(
+    found: Found, service_name: str, broker: bytes, balancer: Picks
+) -> tuple[Candidate, ...]:
+    """Pick one broker id and return its routes, if step 3 matched (RTE-10); else all routes."""
+    if found.step != 3:  # noqa: PLR2004  # the steps have no better names than their numbers
+        return found.candidates
+    ids = sorted({one.broker_id for one in found.candidates if one.broker_id is not None})
+    picked = ids[balancer.pick((broker, service_name, "id"), len(ids))]
+    return _with_id(found.candidates, picked)
