@@ -13,9 +13,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, show
 from brokerd.model import Route
 from brokerd.routing.address import LOCAL, TRANSPORT
+from brokerd.routing.notes import Finding, Notes
 from brokerd.routing.table import Candidate, Found, candidate_of
 
 BALANCER_LIMIT: Final = 10_000
@@ -31,7 +32,7 @@ class Choice(msgspec.Struct, frozen=True):
     mirror: str = ""
 
 
-def choose(
+def choose(  # noqa: C901, PLR0912  # steps A to D, in their order
     found: Found,
     *,
     service_name: str,
@@ -41,6 +42,7 @@ def choose(
     balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
     barred: Callable[[Candidate], str] | None = None,
+    notes: Notes | None = None,
 ) -> Candidate:
     """Choose one of the matching routes, of which there must be one: steps A to D (RTE-19 on).
 
@@ -55,24 +57,63 @@ def choose(
     # The kept choice comes before everything, the barred and avoided addresses included: the peer
     # may have the dialog already, and a change would give it two targets (RTE-29, RTE-72).
     if (kept := _kept(found.candidates, previous)) is not None:
+        if notes is not None:
+            notes.add(Finding.KEPT, routes=[kept])
         return kept
-    candidates = _pick_id(found, service_name, broker, balancer)
+    candidates = _pick_id(found, service_name, broker, balancer, notes)
     mirrored = [one for one in candidates if one.mirror]
     if mirrored:
+        if notes is not None:
+            notes.add(Finding.MIRRORED, routes=mirrored)
         return mirrored[balancer.pick((broker, service_name, "mirrored"), len(mirrored))]
     local = [one for one in candidates if one.address == LOCAL]
-    if local and usable(local[0].broker_id):
-        return local[0]
+    if local:
+        is_usable = usable(local[0].broker_id)
+        if notes is not None:
+            if is_usable:
+                notes.add(Finding.LOCAL, routes=local[:1])
+            else:
+                notes.add(Finding.LOCAL_UNUSABLE, routes=local)
+        if is_usable:
+            return local[0]
     network = [one for one in candidates if one.address not in (LOCAL, TRANSPORT)]
     if network:
-        if barred is not None and len(network) > 1:
-            network = [one for one in network if not barred(one)] or network
-        if avoid is not None:
-            network = [one for one in network if not avoid(one.address)] or network
+        if len(network) > 1:
+            network = _preferred(network, avoid, barred, notes)
+        if len(network) == 1:  # takes no turn
+            if notes is not None:
+                notes.add(Finding.NETWORK, routes=network)
+            return network[0]
         what = "route" if network[0].broker_id is None else network[0].broker_id.hex()
-        return network[balancer.pick((broker, service_name, what), len(network))]
+        chosen = network[balancer.pick((broker, service_name, what), len(network))]
+        if notes is not None:
+            notes.add(Finding.NEXT_ADDRESS, chosen.route, routes=network)
+        return chosen
     transport = [one for one in candidates if one.address == TRANSPORT]
+    if notes is not None and transport:
+        notes.add(Finding.TRANSPORT, routes=transport[:1])
     return (transport or local)[0]
+
+
+def _preferred(
+    network: list[Candidate],
+    avoid: Callable[[str], bool] | None,
+    barred: Callable[[Candidate], str] | None,
+    notes: Notes | None,
+) -> list[Candidate]:
+    """Return the routes to prefer, or all if no route is better (RTE-72, NBT-13)."""
+    better = network
+    if barred is not None:
+        better = [one for one in network if not barred(one)] or network
+        if notes is not None and len(better) < len(network):
+            passed_over = [one for one in network if one not in better]
+            notes.add(Finding.BARRED, routes=passed_over)
+    if avoid is None:
+        return better
+    best = [one for one in better if not avoid(one.address)] or better
+    if notes is not None and len(best) < len(better):
+        notes.add(Finding.AVOIDED, routes=[one for one in better if one not in best])
+    return best
 
 
 def choice_of(route: Route) -> Choice:
@@ -86,42 +127,12 @@ def chosen_as(candidate: Candidate) -> Choice:
     return Choice(candidate.route, candidate.address, candidate.broker_id, candidate.mirror)
 
 
-Pick = Callable[[tuple[bytes, str, str], int], int]
-"""Takes a key (broker, service name, what is picked) and a count of options; returns an index."""
-
-
 class Picks(Protocol):
     """A way to pick one of several options."""
 
     def pick(self, key: tuple[bytes, str, str], count: int) -> int:
         """Return the index of one of `count` > 0 options in a fixed order."""
         ...
-
-
-class Foreseen:
-    """Picks as a balancer would from now on, and can repeat its picks.
-
-    So a caller can decide without taking a turn, and then explain what led to the decision."""
-
-    def __init__(self, pick: Pick) -> None:
-        self._pick = pick
-        self._picked: list[tuple[tuple[bytes, str, str], int]] = []
-
-    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
-        """Pick one option and remember it."""
-        picked = self._pick(key, count)
-        self._picked.append((key, picked))
-        return picked
-
-    def again(self) -> Pick:
-        """Return a function that repeats the picks, in the same order for each key."""
-        left = list(self._picked)
-
-        def pick(key: tuple[bytes, str, str], count: int) -> int:
-            at = next((at for at, (picked_for, _) in enumerate(left) if picked_for == key), None)
-            return self._pick(key, count) if at is None else left.pop(at)[1]
-
-        return pick
 
 
 class Balancer:
@@ -144,24 +155,17 @@ class Balancer:
         """
         if count == 1:
             return 0
-        turn = self._next(key, count)
+        turn = self.next(key, count)
         if not self._at_random:
             self._turns[key] = turn + 1
         return turn
 
-    def preview(self) -> Pick:
-        """Return a function that picks as `pick` would from now on, without taking a turn."""
-        turns: dict[tuple[bytes, str, str], int] = {}
+    def preview(self) -> Picks:
+        """Return something that picks as `pick` would from now on, without taking a turn."""
+        return _Preview(self)
 
-        def pick(key: tuple[bytes, str, str], count: int) -> int:
-            turn = turns.get(key)
-            turn = self._next(key, count) if turn is None else turn % count
-            turns[key] = turn + 1
-            return turn
-
-        return pick
-
-    def _next(self, key: tuple[bytes, str, str], count: int) -> int:
+    def next(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Return the index that `pick` would return, without taking the turn."""
         if count == 1:
             return 0
         turn = None if self._at_random else self._turns.pop(key, None)
@@ -170,6 +174,21 @@ class Balancer:
             self._turns[key] = turn
             if len(self._turns) > BALANCER_LIMIT:
                 del self._turns[next(iter(self._turns))]
+        return turn
+
+
+class _Preview:
+    """The next turns of a balancer, which stay as they are."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self._balancer = balancer
+        self._turns: dict[tuple[bytes, str, str], int] = {}
+
+    def pick(self, key: tuple[bytes, str, str], count: int) -> int:
+        """Return the index of the next option."""
+        turn = self._turns.get(key)
+        turn = self._balancer.next(key, count) if turn is None else turn % count
+        self._turns[key] = turn + 1
         return turn
 
 
@@ -191,11 +210,13 @@ def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate
 
 
 def _pick_id(
-    found: Found, service_name: str, broker: bytes, balancer: Picks
+    found: Found, service_name: str, broker: bytes, balancer: Picks, notes: Notes | None
 ) -> tuple[Candidate, ...]:
     """Pick one broker id and return its routes, if step 3 matched (RTE-10); else all routes."""
     if found.step != 3:  # noqa: PLR2004  # the steps have no better names than their numbers
         return found.candidates
     ids = sorted({one.broker_id for one in found.candidates if one.broker_id is not None})
     picked = ids[balancer.pick((broker, service_name, "id"), len(ids))]
+    if notes is not None and len(ids) > 1:
+        notes.add(Finding.NEXT_BROKER, len(ids), show(picked))
     return _with_id(found.candidates, picked)

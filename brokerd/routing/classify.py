@@ -1,6 +1,7 @@
 """Classification: decides where a dialog or an arrival goes (XMT-5, DSP-4).
 
-Reads:  routing tables, facts about this instance.      Calls: table.
+Reads:  routing tables, facts about this instance.
+Calls:  table (which routes match), choice (which of them is used).
 Never:  waits, sends, or changes anything but the turns of the balancer.
 A dialog with an end in this instance is classified by the table of the broker that holds that end
 (RTE-2); a message that arrives from outside is classified by the instance table (RTE-1).
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, show
 from brokerd.routing.address import LOCAL
 from brokerd.routing.choice import Choice, Picks, choose, chosen_as
 from brokerd.routing.duplicates import Barred, nobody_barred
 from brokerd.routing.mirror import Pair, Principal, Unresolved, nobody_known
+from brokerd.routing.notes import Finding, Notes
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Candidate, Found, RoutingTable, destination
 
@@ -207,28 +209,42 @@ def classify_outgoing(
     avoid: Callable[[str], bool] | None = None,
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
+    notes: Notes | None = None,
 ) -> OutgoingDecision:
     """Decide where a dialog of this instance sends its messages and acknowledgements (RTE-2).
 
     `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: whether an address
     is chosen only if no other matches (NBT-13). `principal`: returns the address of a mirrored
     route that has the broker (RTE-52). `barred`: returns why nothing for a broker is sent to an
-    address, since another instance has the broker as well (RTE-72).
+    address, since another instance has the broker as well (RTE-72). `notes`: receives the findings,
+    for an explanation.
     """
     if not facts.enabled(key.home):
+        if notes is not None:
+            notes.add(Finding.DELIVERY_OFF)
         return Delayed(Reason.SENDER_DISABLED)
     if tables.local is None:
         return Delayed(Reason.ROUTING_UPDATING)
     first = (key.home,) if key.holder is None else (key.holder, key.home)
-    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred, notes)
     result = _route(
         matching, tables.local, key.home, previous, now=now, balancer=balancer, avoid=avoid
     )
     if not isinstance(result, Remote) or result.address not in facts.own_addresses:
         return result
     # The route leads to this instance: from here on the message counts as an arrival (RTE-41).
+    if notes is not None:
+        notes.add(Finding.TURNED_ROUND, result.address)
     return _turned_round(
-        key, result, tables, facts, now=now, balancer=balancer, principal=principal, barred=barred
+        key,
+        result,
+        tables,
+        facts,
+        now=now,
+        balancer=balancer,
+        principal=principal,
+        barred=barred,
+        notes=notes,
     )
 
 
@@ -242,32 +258,41 @@ def classify_arriving(
     previous: Choice | None = None,
     principal: Principal = nobody_known,
     barred: Barred = nobody_barred,
+    notes: Notes | None = None,
 ) -> Arriving:
     """Decide about a message from outside: deliver it here, forward it, or drop it (RTE-7).
 
     `previous`: the choice of an earlier call for this conversation and direction, since balancing
-    is per conversation (RTE-26). `principal`, `barred`: as in `classify_outgoing`.
+    is per conversation (RTE-26). `principal`, `barred`, `notes`: as in `classify_outgoing`.
     """
-    if (answer := _to_sender(key, facts)) is not None:
+    if (answer := _to_sender(key, facts, notes)) is not None:
         return answer
     if instance_table is None:
         return Dropped(Reason.INSTANCE_ROUTES_UNAVAILABLE)
     first = () if key.holder is None else (key.holder,)
-    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred)
+    matching = _Matching(key.service_name, key.broker_id, first, facts, principal, barred, notes)
     for used in range(min(key.hops, _MOST_ROUNDS) + 1):
         result = _route(matching, instance_table, _INSTANCE, previous, now=now, balancer=balancer)
         if not isinstance(result, Remote):
             return Dropped(result.reason, result.detail) if isinstance(result, Delayed) else result
         if not facts.forwarding:
+            if notes is not None:
+                notes.add(Finding.FORWARDING_OFF)
             return Dropped(Reason.FORWARDING_DISABLED, result.address)
         if used < key.hops and result.address not in facts.own_addresses:
             return msgspec.structs.replace(result, hops_used=used + 1)
         # An address of this instance: route again, with one hop less (RTE-43). Without a hop left
         # the loop ends here.
+        if notes is not None and used < key.hops:
+            notes.add(Finding.ROUND_AGAIN, result.address)
+    if notes is not None:
+        notes.add(Finding.NO_HOP)
     return Dropped(DropReason.HOPS_EXHAUSTED)
 
 
-def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
+def _to_sender(
+    key: ArrivalKey, facts: InstanceFacts, notes: Notes | None
+) -> Local | Dropped | None:
     """Return the decision for a reply that names a broker of this instance (RTE-7).
 
     Such a reply is delivered without the routing table. None for any other message."""
@@ -275,8 +300,13 @@ def _to_sender(key: ArrivalKey, facts: InstanceFacts) -> Local | Dropped | None:
         return None
     named = facts.present(key.broker_id)
     if facts.enabled(named):
+        if notes is not None:
+            notes.add(Finding.REPLY_HERE)
         return Local(named, route="", step=0)
-    return Dropped(DropReason.BROKER_DISABLED) if facts.disabled(key.broker_id) else None
+    is_off = facts.disabled(key.broker_id)
+    if notes is not None:
+        notes.add(Finding.REPLY_OFF if is_off else Finding.REPLY_NOT_HERE)
+    return Dropped(DropReason.BROKER_DISABLED) if is_off else None
 
 
 class _Matching(msgspec.Struct, frozen=True):
@@ -288,6 +318,7 @@ class _Matching(msgspec.Struct, frozen=True):
     facts: InstanceFacts
     principal: Principal
     barred: Barred
+    notes: Notes | None
 
     def why_barred(self, one: Candidate) -> str:
         """Return why nothing is sent where a route leads; empty if sending is allowed.
@@ -312,18 +343,23 @@ def _route(
     avoid: Callable[[str], bool] | None = None,
 ) -> OutgoingDecision:
     """Find, choose and locate: the three phases of routing (RTE-4)."""
+    notes = matching.notes
     found = table.find(
         matching.service_name,
         matching.broker_id,
         now=now,
         service_here=matching.facts.has_service(matching.service_name),
         exempt_local=matching.facts.exempt_local,
+        notes=notes,
     )
     if not found.candidates:
         asked = found.step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
         if asked:
             return Delayed(Reason.BCN_PENDING)
-        return Delayed(Reason.NO_ROUTE, table.near(matching.service_name))
+        near = table.near(matching.service_name, notes)
+        if notes is not None:
+            notes.add(Finding.NOTHING)
+        return Delayed(Reason.NO_ROUTE, near)
     chosen = choose(
         found,
         service_name=matching.service_name,
@@ -333,25 +369,35 @@ def _route(
         balancer=balancer,
         avoid=avoid,
         barred=None if matching.barred is nobody_barred else matching.why_barred,
+        notes=notes,
     )
     result = _leading_to(chosen, found, matching)
     if isinstance(result, Delayed) and result.reason == Reason.LOCAL_SERVICE_MISSING:
-        return Delayed(result.reason, table.near(matching.service_name))
+        return Delayed(result.reason, table.near(matching.service_name, notes))
     return result
 
 
 def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> OutgoingDecision:
     choice = chosen_as(chosen)
+    notes = matching.notes
     ambiguous = len(found.candidates) > 1
     if chosen.address == LOCAL:
         broker_id = matching.locate(chosen.broker_id)
         if broker_id is None:
             return _not_located(matching, chosen)
+        if notes is not None:
+            serves = matching.facts.serves(broker_id, matching.service_name)
+            finding = Finding.LOCATED if serves else Finding.REFUSES
+            notes.add(finding, matching.facts.name_of(broker_id))
         return Local(broker_id, chosen.route, found.step, choice, ambiguous)
     if chosen.mirror and chosen.broker_id is not None:
         where = matching.principal(Pair(chosen.address, chosen.mirror, chosen.broker_id))
         if isinstance(where, Unresolved):
+            if notes is not None:
+                notes.add(Finding.NO_PRINCIPAL, where.detail)
             return Delayed(where.reason, where.detail)
+        if notes is not None:
+            notes.add(Finding.PRINCIPAL, where)
         return Remote(where, chosen.route, found.step, choice, ambiguous)
     address = _address(chosen, matching)
     if isinstance(address, Delayed):
@@ -363,9 +409,13 @@ def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
     """Return the address that a network or TRANSPORT route leads to, or why it is not used."""
     address = destination(chosen, matching.service_name)
     if address is None:
+        if matching.notes is not None:
+            matching.notes.add(Finding.NO_ADDRESS, chosen.address, chosen.route)
         return Delayed(Reason.INVALID_ADDRESS, f"route {chosen.route}")
     named = matching.broker_id or chosen.broker_id
     if named is not None and (why := matching.barred(named, address)):
+        if matching.notes is not None:
+            matching.notes.add(Finding.DUPLICATE, why)
         return Delayed(Reason.DUPLICATE_BROKER, why)
     return address
 
@@ -374,7 +424,13 @@ def _not_located(matching: _Matching, local: Candidate) -> Delayed:
     """Return the delay for a LOCAL route without its service, if no other remains (RTE-28)."""
     named = matching.broker_id or local.broker_id
     if named is not None and not matching.facts.enabled(named):
-        return Delayed(Reason.BROKER_NOT_HERE, matching.facts.why_off(named))
+        why = matching.facts.why_off(named)
+        if matching.notes is not None:
+            said = why or f"broker {show(named)} is not in this instance"
+            matching.notes.add(Finding.BROKER_NOT_HERE, said)
+        return Delayed(Reason.BROKER_NOT_HERE, why)
+    if matching.notes is not None:
+        matching.notes.add(Finding.NOTHING_ELSE)
     return Delayed(Reason.LOCAL_SERVICE_MISSING)
 
 
@@ -388,6 +444,7 @@ def _turned_round(
     balancer: Picks,
     principal: Principal,
     barred: Barred,
+    notes: Notes | None,
 ) -> OutgoingDecision:
     """Route a dialog by the instance table, after its broker's table led back to this instance.
 
@@ -404,6 +461,7 @@ def _turned_round(
         balancer=balancer,
         principal=principal,
         barred=barred,
+        notes=notes,
     )
     if isinstance(result, Dropped):
         return Delayed(result.reason, result.detail)

@@ -19,6 +19,7 @@ from brokerd.ids import BrokerId
 from brokerd.model import CONFIGURATION_SERVICE, Route, is_system
 from brokerd.routing.address import LOCAL, TRANSPORT, address_in_name, normalise
 from brokerd.routing.mirror import Pair
+from brokerd.routing.notes import Finding, Notes
 
 HERE: Final = "(service of this instance)"
 """Name under which step 6 reports the implied LOCAL route (RTE-14)."""
@@ -70,6 +71,12 @@ class _Alike(msgspec.Struct, frozen=True):
         some = any(one.expires_at is not None for one in ordered)
         return cls(tuple(distinct.values()), by_id, tuple(ordered) if some else ())
 
+    def expired(self, now: Instant) -> list[Candidate]:
+        """Return the routes that have expired."""
+        return [
+            one for one in self.expiring if one.expires_at is not None and one.expires_at <= now
+        ]
+
     def at(self, now: Instant) -> _Alike:
         """Return the group without the routes that have expired (RTE-3)."""
         if not self.expiring:
@@ -77,6 +84,9 @@ class _Alike(msgspec.Struct, frozen=True):
         return _Alike.of(
             one for one in self.expiring if one.expires_at is None or now < one.expires_at
         )
+
+
+_NONE: Final = _Alike((), {})
 
 
 class RoutingTable:
@@ -107,7 +117,7 @@ class RoutingTable:
         named = self._named.get(service_name)
         return named is not None and broker_id in named.by_id
 
-    def near(self, service_name: str) -> str:
+    def near(self, service_name: str, notes: Notes | None = None) -> str:
         """Return a sentence about routes whose name differs by case or blanks only (NBT-19).
 
         Empty if there are none."""
@@ -116,7 +126,13 @@ class RoutingTable:
             for name in sorted(self._named):
                 self._alike.setdefault(folded(name), []).append(name)
         found = [one for one in self._alike.get(folded(service_name), ()) if one != service_name]
-        return NEAR.format(", ".join(map(repr, found))) if found else ""
+        if not found:
+            return ""
+        sentence = NEAR.format(", ".join(map(repr, found)))
+        if notes is not None:
+            routes = [route for name in found for route in self._named[name].all]
+            notes.add(Finding.NEAR, sentence, routes=routes)
+        return sentence
 
     def asks_for(self, service_name: str, *, now: Instant) -> bool:
         """Return whether a missing route to this service is asked for (BCN-2, BCN-14)."""
@@ -124,7 +140,7 @@ class RoutingTable:
             return False
         return bool(self._named[CONFIGURATION_SERVICE].at(now).all)
 
-    def find(  # noqa: PLR0911  # one return a step
+    def find(  # noqa: C901, PLR0911, PLR0912  # one return a step
         self,
         service_name: str,
         broker_id: BrokerId | None,
@@ -132,6 +148,7 @@ class RoutingTable:
         now: Instant,
         service_here: bool,
         exempt_local: bool = False,
+        notes: Notes | None = None,
     ) -> Found:
         """Return the matching routes: those of the first step that yields any (RTE-8 to RTE-15).
 
@@ -141,19 +158,42 @@ class RoutingTable:
         """
         # The steps are in the order of the rules. Step 4 comes before the routes without a name:
         # they are a last resort, used only where no route can be asked for (RTE-12).
-        named = self._named.get(service_name)
-        if named is not None:
-            named = named.at(now)
-            if broker_id is not None and (bound := named.by_id.get(broker_id)):
+        declared = self._named.get(service_name, _NONE)
+        if notes is not None:
+            for one in sorted((*declared.expired(now), *self._wild.expired(now)), key=_by_name):
+                notes.add(Finding.EXPIRED, one.route)
+        named = declared.at(now)
+        if broker_id is not None:
+            bound = named.by_id.get(broker_id, ())
+            if notes is not None:
+                notes.add(Finding.NAME_AND_BROKER, routes=bound)
+            if bound:
                 return Found(1, bound)
-            if without_id := named.by_id.get(None):
-                return Found(2, without_id)
-            if broker_id is None and named.all:
+        without_id = named.by_id.get(None, ())
+        if notes is not None:
+            notes.add(Finding.NAME_ALONE, routes=without_id)
+        if without_id:
+            return Found(2, without_id)
+        if broker_id is None:
+            if notes is not None:
+                notes.add(Finding.NAME_AND_SOME_BROKER, routes=named.all)
+            if named.all:
                 return Found(3, named.all)
-        if self.asks_for(service_name, now=now) and not (exempt_local and service_here):
-            return Found(4, ())
-        if wild := self._wild.at(now).all:
+        if self.asks_for(service_name, now=now):
+            if not (exempt_local and service_here):
+                if notes is not None:
+                    asked = self._named[CONFIGURATION_SERVICE].at(now).all
+                    notes.add(Finding.REQUESTED, routes=asked)
+                return Found(4, ())
+            if notes is not None:
+                notes.add(Finding.REQUEST_EXEMPT)
+        wild = self._wild.at(now).all
+        if notes is not None:
+            notes.add(Finding.NEITHER, routes=wild)
+        if wild:
             return Found(5, wild)
+        if notes is not None and broker_id is not None:
+            notes.add(Finding.SERVICE_HERE if service_here else Finding.SERVICE_NOT_HERE)
         if broker_id is not None and service_here:
             return Found(6, (Candidate(HERE, LOCAL, service_name=service_name),))
         return Found(7, ())
@@ -238,6 +278,10 @@ def places(route: Route) -> frozenset[str]:
     candidate = candidate_of(route)
     addresses = (candidate.address, candidate.mirror) if candidate.valid else ()
     return frozenset(one for one in addresses if one)
+
+
+def _by_name(candidate: Candidate) -> str:
+    return candidate.route
 
 
 def _order(candidate: Candidate) -> tuple[bytes, str, str]:

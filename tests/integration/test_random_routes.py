@@ -1,7 +1,7 @@
 """Brokers of one daemon with routes drawn at random: each message is where the routes lead.
 
 The routes of the instance are drawn too, and are not asked: they are for what arrives from outside.
-What should happen is read from the rules step by step (`routing.explain`), what did from stores.
+What should happen is read from the explanation of the route, what did from the stores.
 """
 
 from pathlib import Path

@@ -21,7 +21,7 @@ from brokerd.model import MSDB, Route
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Item
 from brokerd.routing.address import normalise
-from brokerd.routing.choice import Balancer, Choice, Foreseen, Picks, choice_of
+from brokerd.routing.choice import Balancer, Choice, Picks, choice_of
 from brokerd.routing.classify import (
     ArrivalKey,
     Arriving,
@@ -37,14 +37,9 @@ from brokerd.routing.classify import (
     classify_outgoing,
 )
 from brokerd.routing.duplicates import Barred, nobody_barred
-from brokerd.routing.explain import (
-    Explanation,
-    concluded,
-    explain_arriving,
-    explain_outgoing,
-    explained_here,
-)
+from brokerd.routing.explain import Explanation, explain, explain_here
 from brokerd.routing.mirror import Pair, Principal
+from brokerd.routing.notes import Finding, Notes
 from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import RoutingTable, pair_of
 from brokerd.telemetry.log import NullLog
@@ -239,51 +234,39 @@ class Router:
         pinned_here = key.from_initiator and key.broker_id == broker.broker_id
         if pinned_here and not bound and key.service_name not in broker.services:
             said = f"this broker is named and has no {key.service_name!r}: it refuses (DLG-6)"
-            return explained_here(broker.name, said, reason=DropReason.SERVICE_NOT_IN_BROKER)
-        foreseen, avoid = Foreseen(self._balancer.preview()), None if bound else self._avoid
-        principal = self._mirrors.peek
-        if decided is None:
-            decided = self._decide(
-                broker, key, previous, avoid, balancer=foreseen, principal=principal
-            )
-        walked = explain_outgoing(
+            return explain_here(broker.name, said, reason=DropReason.SERVICE_NOT_IN_BROKER)
+        notes = Notes()
+        next_decision = self._decide(
+            broker,
             key,
-            list(broker.store.catalog.routes.values()),
-            list(self._brokers[MSDB].store.catalog.routes.values()),
-            self._facts,
-            now=self._clock.utc(),
-            pick=foreseen.again(),
-            previous=previous,
-            avoid=avoid,
-            principal=principal,
-            barred=self.barred,
+            previous,
+            None if bound else self._avoid,
+            balancer=self._balancer.preview(),
+            principal=self._mirrors.peek,
+            notes=notes,
         )
-        opens = key.from_initiator and not bound and key.holder is None
-        return concluded(walked, decided, self._facts, opens=key.service_name if opens else "")
+        return explain(
+            key,
+            next_decision if decided is None else decided,
+            notes.all,
+            self._facts,
+            begins=key.from_initiator and not bound and key.holder is None,
+        )
 
     def _explain_arriving(self, key: ArrivalKey) -> Explanation:
-        foreseen, now = Foreseen(self._balancer.preview()), self._clock.utc()
-        principal, barred, facts = self._mirrors.peek, self.barred, self._facts
-        decided = classify_arriving(
+        notes = Notes()
+        decision = classify_arriving(
             key,
             self._instance,
-            facts,
-            now=now,
-            balancer=foreseen,
-            principal=principal,
-            barred=barred,
+            self._facts,
+            now=self._clock.utc(),
+            balancer=self._balancer.preview(),
+            principal=self._mirrors.peek,
+            barred=self.barred,
+            notes=notes,
         )
-        walked = explain_arriving(
-            key,
-            list(self._brokers[MSDB].store.catalog.routes.values()),
-            facts,
-            now=now,
-            pick=foreseen.again(),
-            principal=principal,
-            barred=barred,
-        )
-        opens = key.from_initiator and key.holder is None
-        return concluded(walked, decided, facts, opens=key.service_name if opens else "")
+        begins = key.from_initiator and key.holder is None
+        return explain(key, decision, notes.all, self._facts, begins=begins)
 
     def explain_dialog(
         self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing | None
@@ -295,7 +278,7 @@ class Router:
         key = self.key_of(broker, endpoint)
         if endpoint.bound and endpoint.far_broker == broker.broker_id:
             said = "both ends are in this broker, so no route is asked (SND-14)"
-            return key, explained_here(broker.name, said)
+            return key, explain_here(broker.name, said)
         previous = (
             _stored_choice(broker, endpoint) if out is None else _chosen(broker, endpoint, out)
         )
@@ -447,12 +430,15 @@ class Router:
         *,
         balancer: Picks | None = None,
         principal: Principal | None = None,
+        notes: Notes | None = None,
     ) -> OutgoingDecision:
         """Decide by the present tables.
 
         `balancer` and `principal` replace those of the router, which use a turn, and ask the two
         addresses of a mirrored route."""
         if not broker.enabled:
+            if notes is not None:
+                notes.add(Finding.DELIVERY_OFF)
             return Delayed(Reason.SENDER_DISABLED)
         return classify_outgoing(
             key,
@@ -464,6 +450,7 @@ class Router:
             avoid=avoid,
             principal=principal or self._mirrors.principal,
             barred=self.barred,
+            notes=notes,
         )
 
     def _asked(self, broker: Broker, key: DialogKey) -> Delayed:

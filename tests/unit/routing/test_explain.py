@@ -1,4 +1,4 @@
-"""The explanation of a route says what the classification does, step by step."""
+"""The classification comes to what the rules say, and notes every step for its explanation."""
 
 from random import Random
 
@@ -7,27 +7,22 @@ import pytest
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import AUTO_CREATED_LOCAL, CONFIGURATION_SERVICE, Route
-from brokerd.routing.choice import Balancer, Foreseen, choice_of
+from brokerd.routing.choice import Balancer, Picks, choice_of
 from brokerd.routing.classify import (
     ArrivalKey,
-    Arriving,
-    Delayed,
     DialogKey,
-    Dropped,
     InstanceFacts,
-    Local,
     LocalBroker,
-    OutgoingDecision,
-    Remote,
     Tables,
     classify_arriving,
     classify_outgoing,
 )
 from brokerd.routing.duplicates import Barred, nobody_barred
-from brokerd.routing.explain import Explanation, explain_arriving, explain_outgoing
+from brokerd.routing.explain import Explanation, explain
 from brokerd.routing.mirror import nobody_known
-from brokerd.routing.reasons import DropReason
+from brokerd.routing.notes import Notes
 from brokerd.routing.table import RoutingTable
+from tests.unit.routing.rules import Rules
 
 NOW = Instant(1_000_000_000)
 IDS = [BrokerId(bytes([letter]) * 16) for letter in b"abcd"]
@@ -73,26 +68,18 @@ def some_barred(rng: Random) -> Barred:
     return lambda named, place: "why" if place in places and named in (None, *ids) else ""
 
 
-def told(
-    result: OutgoingDecision | Arriving, here: InstanceFacts, opens: str = ""
-) -> tuple[str, str, str, str]:
-    """What a decision comes to. `opens`: the service that it begins a dialog with."""
-    match result:
-        case Local(broker_id=broker_id, route=route) if opens and not here.serves(broker_id, opens):
-            reason = DropReason.SERVICE_NOT_IN_BROKER
-            return "refused", here.name_of(broker_id), reason, route
-        case Local(broker_id=broker_id, route=route):
-            return "local", here.name_of(broker_id), "", route
-        case Remote(address=address, route=route):
-            return "remote", address, "", route
-        case Delayed(reason=reason):
-            return "delayed", "", reason, ""
-        case Dropped(reason=reason):
-            return "dropped", "", reason, ""
-
-
-def said(one: Explanation) -> tuple[str, str, str, str]:
+def decided(one: Explanation) -> tuple[str, str, str, str]:
     return one.outcome, one.where, one.reason, one.route
+
+
+def explain_outgoing(
+    key: DialogKey, own: list[Route], here: InstanceFacts, picks: Picks | None = None
+) -> Explanation:
+    notes = Notes()
+    tables = Tables(RoutingTable(own), RoutingTable([]))
+    balancer = picks or Balancer(rng=Random(1))
+    sent = classify_outgoing(key, tables, here, now=NOW, balancer=balancer, notes=notes)
+    return explain(key, sent, notes.all, here, begins=key.from_initiator)
 
 
 @pytest.mark.rule("RTE-3", "RTE-4", "RTE-19", "RTE-27", "RTE-30", "NBT-13", "RTE-72")
@@ -108,18 +95,16 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
         principal = rng.choice([nobody_known, lambda pair: pair.mirror, lambda pair: pair.address])
         avoid = rng.choice([None, rng.sample(ADDRESSES[4:7], 2).__contains__])
         barred = rng.choice([nobody_barred, some_barred(rng)])
-        explained = explain_outgoing(
+        rules = Rules(
             key,
-            own,
-            instance,
             here,
             now=NOW,
-            pick=balancer.preview(),
-            previous=previous,
+            picks=balancer.preview(),
             avoid=avoid,
             principal=principal,
             barred=barred,
-        )
+        ).outgoing(key, own, instance, previous)
+        notes = Notes()
         sent = classify_outgoing(
             key,
             Tables(RoutingTable(own), RoutingTable(instance)),
@@ -130,17 +115,13 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             avoid=avoid,
             principal=principal,
             barred=barred,
+            notes=rng.choice([None, notes]),
         )
         arrival = ArrivalKey(name, broker_id, from_initiator, hops=rng.randrange(4))
-        there = explain_arriving(
-            arrival,
-            instance,
-            here,
-            now=NOW,
-            pick=balancer.preview(),
-            principal=principal,
-            barred=barred,
+        arriving = Rules(
+            arrival, here, now=NOW, picks=balancer.preview(), principal=principal, barred=barred
         )
+        expected = arriving.arriving(arrival, instance)
         arrived = classify_arriving(
             arrival,
             RoutingTable(instance),
@@ -149,32 +130,21 @@ def test_the_index_gives_what_the_rules_give_one_by_one() -> None:
             balancer=balancer,
             principal=principal,
             barred=barred,
+            notes=rng.choice([None, notes]),
         )
 
-        opens = name if from_initiator else ""
-        assert said(explained) == told(sent, here, opens), f"seed {seed}"
-        assert said(there) == told(arrived, here, opens), f"seed {seed}"
-        assert there.hops_used == getattr(arrived, "hops_used", 0), f"seed {seed}"
-
-
-@pytest.mark.rule("RTE-25", "CLP-98")
-@pytest.mark.parametrize("at_random", [False, True])
-def test_what_is_foreseen_takes_no_turn_and_is_said_again_as_it_was(at_random: bool) -> None:
-    keys = [(b"", "S", "id"), (b"", "S", "route"), (b"", "S", "id"), (b"", "T", "id")] * 5
-    balancer = Balancer(rng=Random(3), at_random=at_random)
-    foreseen = Foreseen(balancer.preview())
-    picked = [foreseen.pick(key, 3) for key in keys]
-    again = foreseen.again()
-    assert [again(key, 3) for key in keys] == picked
-    if not at_random:
-        assert [balancer.pick(key, 3) for key in keys] == picked
+        explained = explain(key, sent, notes.all, here, begins=False)
+        there = explain(arrival, arrived, notes.all, here, begins=False)
+        assert decided(explained) == rules, f"seed {seed}"
+        assert decided(there) == expected, f"seed {seed}"
+        assert there.hops_used == arriving.hops_used, f"seed {seed}"
 
 
 @pytest.mark.rule("RTE-25")
-def test_looking_at_whose_turn_it_is_takes_no_turn() -> None:
+def test_a_preview_takes_no_turn() -> None:
     balancer = Balancer(rng=Random(1))
     ahead = balancer.preview()
-    seen = [ahead((b"", "S", "route"), 3) for _ in range(4)]
+    seen = [ahead.pick((b"", "S", "route"), 3) for _ in range(4)]
     taken = [balancer.pick((b"", "S", "route"), 3) for _ in range(4)]
 
     assert seen == taken
@@ -182,26 +152,51 @@ def test_looking_at_whose_turn_it_is_takes_no_turn() -> None:
     assert taken[3] == taken[0]
 
 
-def test_every_step_is_said_with_the_routes_it_looked_at() -> None:
+@pytest.mark.rule("CLP-98", "RTE-3", "RTE-10")
+def test_every_step_is_noted_with_the_routes_it_looked_at() -> None:
     routes = [
         AUTO_CREATED_LOCAL,
         Route("old", "TCP://x", "S", expires_at=NOW),
         Route("there", "TCP://y", "S", IDS[3]),
     ]
     here = InstanceFacts([LocalBroker(IDS[0], "main", frozenset(["S"]))])
-    one = explain_outgoing(
-        DialogKey("S", None, IDS[0], from_initiator=True),
-        routes,
-        [],
-        here,
-        now=NOW,
-        pick=Balancer(rng=Random(1)).preview(),
-    )
+    one = explain_outgoing(DialogKey("S", None, IDS[0], from_initiator=True), routes, here)
 
-    assert [(step.step, step.routes) for step in one.steps] == [
-        ("expired", ()),
-        ("2", ()),
-        ("3", ("there",)),
-        ("C", ("there",)),
+    assert [(step.table, step.step, step.finding, step.routes) for step in one.steps] == [
+        ("own", "expired", "route 'old' has expired (RTE-3)", ()),
+        ("own", "2", "routes with name 'S' and no broker: none", ()),
+        ("own", "3", "routes with name 'S' and some broker: 1", ("there",)),
+        ("own", "C", "a network address", ("there",)),
     ]
-    assert said(one) == ("remote", "tcp://y:4022", "", "there")
+    assert decided(one) == ("remote", "tcp://y:4022", "", "there")
+
+
+@pytest.mark.rule("CLP-98", "RTE-41")
+def test_what_turns_round_is_explained_by_the_routes_of_the_instance() -> None:
+    own = [Route("home", "TCP://own", "S")]
+    here = InstanceFacts(
+        [LocalBroker(IDS[0], "main", frozenset())], own_addresses=["tcp://own:4022"]
+    )
+    one = explain_outgoing(DialogKey("S", None, IDS[0], from_initiator=True), own, here)
+    assert [(step.table, step.step) for step in one.steps] == [
+        ("own", "2"),
+        ("own", "C"),
+        ("", "self"),
+        ("instance", "2"),
+        ("instance", "3"),
+        ("instance", "5"),
+        ("instance", "7"),
+    ]
+    assert decided(one) == ("delayed", "", "no_route", "")
+
+
+@pytest.mark.rule("CLP-98", "RTE-31")
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_named_broker_without_the_service_refuses_only_the_beginning(begins: bool) -> None:
+    brokers = [LocalBroker(IDS[0], "main", frozenset(["S"])), LocalBroker(IDS[1], "b", frozenset())]
+    here = InstanceFacts(brokers)
+    key = DialogKey("S", IDS[1], IDS[0], from_initiator=begins)
+    one = explain_outgoing(key, [AUTO_CREATED_LOCAL], here)
+    assert one.outcome == ("refused" if begins else "local")
+    assert ("refuses" in one.steps[-1].finding) is begins
+    assert one.steps[-1].step == "locate"
