@@ -129,10 +129,15 @@ def _stuck(data: Data) -> Iterator[Point]:
                 f"brokerd queue show {one.name} --broker {one.broker}",
             )
     yesterday = _night(data, 1)
+    known = {(one.instance, one.broker) for one in yesterday.values()}
     for key, gauge in _night(data, 0).items():
+        # A gauge of zero is left out, so its absence means zero where the broker has other gauges;
+        # where it has none, nothing is known of that night.
+        if gauge.gauge != "parked" or (gauge.instance, gauge.broker) not in known:
+            continue
         before = yesterday.get(key)
-        if gauge.gauge == "parked" and gauge.last > (before.last if before else 0.0):
-            grown = round(gauge.last - (before.last if before else 0.0))
+        grown = round(gauge.last - (before.last if before else 0.0))
+        if grown > 0:
             yield Point(
                 Status.LOOK,
                 f"{counted(grown, 'message')} more parked on queue {gauge.name} at "

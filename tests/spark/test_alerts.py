@@ -237,6 +237,17 @@ def test_more_parked_than_the_night_before_is_said() -> None:
     assert texts(day(nights=(gauge("parked", 5.0, ago=1), gauge("parked", 5.0)))) == []
 
 
+def test_a_night_without_the_queue_counts_as_none_parked_only_if_its_broker_was_there() -> None:
+    """A gauge of zero is left out of a line; without a line nothing is known."""
+    parked = gauge("parked", 5.0)
+    assert texts(day(nights=(parked,))) == []
+    of_another = gauge("store_bytes", 1.0, ago=1, instance="west", scope="instance", name="")
+    assert texts(day(nights=(of_another, parked))) == []
+    of_this = gauge("store_bytes", 1.0, ago=1, scope="instance", name="")
+    ((_, text),) = texts(day(nights=(of_this, parked)))
+    assert text.startswith("5 messages more parked")
+
+
 @pytest.mark.rule("BI-L3")
 def test_a_segment_set_aside_whole_is_said() -> None:
     ((status, text),) = texts(day(unusable=(SetAside("east-1.jsonl.gz", "damaged"),)))
