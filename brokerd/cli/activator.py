@@ -10,7 +10,7 @@ from brokerd.activator.activator import Activator
 from brokerd.activator.config import ActivatorConfig, load
 from brokerd.activator.recovery import RecoveryLog
 from brokerd.cli.options import json_option
-from brokerd.cli.output import print_rows, say
+from brokerd.cli.output import print_line, print_rows
 from brokerd.clock import SystemClock
 from brokerd.ids import BootId, RandomIds
 from brokerd.telemetry.logs import configure
@@ -52,8 +52,10 @@ def list_instances(*, config: Path, as_json: bool) -> None:
         print_rows(rows)
         return
     for row in rows:
-        say(f"{row.get('application')} {row['instance']}: {row.get('pid')} {row.get('started_at')}")
-    say(counted(len(rows), "instance runs", "instances run"))
+        print_line(
+            f"{row.get('application')} {row['instance']}: {row.get('pid')} {row.get('started_at')}"
+        )
+    print_line(counted(len(rows), "instance runs", "instances run"))
 
 
 def run(config: ActivatorConfig, name: str) -> None:
@@ -79,7 +81,7 @@ async def _run(activator: Activator, config: ActivatorConfig, name: str) -> None
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     names = ", ".join(one.name for one in config.applications if one.enabled)
     queues = counted(len(config.services), "queue tells", "queues tell")
-    say(f"{name}: starts {names or 'nothing'}, as {queues}")
+    print_line(f"{name}: starts {names or 'nothing'}, as {queues}")
     await asyncio.wait({task})
     if not task.cancelled():
         task.result()

@@ -6,7 +6,7 @@ from typing import TypeGuard
 import click
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_rows, say, warn
+from brokerd.cli.output import print_line, print_rows, warn
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.model import MSDB
@@ -60,15 +60,17 @@ def command(
     for change in changes:
         if several and isinstance(change, dict) and change.get("broker") != broker:
             broker = change.get("broker")
-            say(f"broker {broker}:")
-        say(_line(change))
+            print_line(f"broker {broker}:")
+        print_line(_line(change))
     for change in changes:
         if _is_new_broker(change):
             became = "would be made" if dry_run else "was made"
             warn(f"{file}: there was no broker {change['name']} here: it {became}")
     said = "would be made" if dry_run else "made"
     count = len(changes)
-    say(f"{counted(count, 'change') if count else 'no changes'} {said if count else 'needed'}")
+    print_line(
+        f"{counted(count, 'change') if count else 'no changes'} {said if count else 'needed'}"
+    )
 
 
 def _is_new_broker(change: object) -> TypeGuard[dict[str, object]]:

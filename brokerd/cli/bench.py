@@ -45,7 +45,7 @@ from brokerd.bench.stamps import STAMP
 from brokerd.bench.tally import MOST_PROCESSES
 from brokerd.cli.bench_keys import explained
 from brokerd.cli.options import json_option
-from brokerd.cli.output import print_json, say, table
+from brokerd.cli.output import print_json, print_line, table
 from brokerd.errors import UsageError
 from brokerd.model import Host
 from brokerd.process.signals import heard
@@ -363,7 +363,7 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
         print_json(found)
         return
     for name, (old, new) in found.settings.items():
-        say(f"different setting: {name} was {old} and is {new}")
+        print_line(f"different setting: {name} was {old} and is {new}")
     table(
         f"bench {found.benchmark}",
         ("figure", "before", "after", "after / before"),

@@ -2,7 +2,7 @@
 
 import base64
 
-from brokerd.cli.output import say
+from brokerd.cli.output import print_line
 from brokerd.client.messages import Message
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import show
@@ -29,18 +29,18 @@ def as_map(message: Message) -> dict[str, object]:
 def print_message(message: Message) -> None:
     """Print a line about a message, and its body; for an Error also the meaning and the cure."""
     about = f"{message.message_type}  sequence {message.sequence}"
-    say(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
+    print_line(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
     body, encoding = _text(message.body)
     if message.error is not None:
-        say(f"  {message.error.message}")
-        say(f"  fix: {message.error.hint}")
+        print_line(f"  {message.error.message}")
+        print_line(f"  fix: {message.error.hint}")
     elif body is None:
-        say("  (no body)")
+        print_line("  (no body)")
     elif encoding == "utf-8":
         for line in body.splitlines() or [""]:
-            say(f"  {line}")
+            print_line(f"  {line}")
     else:
-        say(f"  {len(message.body or b'')} bytes, in base64: {body}")
+        print_line(f"  {len(message.body or b'')} bytes, in base64: {body}")
 
 
 def _text(body: bytes | None) -> tuple[str | None, str | None]:

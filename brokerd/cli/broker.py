@@ -11,7 +11,7 @@ from brokerd.cli import keys
 from brokerd.cli.listing import Shown, duration, listing, noun, showing, until
 from brokerd.cli.nouns import change, settings_of
 from brokerd.cli.options import ADDRESS_VARIABLE, config_option, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.session import Session
@@ -45,7 +45,7 @@ def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
         if as_json:
             print_json(state)
             return
-        say(f"broker {state.name} {state.broker_id}: {done}{_by_state(state.endpoints)}")
+        print_line(f"broker {state.name} {state.broker_id}: {done}{_by_state(state.endpoints)}")
 
     run = click.option(
         "--wait", metavar="DURATION", default="60s", show_default=True,
@@ -113,11 +113,11 @@ def _clean_up(
         print_json(result)
         return
     matched = counted(_sum(result.matched), "endpoint fits", "endpoints fit")
-    say(matched + _by_state(result.matched))
+    print_line(matched + _by_state(result.matched))
     if not dry_run:
-        say(f"{_sum(result.removed)} removed{_by_state(result.removed)}")
+        print_line(f"{_sum(result.removed)} removed{_by_state(result.removed)}")
     if result.locked:
-        say(f"{_sum(result.locked)} left, because they are locked{_by_state(result.locked)}")
+        print_line(f"{_sum(result.locked)} left, because they are locked{_by_state(result.locked)}")
 
 
 def _sum(counts: dict[str, int]) -> int:
@@ -150,7 +150,7 @@ def _forget(*, broker: str, address: str | None, config: Path | None, as_json: b
     if as_json:
         print_json({"name": broker, "broker_id": broker_id})
         return
-    say(f"broker {broker} {broker_id}: forgotten; its name is free")
+    print_line(f"broker {broker} {broker_id}: forgotten; its name is free")
 
 
 def _forget_here(broker: str, config: Path | None) -> str:

@@ -7,7 +7,7 @@ import click
 
 from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.units import show_duration
@@ -30,7 +30,9 @@ def _confirm(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401
     if as_json:
         print_json({"seconds": round(by.total_seconds())})
     else:
-        say(f"time was moved {show_duration(abs(by))} {'ahead' if by > timedelta() else 'back'}")
+        print_line(
+            f"time was moved {show_duration(abs(by))} {'ahead' if by > timedelta() else 'back'}"
+        )
 
 
 command = noun("clock", "Whether the daemon follows the clock of its machine.", _confirm)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_rows, say, table
+from brokerd.cli.output import print_line, print_rows, table
 from brokerd.config.exposure import describe
 from brokerd.config.loading import effective, load, meanings
 from brokerd.config.settings import Settings
@@ -87,7 +87,7 @@ def check(file: Path, objects: Path | None, file_only: bool) -> None:
     if errors:
         text = "\n".join(error.message for error in errors)
         raise type(errors[0])(text, hint=errors[0].hint)
-    say(f"{file}: the settings are usable")
+    print_line(f"{file}: the settings are usable")
 
 
 def _is_of_another_user(file: Path, settings: Settings) -> bool:
@@ -101,7 +101,7 @@ def _is_of_another_user(file: Path, settings: Settings) -> bool:
     user = other_user_of(directory)
     if user is None:
         return False
-    say(
+    print_line(
         f"{file}: warning: {directory} belongs to user {user}, the daemon's, and this runs as user "
         f"{os.geteuid()}: its files, its stores and the addresses were not looked at; for that: "
         f"sudo -u '#{user}' brokerd config check {file}"
@@ -126,19 +126,19 @@ def _start_problems(
         if runs and isinstance(problem, PortTaken) and problem.in_use_at:
             own = preflight.is_own_listener(settings, problem.in_use_at)
         if own is None:
-            say(
+            print_line(
                 f"{file}: warning: {problem.message}, now; it could not be told whether the "
                 "running daemon or another program listens there"
             )
         elif own:
-            say(f"{file}: warning: {problem.message}, now")
+            print_line(f"{file}: warning: {problem.message}, now")
         else:
             yield problem
     told = {problem.message for problem in problems}
     with suppress(BrokerError):
         for gone in preflight.missing_stores(settings).values():
             if gone.message not in told:
-                say(f"{file}: warning: {gone.with_cure}")
+                print_line(f"{file}: warning: {gone.with_cure}")
 
 
 def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
@@ -152,15 +152,15 @@ def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     for warning in declared.warnings:
-        say(f"{path}: warning: {warning}")
-    say(f"{path}: the objects are usable")
+        print_line(f"{path}: warning: {warning}")
+    print_line(f"{path}: the objects are usable")
     return declared
 
 
 def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
     """Warn of open listeners each time, though the settings permit them (SX-21)."""
     for listener in settings.open_listeners(settings.peer_addresses):
-        say(f"{file}: warning: open to other machines: {describe(listener)}")
+        print_line(f"{file}: warning: open to other machines: {describe(listener)}")
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:
@@ -168,7 +168,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
     from brokerd.sessions.principals import unknown_users  # noqa: PLC0415
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
-        say(f"{file}: warning: clients.grants: {problem}")
+        print_line(f"{file}: warning: clients.grants: {problem}")
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
@@ -178,4 +178,4 @@ def _warn_of_files(file: Path, settings: Settings) -> None:
     user = owner_of(settings.instance.data_dir)
     for one in survey(settings.store_dirs, socket=settings.client_socket, user=user):
         if not one.is_refused:
-            say(f"{file}: warning: {one.path} {one.problem}; {one.mend}")
+            print_line(f"{file}: warning: {one.path} {one.problem}; {one.mend}")

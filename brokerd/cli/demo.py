@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import json_option
-from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.output import print_json, print_line, warn
 from brokerd.clock import Clock, SystemClock
 
 _FILE_EVERY = 5.0
@@ -93,20 +93,20 @@ def command(
         keep=keep,
     )
     line = _Line(SystemClock(), to_errors=as_json)
-    result = demo(options, Teller(say=line.say, progress=line.progress))
+    result = demo(options, Teller(say=line.print_line, progress=line.progress))
     for text in described(result):
-        line.say(text)
+        line.print_line(text)
     if result.report:
-        line.say(f"report     {result.report}")
+        line.print_line(f"report     {result.report}")
     for fault in result.differs:
         for text in fault.splitlines():
-            line.say(f"differs    {text}")
+            line.print_line(f"differs    {text}")
     if not result.ok:
-        line.say(f"logs       {result.directory}/east.log, {result.directory}/west.log")
+        line.print_line(f"logs       {result.directory}/east.log, {result.directory}/west.log")
     if as_json:
         print_json({"verdict": result.verdict, "ok": result.ok, "result": result})
     else:
-        line.say(result.verdict)
+        line.print_line(result.verdict)
     return 0 if result.ok else 1
 
 
@@ -121,10 +121,10 @@ class _Line:
         self._drawn = False
         self._said_at = clock.monotonic()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that stays."""
         self._clear()
-        (warn if self._to_errors else say)(text)
+        (warn if self._to_errors else print_line)(text)
         self._stream.flush()
 
     def progress(self, text: str) -> None:
@@ -135,7 +135,7 @@ class _Line:
             self._drawn = True
         elif self._clock.monotonic() - self._said_at >= _FILE_EVERY:
             self._said_at = self._clock.monotonic()
-            self.say(text)
+            self.print_line(text)
 
     def _clear(self) -> None:
         if self._drawn:

@@ -6,7 +6,7 @@ import click
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since, until
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.units import counted
@@ -27,7 +27,7 @@ def _retry(*, destination: str, as_json: bool, **place: Any) -> None:  # noqa: A
     if as_json:
         print_json({"destinations": count})
     else:
-        say(f"{counted(count, 'destination')} tried; see: brokerd destination ls")
+        print_line(f"{counted(count, 'destination')} tried; see: brokerd destination ls")
 
 
 command = noun(

@@ -7,7 +7,7 @@ import msgspec
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
 from brokerd.cli.options import AFTER, GUID, daemon_options, json_option
-from brokerd.cli.output import print_json, print_rows, say
+from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
 from brokerd.client.messages import Resent
 from brokerd.client.session import Session
@@ -75,17 +75,17 @@ def status(
         print_json({"conversation_handle": show(handle), **msgspec.to_builtins(found)})
         return 0
     if not found.status_key:
-        say("nothing waits to be sent or acknowledged")
+        print_line("nothing waits to be sent or acknowledged")
         return 0
-    say(f"{found.status_key}: {found.transmission_status}")
+    print_line(f"{found.status_key}: {found.transmission_status}")
     tried = "sent" if found.destination is not None else "tried"
-    say(f"  {found.pending} unacknowledged, {tried} {counted(found.attempts, 'time')}")
+    print_line(f"  {found.pending} unacknowledged, {tried} {counted(found.attempts, 'time')}")
     if found.destination is not None:
-        say(f"  to {found.destination}")
+        print_line(f"  to {found.destination}")
     if found.status_since is not None:
-        say(f"  since {show_instant(found.status_since)}")
+        print_line(f"  since {show_instant(found.status_since)}")
     if found.next_attempt_at is not None:
-        say(f"  next attempt {show_instant(found.next_attempt_at)}")
+        print_line(f"  next attempt {show_instant(found.next_attempt_at)}")
     return 0
 
 
@@ -138,7 +138,7 @@ def end(
             await session.end(handle, error, description)
 
     ask(finish, address=address, config=config, broker=broker)
-    say(f"{'removed' if cleanup else 'ended'} {show(handle)}")
+    print_line(f"{'removed' if cleanup else 'ended'} {show(handle)}")
     return 0
 
 
@@ -168,7 +168,7 @@ def timer(
         await session.set_timer(handle, seconds, name)
 
     ask(set_it, address=address, config=config, broker=broker)
-    say("cancelled" if cancel else f"set to {seconds:g} s from now")
+    print_line("cancelled" if cancel else f"set to {seconds:g} s from now")
     return 0
 
 
@@ -185,7 +185,7 @@ def move(
         await session.move(handle, group)
 
     ask(work, address=address, config=config, broker=broker)
-    say(f"moved {show(handle)} into group {show(group)}")
+    print_line(f"moved {show(handle)} into group {show(group)}")
     return 0
 
 
@@ -218,6 +218,8 @@ def resend(
         return 0
     for one in sent:
         known = "  may have arrived already" if one.may_have_arrived else ""
-        say(f"{one.message_type}  sequence {one.sequence}  message {show(one.message_id)}{known}")
-    say(f"{counted(len(sent), 'message')} sent again on {show(new)}")
+        print_line(
+            f"{one.message_type}  sequence {one.sequence}  message {show(one.message_id)}{known}"
+        )
+    print_line(f"{counted(len(sent), 'message')} sent again on {show(new)}")
     return 0

@@ -28,7 +28,7 @@ from brokerd.admin.doctor.pair_checks import examine_pair, examine_service
 from brokerd.cli import watching
 from brokerd.cli.looking import Asked, pair, service, whole
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
-from brokerd.cli.output import in_one_line, print_rows, say, warn
+from brokerd.cli.output import in_one_line, print_line, print_rows, warn
 from brokerd.cli.session import SILENT, is_there, session_with
 from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
@@ -263,8 +263,8 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
 def _show(found: list[Finding]) -> None:
     for one in found:
         mark = _SORTS.get(one.sort) or _MARKS[one.level]
-        say(f"{one.code} {mark:7} {one.about}: {one.text}")
+        print_line(f"{one.code} {mark:7} {one.about}: {one.text}")
         if one.mend:
-            say(f"            {one.mend}")
+            print_line(f"            {one.mend}")
     if not found:
-        say("nothing is wrong")
+        print_line("nothing is wrong")

@@ -8,7 +8,7 @@ from brokerd.cli import keys
 from brokerd.cli.listing import noun, present
 from brokerd.cli.nouns import settings_of
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound, UsageError
@@ -79,11 +79,11 @@ def _alter(said: Row, *, as_json: bool, **place: Any) -> None:  # noqa: ANN401
         print_json(row)
         return
     where = ", ".join(row["listener_address"])
-    say(f"broker endpoint {row['state']}" + (f" at {where}" if row["is_listening"] else ""))
+    print_line(f"broker endpoint {row['state']}" + (f" at {where}" if row["is_listening"] else ""))
     if row["listen_error"]:
-        say(f"  does not listen everywhere yet: {row['listen_error']}")
+        print_line(f"  does not listen everywhere yet: {row['listen_error']}")
     if row["state"] != "STARTED":
-        say("  messages for other instances wait in their stores")
+        print_line("  messages for other instances wait in their stores")
 
 
 command = noun(

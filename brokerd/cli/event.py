@@ -10,7 +10,7 @@ import click
 
 from brokerd.cli.listing import Choice, Shown, listing, showing, since
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_rows, say
+from brokerd.cli.output import print_line, print_rows
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 
@@ -113,4 +113,4 @@ def _show_changes(changes: list[object], *, as_json: bool) -> None:
         print_rows(changes)
         return
     for change in changes:
-        say(str(change["sentence"]) if isinstance(change, dict) else str(change))
+        print_line(str(change["sentence"]) if isinstance(change, dict) else str(change))

@@ -8,7 +8,7 @@ import click
 
 from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since, until
 from brokerd.cli.options import daemon_options
-from brokerd.cli.output import say, warn
+from brokerd.cli.output import print_line, warn
 from brokerd.cli.session import ask
 from brokerd.client.admin import Edited
 from brokerd.client.session import Session
@@ -96,7 +96,7 @@ def _run(do: Do, address: str | None, config: Path | None, broker: str) -> Any: 
 def release(*, group: bytes, reason: str, **options: Any) -> None:  # noqa: ANN401
     """Let GROUP be received again; its rollbacks are counted anew."""
     _run(lambda session: session.admin.release_group(group, reason), **options)
-    say(f"released {show(group)}")
+    print_line(f"released {show(group)}")
 
 
 @command.command(name="discard")
@@ -116,7 +116,7 @@ def discard(
         lambda session: session.admin.discard_group(group, reason, everything=everything),
         **options,
     )
-    say(f"discarded {counted(count, 'message')} of {show(group)}")
+    print_line(f"discarded {counted(count, 'message')} of {show(group)}")
 
 
 @command.command(name="end")
@@ -133,7 +133,7 @@ def end(
 ) -> None:
     """End every dialog of GROUP with an error; the messages that wait in it are deleted."""
     count = _run(lambda session: session.admin.end_group(group, error, description), **options)
-    say(f"ended {counted(count, 'dialog')} of {show(group)}")
+    print_line(f"ended {counted(count, 'dialog')} of {show(group)}")
 
 
 @command.command(name="edit")
@@ -164,7 +164,7 @@ def edit(
         lambda session: session.admin.edit_group(group, packed, reason, as_it_is=as_it_is),
         **options,
     )
-    say(f"message {done.message_id} of {show(group)} has another body")
+    print_line(f"message {done.message_id} of {show(group)} has another body")
     if not done.is_checked:
         warn(
             f"message type {done.message_type} has no schema (validation {done.validation}): "

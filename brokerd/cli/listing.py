@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, is_instant, print_rows, quoted, say, table
+from brokerd.cli.output import ago, is_instant, print_line, print_rows, quoted, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
@@ -92,7 +92,7 @@ def listing(
         cells = [[one.form(row[one.column], now) for one in columns] for row in page.rows]
         table(view, [one.header for one in columns], cells)
         if page.next is not None:
-            say(f"there may be more: --after {quoted(page.next)}")
+            print_line(f"there may be more: --after {quoted(page.next)}")
 
     for one in choices:
         shape = click.option(f"--{one.option}", _parameter(one), multiple=one.many, help=one.help)

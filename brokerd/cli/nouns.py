@@ -14,7 +14,7 @@ import click
 
 from brokerd.cli import keys
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, print_rows, say, table
+from brokerd.cli.output import print_json, print_line, print_rows, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.clock import Instant, show_instant
@@ -247,7 +247,7 @@ def present(one: Mapping[str, object]) -> None:
     """Print it, a line for each key."""
     for key, value in one.items():
         if key != "kind":
-            say(f"{key}: {_cell(value)}")
+            print_line(f"{key}: {_cell(value)}")
 
 
 def change(
@@ -264,9 +264,9 @@ def change(
         print_rows(changes)
         return
     for change in changes:
-        say(str(change["sentence"]) if isinstance(change, dict) else str(change))
+        print_line(str(change["sentence"]) if isinstance(change, dict) else str(change))
     if not changes:
-        say("no change needed")
+        print_line("no change needed")
 
 
 def _told(key: str, value: object) -> str:

@@ -34,7 +34,7 @@ def quoted(word: str) -> str:
     return shlex.quote(printable(word))
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print one line on standard output."""
     click.echo(printable(text))
 

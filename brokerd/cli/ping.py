@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.client.session import Session
@@ -47,10 +47,12 @@ def command(
         print_json(found)
     else:
         for step in found.steps:
-            say(_line(step))
-        say(_verdict(found))
+            print_line(_line(step))
+        print_line(_verdict(found))
         if from_service is None and not found.is_complete and found.steps[-1].leg == "back":
-            say(f"the way out is well; replies were to go to {found.from_service!r}: {_NAME_ONE}")
+            print_line(
+                f"the way out is well; replies were to go to {found.from_service!r}: {_NAME_ONE}"
+            )
     return OK if found.is_complete else FAILED
 
 

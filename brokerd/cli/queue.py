@@ -14,7 +14,7 @@ from brokerd.cli import nouns
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.listing import Choice, Shown, listing, present, since, until
 from brokerd.cli.options import SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.client.admin import Drained
 from brokerd.client.messages import Message
@@ -71,13 +71,13 @@ def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN4
     if standing.monitor is not None:
         present("monitor", standing.monitor)
     if standing.groups:
-        say("groups that were rolled back (all of them: brokerd group ls --parked)")
+        print_line("groups that were rolled back (all of them: brokerd group ls --parked)")
     for one in standing.groups:
-        say(f"  {group_line(one, SystemClock().utc())}")
+        print_line(f"  {group_line(one, SystemClock().utc())}")
     if standing.decisions:
-        say("decisions")
+        print_line("decisions")
     for one in standing.decisions[-DECISIONS_SHOWN:]:
-        say(f"  {decision_line(one)}")
+        print_line(f"  {decision_line(one)}")
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  #
     if as_json:
         print_json(msgspec.to_builtins(done))
         return
-    say(_drained(name, done))
+    print_line(_drained(name, done))
 
 
 def _drained(name: str, done: Drained) -> str:
@@ -172,7 +172,7 @@ def cure(*, name: str, error: int, description: str, **options: Any) -> None:  #
     browse.
     """
     ended = ask(lambda session: session.admin.cure_queue(name, error, description), **options)
-    say(f"ended conversation {ended} with error {error}; queue {name} is on")
+    print_line(f"ended conversation {ended} with error {error}; queue {name} is on")
 
 
 @command.command(name="browse")
@@ -213,12 +213,12 @@ def browse(
         async for message in session.browse(queue, bodies=not no_bodies):
             if shown == most:
                 if not as_json:
-                    say(f"and more in {queue}; see them with --max or --all")
+                    print_line(f"and more in {queue}; see them with --max or --all")
                 return shown
             present(message)
             shown += 1
         if not as_json:
-            say(f"{counted(shown, 'message')} in {queue}")
+            print_line(f"{counted(shown, 'message')} in {queue}")
         return shown
 
     ask(walk, address=address, config=config, broker=broker)
@@ -227,7 +227,7 @@ def browse(
 
 def _present(message: Message) -> None:
     about = f"order {message.queuing_order}  {_STATUS[message.status]}"
-    say(f"{about}  level {message.priority}  group {show(message.group_id)}")
+    print_line(f"{about}  level {message.priority}  group {show(message.group_id)}")
     print_message(message)
 
 

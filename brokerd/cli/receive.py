@@ -7,7 +7,7 @@ import click
 from brokerd.cli import held_up
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_rows, quoted, say, warn
+from brokerd.cli.output import print_line, print_rows, quoted, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -77,7 +77,7 @@ def command(
 
     messages, reasons = ask(receive, address=address, config=config, broker=broker)
     if not as_json:
-        say(_summary(queue, len(messages)))
+        print_line(_summary(queue, len(messages)))
     for reason in reasons:  # messages that an answer may still be waiting for
         warn(f"sent from {queue}: {reason}")
     return 0 if messages else 1

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, print_rows, say, table, warn
+from brokerd.cli.output import print_json, print_line, print_rows, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
 from brokerd.reports.comparing import Difference, compare
@@ -75,7 +75,7 @@ def run(
         source or landing or settings.metrics_dir,
         output,
         state_dir=settings.instance.data_dir,
-        say=warn if as_json else say,
+        say=warn if as_json else print_line,
         days=Days(date or LAST, to, forget_removed=forget_removed) if by_day else None,
     )
     if as_json:
@@ -119,7 +119,7 @@ def _compare(*, one: Path, other: Path, as_json: bool) -> None:
         print_rows([{**msgspec.structs.asdict(row), "change": row.change} for row in rows])
         return
     if not rows:
-        say(f"nothing differs between {one} and {other}")
+        print_line(f"nothing differs between {one} and {other}")
         return
     table(
         "Largest differences first",

@@ -11,7 +11,7 @@ import click
 
 from brokerd.cli.nouns import route as command
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
-from brokerd.cli.output import print_json, say
+from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import SERVING_RETRY, ask, waited_for
 from brokerd.client.admin import RouteExplanation
 from brokerd.client.session import Session, connect
@@ -77,7 +77,7 @@ def serve(
     the name of an SRV record; `lifetime` is the number of seconds for which a route is made. FILE
     is read again whenever it changes.
     """
-    service = RouteService(file, say)
+    service = RouteService(file, print_line)
     asyncio.run(_serve(service, daemon_address(address, config), broker, wait, declares=declares))
 
 
@@ -91,7 +91,7 @@ async def _serve(
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        say(f"answering requests for routes of broker {broker!r} at {address}")
+        print_line(f"answering requests for routes of broker {broker!r} at {address}")
         await service.run(session, stop)
 
 
@@ -121,8 +121,8 @@ def _say_steps(found: RouteExplanation) -> None:
         if step.table != table:
             table = step.table
             if table:
-                say("routes of the broker:" if table == "own" else "routes of the instance:")
-        say(f"  {step.step:>8}  {step.finding}{_names(step.routes)}")
+                print_line("routes of the broker:" if table == "own" else "routes of the instance:")
+        print_line(f"  {step.step:>8}  {step.finding}{_names(step.routes)}")
     _say_verdict(found)
 
 
@@ -131,7 +131,7 @@ def _names(routes: tuple[str, ...]) -> str:
 
 
 def _say_verdict(found: RouteExplanation) -> None:
-    say(_verdict(found))
+    print_line(_verdict(found))
 
 
 def _verdict(found: RouteExplanation) -> str:

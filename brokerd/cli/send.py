@@ -13,7 +13,7 @@ import msgspec
 from brokerd.cli import held_up
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
-from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.output import print_json, print_line, warn
 from brokerd.cli.session import ask
 from brokerd.client.messages import ABSENT, CURRENT_DATABASE, Body, Message
 from brokerd.client.session import Session
@@ -139,7 +139,7 @@ def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: 
         about = {"conversation_handle": named[0], "conversation_handles": named}
         print_json({**about, "replies": [as_map(reply) for reply in replies]})
         return
-    say(f"sent; conversation handle {', '.join(named)}{', ended' if end else ''}")
+    print_line(f"sent; conversation handle {', '.join(named)}{', ended' if end else ''}")
     for reply in replies:
         print_message(reply)
 

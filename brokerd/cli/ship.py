@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from brokerd.cli.options import config_option, json_option
-from brokerd.cli.output import print_json, say, warn
+from brokerd.cli.output import print_json, print_line, warn
 from brokerd.config.loading import load
 from brokerd.process.exit_statuses import FAILED, OK
 from brokerd.reports.shipping import landing_at, ship
@@ -41,7 +41,7 @@ def command(
         print_json(msgspec.to_builtins(done))
     else:
         removed = f", {done.removed} removed here" if remove else ""
-        say(
+        print_line(
             f"{counted(done.shipped, 'segment')} ({show_size(done.bytes)}) shipped to {landing}, "
             f"{done.already} were there{removed}"
         )

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, print_json, say, table
+from brokerd.cli.output import ago, print_json, print_line, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.config.exposure import describe
@@ -44,20 +44,20 @@ def command(
 
 def show(status: InstanceStatus, worries: list[str]) -> None:
     """Print the whole screen."""
-    say(f"ATTENTION: {len(worries)} to look at" if worries else "OK: all is well")
+    print_line(f"ATTENTION: {len(worries)} to look at" if worries else "OK: all is well")
     for worry in worries:
-        say(f"  - {worry}")
-    say()
-    say(_who(status))
-    say(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
+        print_line(f"  - {worry}")
+    print_line()
+    print_line(_who(status))
+    print_line(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
     for listener in status.open_listeners:
-        say(f"  open to other machines: {describe(listener)}")
+        print_line(f"  open to other machines: {describe(listener)}")
     for one in status.file_problems:
-        say(f"  {one.path} {one.problem}; {one.mend}")
+        print_line(f"  {one.path} {one.problem}; {one.mend}")
     for door in status.doors:
         if door.refused:
-            say(f"  connections of {door.kind} refused: {_counts(door.refused)}")
-    say()
+            print_line(f"  connections of {door.kind} refused: {_counts(door.refused)}")
+    print_line()
     table(
         "queues",
         ("broker", "queue", "status", "ready", "parked", "oldest", "readers", "handler", "reason"),

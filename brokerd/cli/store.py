@@ -6,7 +6,7 @@ import click
 
 from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, print_rows, say
+from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
@@ -43,7 +43,7 @@ def _backup(
     if as_json:
         print_json({"path": str(path), "bytes": size})
         return
-    say(f"{path}: {show_size(size)}, verified")
+    print_line(f"{path}: {show_size(size)}, verified")
 
 
 @click.command(name="verify")
@@ -60,7 +60,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
         print_rows(found)
     else:
         for one in found:
-            say(f"{one.table or 'file'}: {one.where}: {one.problem}")
+            print_line(f"{one.table or 'file'}: {one.where}: {one.problem}")
     damage = [one for one in found if one.is_damage]
     if damage:
         raise StoreDamaged(
@@ -69,7 +69,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
             or "put a backup in its place; what is damaged is set aside while it is in use",
         )
     if not as_json:
-        say(f"{file}: {_soundness(found)}")
+        print_line(f"{file}: {_soundness(found)}")
 
 
 def _soundness(found: list[Finding]) -> str:
@@ -103,10 +103,10 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
         problems = accepted.problems if accepted else []
         print_json({"loss": loss, "accepted": bool(accepted), "kept": kept, "problems": problems})
     elif loss is None:
-        say(f"{file}: nothing is missing")
+        print_line(f"{file}: nothing is missing")
     elif accepted is not None:
-        say(loss.show())
-        say(f"accepted; the log as it was is kept in {accepted.kept or 'no file'}")
+        print_line(loss.show())
+        print_line(f"accepted; the log as it was is kept in {accepted.kept or 'no file'}")
     if accepted is not None and accepted.problems:
         raise StoreDamaged(
             f"{file} is not whole: {'; '.join(accepted.problems)}",

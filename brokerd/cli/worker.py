@@ -10,7 +10,7 @@ from brokerd.activation.handlers import find, import_from_here
 from brokerd.app.app import App
 from brokerd.cli.one_program import start_programs
 from brokerd.cli.options import SECONDS, daemon_address, daemon_options
-from brokerd.cli.output import say
+from brokerd.cli.output import print_line
 from brokerd.cli.session import SERVING_RETRY, waited_for
 from brokerd.clock import SystemClock
 from brokerd.config.settings import LogSettings
@@ -117,7 +117,7 @@ async def _run(
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, on_signal)
-        say(f"{app.service} reads {', '.join(app.queues)} at {address}")
+        print_line(f"{app.service} reads {', '.join(app.queues)} at {address}")
         await asyncio.wait({task})
         if not task.cancelled():
             task.result()
