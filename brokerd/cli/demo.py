@@ -119,7 +119,7 @@ class _Line:
         self._stream = sys.stderr if to_errors else sys.stdout
         self._terminal = self._stream.isatty()
         self._drawn = False
-        self._said_at = clock.monotonic()
+        self._printed_at = clock.monotonic()
 
     def print_line(self, text: str) -> None:
         """Print a line that stays."""
@@ -133,8 +133,8 @@ class _Line:
             self._clear()
             click.echo(text, nl=False, err=self._to_errors)
             self._drawn = True
-        elif self._clock.monotonic() - self._said_at >= _FILE_EVERY:
-            self._said_at = self._clock.monotonic()
+        elif self._clock.monotonic() - self._printed_at >= _FILE_EVERY:
+            self._printed_at = self._clock.monotonic()
             self.print_line(text)
 
     def _clear(self) -> None:

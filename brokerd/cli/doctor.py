@@ -111,7 +111,7 @@ def command(
     where = _where(address, config, found)
     if where is not None:
         found += asyncio.run(
-            _look(where, broker, None if config is None else settings, asked, watch)
+            _inspect(where, broker, None if config is None else settings, asked, watch)
         )
     shown = chosen(found, least=Level(level), ignored={code.upper() for code in ignore})
     if as_json:
@@ -157,7 +157,7 @@ def _watch(
     return Watch(seconds=seconds, of=of, new=new, show_events=show_events)
 
 
-async def _look(
+async def _inspect(
     where: str, broker: str, settings: Settings | None, asked: Asked, watch: Watch | None
 ) -> list[Finding]:
     """Return the findings of a daemon; `settings`: those of the daemon, None = unknown."""

@@ -150,10 +150,10 @@ def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
 
 def present(view: str, row: Row) -> None:
     """Print every column of a row, each on a line of its own."""
-    table(view, ("column", "value"), [(name, _told(name, row[name])) for name in row])
+    table(view, ("column", "value"), [(name, _shown(name, row[name])) for name in row])
 
 
-def _told(name: str, value: object) -> object:
+def _shown(name: str, value: object) -> object:
     """Return a value for people, with an instant as text."""
     if type(value) is int and is_instant(name):
         return show_instant(Instant(value))

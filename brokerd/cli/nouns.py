@@ -200,7 +200,7 @@ def _ls(kind: str) -> click.Command:
             print_rows(found)
             return
         columns = ("name", *_SHOWN[kind])
-        cells = [[_told(key, one.get(key)) for key in columns] for one in found]
+        cells = [[_shown(key, one.get(key)) for key in columns] for one in found]
         table(plural(kind), columns, cells)
 
     return command
@@ -269,7 +269,7 @@ def change(
         print_line("no change needed")
 
 
-def _told(key: str, value: object) -> str:
+def _shown(key: str, value: object) -> str:
     if key == "expires_at" and isinstance(value, int):
         return show_instant(Instant(value))
     return _cell(value)

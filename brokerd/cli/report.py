@@ -124,11 +124,11 @@ def _compare(*, one: Path, other: Path, as_json: bool) -> None:
     table(
         "Largest differences first",
         ["what", "where", one.name, other.name, "change"],
-        [[row.what, row.where, _said(row.one), _said(row.other), _change(row)] for row in rows],
+        [[row.what, row.where, _number(row.one), _number(row.other), _change(row)] for row in rows],
     )
 
 
-def _said(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 

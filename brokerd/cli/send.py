@@ -119,8 +119,8 @@ def command(
         return handles, replies, reasons
 
     handles, replies, reasons = ask(send, address=address, config=config, broker=broker)
-    _tell(handles, replies, end=end, as_json=as_json)
-    return 0 if wait is None else _judge(handles[0], replies, reasons, wait)
+    _print_sent(handles, replies, end=end, as_json=as_json)
+    return 0 if wait is None else _exit_status(handles[0], replies, reasons, wait)
 
 
 def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) -> None:
@@ -133,7 +133,7 @@ def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) ->
         raise UsageError("--queue is where the reply of --wait comes", hint="say --wait as well")
 
 
-def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: bool) -> None:
+def _print_sent(handles: list[Handle], replies: list[Message], *, end: bool, as_json: bool) -> None:
     named = [show(handle) for handle in handles]
     if as_json:
         about = {"conversation_handle": named[0], "conversation_handles": named}
@@ -144,7 +144,7 @@ def _tell(handles: list[Handle], replies: list[Message], *, end: bool, as_json: 
         print_message(reply)
 
 
-def _judge(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
+def _exit_status(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
     """Return the exit status for a reply; raise the error if the reply is one."""
     if not replies:
         named = show(handle)

@@ -35,7 +35,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """Whether only dialogs are watched that are begun from now on."""
     show_events: bool = False
 
-    def takes(self, endpoint: Row, since: Instant) -> bool:
+    def covers(self, endpoint: Row, since: Instant) -> bool:
         """Return whether a row of `conversation_endpoints`, or the like of an event, is watched."""
         ids = {show(one) for one in self.of}
         own = {endpoint[name] for name in _IDS}
@@ -69,7 +69,7 @@ async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Fa
     while clock.monotonic() < until:
         await clock.sleep_until(min(until, clock.monotonic() + LOOK))
         seen = await _new_events(session, seen, events)
-    endpoints = await _told(session, asked, since, events, found)
+    endpoints = await _append_findings(session, asked, since, events, found)
     stuck: list[Row] = []
     for message, endpoint in await _held_up(session, asked, since):
         if endpoint["conversation_id"] not in events:
@@ -91,7 +91,7 @@ async def _new_events(session: Session, seen: int, events: dict[str, list[Row]])
     return seen
 
 
-async def _told(
+async def _append_findings(
     session: Session,
     asked: Watch,
     since: Instant,
@@ -100,17 +100,17 @@ async def _told(
 ) -> list[Row]:
     """Append the findings of each watched dialog; return the endpoints of these dialogs."""
     endpoints: list[Row] = []
-    told = 0
+    covered = 0
     for conversation_id, of_dialog in events.items():
         rows = await _endpoints(session, conversation_id, of_dialog)
-        if not any(asked.takes(row, since) for row in rows):
+        if not any(asked.covers(row, since) for row in rows):
             continue
-        told += 1
+        covered += 1
         endpoints += [row for row in rows if row["service_id"] is not None]
-        if told <= MOST:
+        if covered <= MOST:
             found += _findings(session.welcome.broker, conversation_id, rows, of_dialog, asked)
-    if told > MOST:
-        text = f"{told - MOST} more dialogs had error events"
+    if covered > MOST:
+        text = f"{covered - MOST} more dialogs had error events"
         found.append(error("D54", f"broker {session.welcome.broker}", text, "see the event log"))
     return endpoints
 
@@ -136,14 +136,14 @@ def _findings(
         about += f" of {one['service_id']} with {one['far_service']}"
     many = counted(len(events), "error event", "error events, the last")
     mend = f"brokerd dialog show {conversation_id} --broker {quoted(broker)}"
-    yield error("D54", about, f"{many}: {_said(events[-1])}", mend)
+    yield error("D54", about, f"{many}: {_describe(events[-1])}", mend)
     if asked.show_events:
         for event in events:
-            text = f"{show_instant(Instant(event['at']))} {_said(event)}"
+            text = f"{show_instant(Instant(event['at']))} {_describe(event)}"
             yield msgspec.structs.replace(warning("D54", about, text), sort=Sort.EVENT)
 
 
-def _said(event: Row) -> str:
+def _describe(event: Row) -> str:
     words = (event["event"], event["subclass"], event["code"], event["reason"])
     return " ".join(str(word) for word in words if word is not None)
 
@@ -161,5 +161,5 @@ async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple
             continue
         handle = {"conversation_handle": message["conversation_handle"]}
         rows = await session.view("conversation_endpoints", where=handle)
-        found += [(message, row) for row in rows if asked.takes(row, since)]
+        found += [(message, row) for row in rows if asked.covers(row, since)]
     return found
