@@ -114,9 +114,9 @@ class DialogAdministration:
             peer_told=tell_peer,
         )
         if tell_peer:
-            await self._tell(broker, live, before, peer)
+            await self._notify_far_side(broker, live, before, peer)
 
-    async def _tell(
+    async def _notify_far_side(
         self, broker: Broker, live: Live, before: DialogEndpoint, peer: Live | None
     ) -> None:
         if not live.is_local:

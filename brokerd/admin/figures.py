@@ -200,7 +200,7 @@ class Figures:
                 broker.name,
             ),
             gauges=self._sizes(broker) | self._states.pop(broker.name, {}),
-            histograms=_taken(self._times.stores.get(broker.name, {})),
+            histograms=_drained(self._times.stores.get(broker.name, {})),
         )
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
@@ -249,7 +249,7 @@ class Figures:
 
     def _ways(self, address: str) -> dict[str, dict[str, int]]:
         line = self._transmitter.line(address)
-        return {} if line is None else _taken({"outbox_us": line.outbox, "wire_us": line.wire})
+        return {} if line is None else _drained({"outbox_us": line.outbox, "wire_us": line.wire})
 
     def _transport(self) -> dict[str, int]:
         """Return the traffic of all connections (MON-12), also of those without a destination."""
@@ -355,5 +355,5 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _taken(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:
+def _drained(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:
     return {name: one.take() for name, one in histograms.items() if one.count}

@@ -82,23 +82,23 @@ class Parked:
             case admin.ReleaseGroup(_, group, reason):
                 _held(broker, GroupId(group))
                 _refuse_damaged(broker, GroupId(group))
-                self._told("released", broker, group, actor, reason)
+                self._log_event("released", broker, group, actor, reason)
                 broker.held.release(GroupId(group))
                 return {"messages": 0}
             case admin.DiscardGroup(_, group, everything, reason):
                 count = await _discard(broker, GroupId(group), everything=everything)
-                self._told("discarded", broker, group, actor, reason, messages=count)
+                self._log_event("discarded", broker, group, actor, reason, messages=count)
                 return {"messages": count}
             case admin.EndGroup(_, group, code, text):
                 _held(broker, GroupId(group))
                 count = await _end_all(broker, GroupId(group), code, text)
                 broker.held.release(GroupId(group))
-                self._told("ended", broker, group, actor, text, dialogs=count, code=code)
+                self._log_event("ended", broker, group, actor, text, dialogs=count, code=code)
                 return {"dialogs": count}
             case admin.EditGroup(_, group, body, reason, as_it_is):
                 edited = await _edit(broker, GroupId(group), body, as_it_is=as_it_is)
                 message_id = show(edited.message_id)
-                self._told("edited", broker, group, actor, reason, message_id=message_id)
+                self._log_event("edited", broker, group, actor, reason, message_id=message_id)
                 _release(broker, GroupId(group))
                 kind = broker.message_types[edited.message_type]
                 return {
@@ -138,7 +138,7 @@ class Parked:
         )
         return {"conversation_id": show(status.conversation_id), "ended": ended}
 
-    def _told(
+    def _log_event(
         self, what: str, broker: Broker, group: bytes, actor: str, reason: str, **rest: object
     ) -> None:
         self._log.info(
@@ -208,7 +208,7 @@ def _release(broker: Broker, group_id: GroupId) -> None:
         broker.held.release(group_id)
 
 
-async def _take(
+async def _receive(
     broker: Broker, queue: str, group_id: GroupId, most: int | None
 ) -> tuple[Transaction, list[Taken]]:
     """Receive from a held group, in a transaction that is still open."""
@@ -234,7 +234,7 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
     held.stays = everything  # else a waiter would receive the rest after the first commit
     try:
         while True:
-            tx, taken = await _take(broker, queue.name, group_id, most)
+            tx, taken = await _receive(broker, queue.name, group_id, most)
             done = sum(len(one.messages) for one in taken)
             if is_for_one and not everything:
                 done = tx.keep_only(_culprits(held, tx.has_received))
@@ -286,7 +286,7 @@ async def _edit(
     most = None if is_for_one else 1
     # The receive claims the message, so that no program has it while its body changes. The rollback
     # gives it back; the new body is already in the store by then, outside the transaction.
-    tx, taken = await _take(broker, _queue(broker, held).name, group_id, most)
+    tx, taken = await _receive(broker, _queue(broker, held).name, group_id, most)
     try:
         if not taken:
             raise InvalidArgument("no message of this group is left")

@@ -136,7 +136,7 @@ class Administration:
                 | admin.Ping()
                 | admin.View()
             ):
-                return await self._look(broker, verb)
+                return await self._read(broker, verb)
             case wire.CleanUp(handle, reason, tell):
                 one = Handle(handle)
                 await self._dialogs.clean_up(broker, one, reason, tell_peer=tell, who=actor)
@@ -150,7 +150,7 @@ class Administration:
                     doing = self._operate(verb, actor)
                 return await doing
 
-    async def _look(  # noqa: PLR0911  # one return a verb
+    async def _read(  # noqa: PLR0911  # one return a verb
         self, broker: Broker, verb: wire.Verb
     ) -> object:
         """Perform a verb that changes nothing."""

@@ -63,7 +63,7 @@ class Namers:
 
     # Input.
 
-    def said(self, instance: InstanceId, names: frozenset[BrokerId], now: float) -> None:
+    def replace_names(self, instance: InstanceId, names: frozenset[BrokerId], now: float) -> None:
         """Replace the brokers that an ONLINE instance names as its own."""
         self._away.pop(instance, None)
         for broker_id in self._names.get(instance, frozenset()) - names:
@@ -88,7 +88,7 @@ class Namers:
 
     def forget(self, instance: InstanceId) -> None:
         """Drop all that an instance named, since it is gone or no longer names brokers."""
-        self.said(instance, frozenset(), 0.0)
+        self.replace_names(instance, frozenset(), 0.0)
 
     # Conclusions.
 
@@ -109,7 +109,7 @@ class Namers:
         """Return whether an instance is remembered but not ONLINE."""
         return instance in self._away
 
-    def judge(
+    def evaluate(
         self, now: float, heard: Callable[[InstanceId], float]
     ) -> tuple[list[Duplicate], list[Duplicate]]:
         """Update the duplicates; return the new ones and those that are over.

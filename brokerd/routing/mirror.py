@@ -98,19 +98,19 @@ class Known(msgspec.Struct, frozen=True):
             return self.principal
         first = not self.holder and not self.disputed and None in self.standings
         reason = Reason.MIRROR_INITIALISING if first else Reason.MIRROR_ERROR
-        return Unresolved(reason, self.told())
+        return Unresolved(reason, self.describe())
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the knowledge in words."""
-        said = [
+        parts = [
             f"{address} {_words(standing)}"
             for address, standing in zip(self.pair[:2], self.standings, strict=True)
         ]
         if self.disputed:
-            said.append("two claim the role at one epoch, so neither has it")
+            parts.append("two claim the role at one epoch, so neither has it")
         elif self.holder and not self.principal:
-            said.append(f"the last principal was {self.holder} (epoch {self.epoch})")
-        return "; ".join(said)
+            parts.append(f"the last principal was {self.holder} (epoch {self.epoch})")
+        return "; ".join(parts)
 
 
 def learn(known: Known, address: str, standing: Standing | None) -> Known:

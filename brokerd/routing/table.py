@@ -59,7 +59,7 @@ class _Alike(msgspec.Struct, frozen=True):
     """All declared routes if some of them expire; else empty, since nothing changes with time."""
 
     @classmethod
-    def of(cls, candidates: Iterable[Candidate]) -> Self:
+    def from_candidates(cls, candidates: Iterable[Candidate]) -> Self:
         """Make the group of these routes, sorted for choosing."""
         ordered = sorted(candidates, key=_order)
         distinct: dict[tuple[BrokerId | None, str, str], Candidate] = {}
@@ -81,7 +81,7 @@ class _Alike(msgspec.Struct, frozen=True):
         """Return the group without the routes that have expired (RTE-3)."""
         if not self.expiring:
             return self
-        return _Alike.of(
+        return _Alike.from_candidates(
             one for one in self.expiring if one.expires_at is None or now < one.expires_at
         )
 
@@ -107,9 +107,9 @@ class RoutingTable:
                 wild.append(candidate)
             else:
                 raise InvalidArgument(f"route {route.name}: a broker id needs a service name")
-        self._named = {name: _Alike.of(those) for name, those in named.items()}
+        self._named = {name: _Alike.from_candidates(those) for name, those in named.items()}
         self._asks = CONFIGURATION_SERVICE in self._named
-        self._wild = _Alike.of(wild)
+        self._wild = _Alike.from_candidates(wild)
         self._alike: dict[str, list[str]] | None = None
 
     def names(self, service_name: str, broker_id: BrokerId) -> bool:

@@ -119,7 +119,7 @@ class Duplicates:
         self._own = own
         for peer in list(self._around.neighbours()):
             self._around.tell(peer, own)
-        self._namers.said(self._me, frozenset(own.broker_ids), self._clock.monotonic())
+        self._namers.replace_names(self._me, frozenset(own.broker_ids), self._clock.monotonic())
         self._judge()
 
     def came_online(self, peer: InstanceId) -> None:
@@ -130,7 +130,7 @@ class Duplicates:
     def told(self, peer: InstanceId, named: BrokersHere) -> None:
         """Record the broker list of a neighbour."""
         self._places[peer] = self._around.place(peer)
-        self._namers.said(peer, frozenset(named.broker_ids), self._clock.monotonic())
+        self._namers.replace_names(peer, frozenset(named.broker_ids), self._clock.monotonic())
         self._judge()
 
     def left(self, peer: InstanceId) -> None:
@@ -162,7 +162,7 @@ class Duplicates:
     # Internals.
 
     def _judge(self) -> None:
-        new, over = self._namers.judge(self._clock.monotonic(), self._around.heard_at)
+        new, over = self._namers.evaluate(self._clock.monotonic(), self._around.heard_at)
         if not new and not over:
             return
         for one in over:

@@ -172,5 +172,5 @@ class Mirrors:
             mirror_address=known.pair.mirror,
             principal=known.principal or None,
             epoch=known.epoch,
-            reason=known.told(),
+            reason=known.describe(),
         )

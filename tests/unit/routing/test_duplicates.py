@@ -20,12 +20,12 @@ class Heard:
 
     def said(self, instance: InstanceId, *names: BrokerId, now: float) -> None:
         self.at[instance] = now
-        self.namers.said(instance, frozenset(names), now)
+        self.namers.replace_names(instance, frozenset(names), now)
 
     def judged(self, now: float, *alive: InstanceId) -> tuple[list[Duplicate], list[Duplicate]]:
         """What is new and what is over, when these have answered just now."""
         self.at.update(dict.fromkeys(alive, now))
-        return self.namers.judge(now, lambda one: self.at.get(one, 0.0))
+        return self.namers.evaluate(now, lambda one: self.at.get(one, 0.0))
 
 
 def both(now: float = 100.0) -> Heard:
@@ -108,7 +108,7 @@ def test_one_that_is_gone_for_long_ends_it_and_counts_as_new_when_it_comes_back(
 def test_the_observer_itself_is_never_the_later_one_and_needs_not_be_heard() -> None:
     heard = Heard()
     heard.said(EAST, SHOP, now=10)
-    heard.namers.said(ME, frozenset({SHOP}), 50)
+    heard.namers.replace_names(ME, frozenset({SHOP}), 50)
     assert list(heard.namers.contested()) == [EAST]
     assert heard.judged(51 + PATIENCE, EAST) == ([Duplicate(SHOP, ME, EAST)], [])
 

@@ -85,9 +85,9 @@ def test_the_state_says_who_answers(heard: HEARD, state: PairState) -> None:
 @pytest.mark.rule("RTE-54", "RTE-55")
 def test_what_is_known_is_told_in_words() -> None:
     lost = after([(P, principal(3)), (P, None), (M, MIRROR)])
-    assert lost.told() == (
+    assert lost.describe() == (
         f"{P} does not answer; {M} says mirror (epoch 1); the last principal was {P} (epoch 3)"
     )
     two = after([(P, principal(3)), (M, principal(3))])
     assert two.disputed
-    assert two.told().endswith("two claim the role at one epoch, so neither has it")
+    assert two.describe().endswith("two claim the role at one epoch, so neither has it")
