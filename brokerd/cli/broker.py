@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from brokerd.cli import keys
-from brokerd.cli.listing import Shown, duration, listing, noun, showing, until
-from brokerd.cli.nouns import change, settings_of
+from brokerd.cli import object_keys
+from brokerd.cli.object_commands import change, settings_of
 from brokerd.cli.options import ADDRESS_VARIABLE, config_option, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Shown, duration, listing, noun, showing, until
 from brokerd.client.admin import BrokerState, CleanedUp
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
@@ -175,7 +175,7 @@ def _alter(*, broker: str, settings: tuple[str, ...], **options: Any) -> None:  
     change(lambda session: session.alter("broker", broker, **said), broker=broker, **options)
 
 
-_alter.help = f"{_alter.help}\n\n{keys.help_of('broker')}"
+_alter.help = f"{_alter.help}\n\n{object_keys.help_of('broker')}"
 
 
 command = noun(

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import noun
 from brokerd.client.session import Session
 from brokerd.units import show_duration
 

@@ -1,6 +1,6 @@
 """`brokerd connection`: connections to other instances, as they are now (MON-1)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since
 
 command = noun(
     "connection",

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since
 from brokerd.cli.options import AFTER, GUID, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since
 from brokerd.client.messages import Resent
 from brokerd.client.session import Session
 from brokerd.clock import show_instant

@@ -25,12 +25,12 @@ from brokerd.admin.doctor.findings import (
     warning,
 )
 from brokerd.admin.doctor.pair_checks import examine_pair, examine_service
-from brokerd.cli import watching
-from brokerd.cli.looking import Asked, pair, service, whole
+from brokerd.cli import doctor_watch
+from brokerd.cli.doctor_observations import Asked, pair, service, whole
+from brokerd.cli.doctor_watch import Watch
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import in_one_line, print_line, print_rows, warn
 from brokerd.cli.session import SILENT, is_there, session_with
-from brokerd.cli.watching import Watch
 from brokerd.client.address import connector_for
 from brokerd.client.session import Session
 from brokerd.config.loading import Settings, load
@@ -198,7 +198,7 @@ async def _runtime(
     """Watch, and then check the services of dialogs that failed (MON-20)."""
     broker = session.welcome.broker
     warn(f"watching the dialogs of broker {broker} for {watch.seconds:g} s")
-    failed = await watching.watch(session, watch, found)
+    failed = await doctor_watch.watch(session, watch, found)
     begun = {(one.service, one.far_service, one.contract) for one in failed if one.is_initiator}
     for from_service, to_service, contract in sorted(begun)[:_PAIRS]:
         between = msgspec.structs.replace(

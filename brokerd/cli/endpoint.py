@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from brokerd.cli import keys
-from brokerd.cli.listing import noun, present
-from brokerd.cli.nouns import settings_of
+from brokerd.cli import object_keys
+from brokerd.cli.object_commands import settings_of
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import noun, present
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound, UsageError
 
@@ -67,7 +67,7 @@ def _alter_some(*, settings: tuple[str, ...], **options: Any) -> None:  # noqa: 
     _alter(said, **options)
 
 
-_alter_some.help = f"{_alter_some.help}\n\n{keys.help_of('endpoint')}"
+_alter_some.help = f"{_alter_some.help}\n\n{object_keys.help_of('endpoint')}"
 
 
 def _alter(said: Row, *, as_json: bool, **place: Any) -> None:  # noqa: ANN401

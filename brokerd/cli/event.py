@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from brokerd.cli.listing import Choice, Shown, listing, showing, since
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_line, print_rows
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, showing, since
 from brokerd.client.session import Session
 
 _KIND = "event_notification"

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, present, since
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, present, since
 
 
 @click.command(name="show")

@@ -6,10 +6,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, showing, since, until
 from brokerd.cli.options import daemon_options
 from brokerd.cli.output import print_line, warn
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since, until
 from brokerd.client.admin import Edited
 from brokerd.client.session import Session
 from brokerd.errors import UsageError

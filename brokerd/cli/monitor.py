@@ -1,6 +1,6 @@
 """`brokerd monitor`: the queue monitors, which start readers by load (VIEW-6)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, since, until
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, since, until
 
 command = noun(
     "monitor",

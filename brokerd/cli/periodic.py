@@ -1,6 +1,6 @@
 """`brokerd periodic`: the periodic work of the daemon, and its failures (VIEW-13, PBT-17)."""
 
-from brokerd.cli.listing import Shown, listing, noun, since, took
+from brokerd.cli.view_commands import Shown, listing, noun, since, took
 
 command = noun(
     "periodic",

@@ -10,12 +10,12 @@ from typing import Any, Final
 import click
 import msgspec
 
-from brokerd.cli import nouns
+from brokerd.cli import object_commands
 from brokerd.cli.bodies import as_map, print_message
-from brokerd.cli.listing import Choice, Shown, listing, present, since, until
 from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, present, since, until
 from brokerd.client.admin import Drained
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -31,7 +31,7 @@ DECISIONS_SHOWN: Final = 20
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 
-command = nouns.queue
+command = object_commands.queue
 """The commands that every object has (create, alter, drop), and those of queues alone."""
 command.add_command(
     listing(
@@ -60,12 +60,12 @@ command.add_command(
 @json_option
 def show_one(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Show a queue as a file would declare it, and its present state."""
-    declared = nouns.declared("queue", name, **options)
+    declared = object_commands.declared("queue", name, **options)
     standing = ask(lambda session: _standing(session, name), **options)
     if as_json:
         print_json({**declared, **msgspec.to_builtins(standing)})
         return
-    nouns.present(declared)
+    object_commands.present(declared)
     if standing.now is not None:
         present("now", standing.now)
     if standing.monitor is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from brokerd.cli import held_up
+from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_line, print_rows, quoted, warn
@@ -73,7 +73,7 @@ def command(
             await tx.commit()
         finally:
             tx.rollback(counts=False)
-        return messages, [] if messages else await held_up.of_queue(session, queue)
+        return messages, [] if messages else await undelivered.of_queue(session, queue)
 
     messages, reasons = ask(receive, address=address, config=config, broker=broker)
     if not as_json:

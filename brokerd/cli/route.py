@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from brokerd.cli.nouns import route as command
+from brokerd.cli.object_commands import route as command
 from brokerd.cli.options import GUID, SECONDS, daemon_address, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import SERVING_RETRY, ask, waited_for

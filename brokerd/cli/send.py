@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 import msgspec
 
-from brokerd.cli import held_up
+from brokerd.cli import undelivered
 from brokerd.cli.bodies import as_map, print_message
 from brokerd.cli.options import GUID, SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, warn
@@ -105,7 +105,7 @@ def command(
             if wait is None:
                 return await _send(session, letter), [], []
             handles, replies = await _send_and_wait(session, letter, queue=queue, wait=wait)
-            reasons = [] if replies else await held_up.of_dialog(session, show(handles[0]))
+            reasons = [] if replies else await undelivered.of_dialog(session, show(handles[0]))
         except OutcomeUnknown as error:
             raise OutcomeUnknown(
                 "the daemon is away or silent: it is not known whether the message is stored",

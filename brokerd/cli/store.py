@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from brokerd.cli.listing import noun
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows
 from brokerd.cli.session import ask
+from brokerd.cli.view_commands import noun
 from brokerd.client.session import Session
 from brokerd.clock import SystemClock
 from brokerd.errors import StoreDamaged

@@ -1,6 +1,6 @@
 """`brokerd task`: the readers that activation has started and that run (VIEW-7)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, since
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, since
 
 command = noun(
     "task",

@@ -1,6 +1,6 @@
 """`brokerd transmission`: what waits to be acknowledged by peers, and why (VIEW-3)."""
 
-from brokerd.cli.listing import Choice, Shown, listing, noun, since, until
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, since, until
 
 command = noun(
     "transmission",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.cli import keys
+from brokerd.cli import object_keys
 from brokerd.cli.main import main
 from tests.acceptance.appendix import OBJECTS
 from tests.acceptance.one_process import Served
@@ -133,7 +133,7 @@ def test_every_key_is_tried_or_has_a_reason() -> None:
     tried = {(noun.replace("-", "_"), key) for noun, key, _, _ in ROWS}
     left = {
         (kind, key.name)
-        for kind, those in keys.KEYS.items()
+        for kind, those in object_keys.KEYS.items()
         if kind not in ("broker", "endpoint", "event_notification")
         for key in those
     } - tried

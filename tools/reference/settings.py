@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from brokerd.cli.keys import KEYS, Key
+from brokerd.cli.object_keys import KEYS, Key
 from brokerd.config.loading import meanings, sections, show_value, split_hint
 from brokerd.config.settings import Pattern, Range, Settings, Size, Span
 from brokerd.units import show_duration, show_size

@@ -11,9 +11,9 @@ import pytest
 
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli import main as frame
-from brokerd.cli.listing import took
 from brokerd.cli.main import COMMANDS, main
 from brokerd.cli.output import ago, is_instant, print_json, printable
+from brokerd.cli.view_commands import took
 from brokerd.clock import Instant
 from brokerd.process.exit_statuses import HELP
 from brokerd.resources import config_dir

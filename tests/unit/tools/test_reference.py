@@ -10,8 +10,8 @@ import pytest
 import brokerd
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli.examples import EXAMPLES
-from brokerd.cli.keys import KEYS
 from brokerd.cli.main import COMMANDS, GROUPS
+from brokerd.cli.object_keys import KEYS
 from brokerd.config.loading import meanings
 from brokerd.objects import event_names
 from brokerd.process.exit_statuses import ROWS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.cli import keys
+from brokerd.cli import object_keys
 from brokerd.cli.main import main
-from brokerd.cli.nouns import settings_of
+from brokerd.cli.object_commands import settings_of
 from brokerd.errors import InUse, UsageError
 from brokerd.objects import forms
 from brokerd.objects.declared import BROKER_OPTIONS
@@ -93,9 +93,9 @@ def test_what_is_said_twice_is_refused(kind: str, words: tuple[str, ...], twice:
 
 def test_the_keys_are_those_of_a_file_of_objects() -> None:
     for kind, of_file in forms.KEYS.items():
-        told = {key.name.partition(".")[0] for key in keys.KEYS[kind.value]}
+        told = {key.name.partition(".")[0] for key in object_keys.KEYS[kind.value]}
         assert told == set(of_file) - {"name"}, kind
-    assert {key.name for key in keys.KEYS["broker"]} == set(BROKER_OPTIONS)
+    assert {key.name for key in object_keys.KEYS["broker"]} == set(BROKER_OPTIONS)
 
 
 def test_the_help_has_the_keys_with_their_defaults(capsys: Capture) -> None:
@@ -103,7 +103,7 @@ def test_the_help_has_the_keys_with_their_defaults(capsys: Capture) -> None:
         for verb in ("create", "alter"):
             assert main([noun, verb, "--help"]) == 0
             out = capsys.readouterr().out
-            for key in keys.KEYS[noun.replace("-", "_")]:
+            for key in object_keys.KEYS[noun.replace("-", "_")]:
                 assert f"  {key.name} " in out
                 assert key.default in out
             assert "@FILE" in out

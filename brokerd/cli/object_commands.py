@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from brokerd.cli import keys
+from brokerd.cli import object_keys
 from brokerd.cli.options import daemon_options, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, table
 from brokerd.cli.session import ask
@@ -52,13 +52,13 @@ def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
             raise UsageError(
-                f"{word!r} is no KEY=VALUE", hint=f"there is: {', '.join(keys.names(kind))}"
+                f"{word!r} is no KEY=VALUE", hint=f"there is: {', '.join(object_keys.names(kind))}"
             )
         _merge(said, _parsed(key.strip(), value))
-    for key in keys.lists(kind) & said.keys():
+    for key in object_keys.lists(kind) & said.keys():
         if isinstance(said[key], str):
             said[key] = [one for one in said[key].split(",") if one]
-    keys.check(kind, said)
+    object_keys.check(kind, said)
     return said
 
 
@@ -129,7 +129,7 @@ def _noun(kind: str) -> click.Group:
 
 
 def _create(kind: str) -> click.Command:
-    text = f"Create {_one(kind)}.\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+    text = f"Create {_one(kind)}.\n\n{object_keys.HOW}\n\n{object_keys.help_of(kind)}"
 
     @click.command(name="create", help=text)
     @click.argument("name")
@@ -147,7 +147,7 @@ def _create(kind: str) -> click.Command:
 def _alter(kind: str) -> click.Command:
     text = (
         f"Alter {_one(kind)}: only the keys that are named change. KEY= without a value sets a key "
-        f"to its default.{_MORE.get(kind, '')}\n\n{keys.HOW}\n\n{keys.help_of(kind)}"
+        f"to its default.{_MORE.get(kind, '')}\n\n{object_keys.HOW}\n\n{object_keys.help_of(kind)}"
     )
 
     @click.command(name="alter", help=text)

@@ -11,7 +11,7 @@ import msgspec
 
 from brokerd.admin.doctor.checks import MOST, BrokerSeen, stuck_dialogs
 from brokerd.admin.doctor.findings import Finding, Row, Sort, error, warning
-from brokerd.cli.looking import status_of, stuck_messages
+from brokerd.cli.doctor_observations import status_of, stuck_messages
 from brokerd.cli.output import quoted
 from brokerd.client.session import Session
 from brokerd.clock import Instant, show_instant

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.admin.doctor.findings import Finding, Level, Sort
-from brokerd.cli.watching import LOOK, Failed, Watch, watch
+from brokerd.cli.doctor_watch import LOOK, Failed, Watch, watch
 from brokerd.client.session import Session
 from brokerd.events.error_events import KEPT
 from brokerd.ids import parse, show

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.admin.doctor.checks import MOST
-from brokerd.cli.looking import stuck_messages
+from brokerd.cli.doctor_observations import stuck_messages
 from brokerd.cli.main import main
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
