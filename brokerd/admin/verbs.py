@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 
 from brokerd.admin.broker_endpoint import EndpointAdministration
+from brokerd.admin.broker_operations import Operations
+from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
-from brokerd.admin.explaining import explain_route, ping
 from brokerd.admin.objects.apply import apply
 from brokerd.admin.objects.check import present, refuse_in_use
 from brokerd.admin.objects.merge import besides, ensured
@@ -28,9 +29,8 @@ from brokerd.admin.objects.plan import (
     plan_switch,
 )
 from brokerd.admin.objects.terminate import Tell
-from brokerd.admin.operations import Operations
 from brokerd.admin.poison import Parked
-from brokerd.admin.upkeep import Upkeep
+from brokerd.admin.route_queries import explain_route, ping
 from brokerd.admin.views.browse import browse
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.views import Views

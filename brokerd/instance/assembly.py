@@ -13,10 +13,10 @@ import msgspec
 
 from brokerd.activation.readers import Readers
 from brokerd.admin.broker_endpoint import EndpointAdministration
+from brokerd.admin.broker_operations import Operations, Surrounding
+from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
-from brokerd.admin.figures import Figures, Times
-from brokerd.admin.operations import Operations, Surrounding
-from brokerd.admin.upkeep import Upkeep
+from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views.locks import HeldLocks
 from brokerd.admin.views.state import About, StateReport

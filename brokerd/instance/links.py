@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from brokerd.activation.decisions import MANY_GROUPS, Ready
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
-from brokerd.admin.figures import Figures
-from brokerd.admin.operations import Operations
+from brokerd.admin.broker_operations import Operations
+from brokerd.admin.metrics_rows import Figures
 from brokerd.admin.verbs import Administration
 from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import LIFETIMES, Broker

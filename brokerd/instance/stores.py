@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.admin.figures import Times
+from brokerd.admin.metrics_rows import Times
 from brokerd.admin.objects.attach import attach
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing

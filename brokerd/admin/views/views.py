@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import poison
-from brokerd.admin.figures import peak_memory
+from brokerd.admin.metrics_rows import peak_memory
 from brokerd.admin.views.columns import COLUMNS, KEYS
 from brokerd.admin.views.statistics import StatisticsViews
 from brokerd.admin.views.stored import Page, Row, StoredViews
