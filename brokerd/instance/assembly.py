@@ -12,12 +12,12 @@ from random import Random
 import msgspec
 
 from brokerd.activation.readers import Readers
+from brokerd.admin.administration import Administration
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations, Surrounding
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.metrics_rows import Figures, Times
-from brokerd.admin.verbs import Administration
 from brokerd.admin.views.locks import HeldLocks
 from brokerd.admin.views.state import About, StateReport
 from brokerd.admin.views.statistics import StatisticsViews

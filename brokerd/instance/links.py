@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from brokerd.activation.decisions import MANY_GROUPS, Ready
 from brokerd.activation.monitor import QueueFacts
 from brokerd.activation.readers import Readers
+from brokerd.admin.administration import Administration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.metrics_rows import Figures
-from brokerd.admin.verbs import Administration
 from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import LIFETIMES, Broker
 from brokerd.broker.changeset import Lost
