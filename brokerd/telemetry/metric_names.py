@@ -1,8 +1,8 @@
 """The figures of the metrics log: scope, kind, unit and meaning of each (design D12).
 
 Reads:  nothing.      Calls: nothing.
-Never:  counts: `admin/metrics_rows.py` makes the lines. The reference page of the metrics is made from
-        these texts, and a test compares them with the lines that a daemon writes.
+Never:  counts: `admin/metrics_rows.py` makes the lines. The reference page of the metrics is made
+        from these texts, and a test compares them with the lines that a daemon writes.
 """
 
 import re
