@@ -1,22 +1,35 @@
-"""`brokerd worker`: run an App in a process of its own (SDK-11)."""
+"""`brokerd worker`: run an App (SDK-11), or programs with --exec (ACT-40), apart from the daemon.
+
+Calls:  the SDK for an App; the activator for programs, once the notification exists that reports
+        work.
+Never:  removes what it has declared: the next run finds it.
+"""
 
 import asyncio
+import os
+import re
+import shlex
+import shutil
 import signal
+import stat
+import tempfile
 from pathlib import Path
 
 import click
 
 from brokerd.activation.handlers import find, import_from_here
+from brokerd.activator.config import OF_WORKERS, for_one_queue
 from brokerd.app.app import App
-from brokerd.cli.one_program import start_programs
+from brokerd.cli.activator import run as run_activator
 from brokerd.cli.options import SECONDS, daemon_address, daemon_options
 from brokerd.cli.output import print_line
 from brokerd.cli.session import SERVING_RETRY, waited_for
 from brokerd.clock import SystemClock
 from brokerd.config.settings import LogSettings
 from brokerd.connecting import connect
-from brokerd.errors import UsageError
+from brokerd.errors import ObjectExists, QueueNotFound, UsageError
 from brokerd.ids import BootId, RandomIds
+from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.telemetry.logs import configure
 
 
@@ -78,7 +91,7 @@ def run(
     if program is not None:
         if app is not None or not queue:
             raise UsageError("--exec goes with --queue, and without MODULE:APP")
-        start_programs(program, queue, where, broker, most=most, declare=declare, wait=wait)
+        _start_programs(program, queue, where, broker, most=most, declare=declare, wait=wait)
         return
     if app is None:
         raise UsageError("name the app as MODULE:APP, or a program with --exec and --queue")
@@ -121,3 +134,57 @@ async def _run(
         await asyncio.wait({task})
         if not task.cancelled():
             task.result()
+
+
+# With --exec: an activator for one program and one queue (ACT-40).
+
+
+def _start_programs(
+    program: str, queue: str, address: str, broker: str, *, most: int, declare: bool, wait: float
+) -> None:
+    """Start the program whenever the queue needs a reader, until SIGTERM or SIGINT."""
+    command = shlex.split(program)
+    if not command:
+        raise UsageError("--exec names a program")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"there is no program {command[0]!r} that could be started",
+            hint="give its path, or see that it is executable and in PATH",
+        )
+    if declare:
+        asyncio.run(_declare(queue, address, broker, wait))
+    folder = _state_dir(queue, address, broker)
+    config = for_one_queue(
+        queue, command, address=address, broker=broker, state_dir=folder, most=most
+    )
+    run_activator(config, f"queue {queue}")
+
+
+async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
+    """Declare the notification, with the service and queue that receive it."""
+    name = f"{queue}{OF_WORKERS}"
+    notification = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
+    connecting = connect(address, broker=broker, wait=wait)
+    async with await waited_for(connecting, address, wait) as session:
+        if not await session.view("service_queues", where={"name": queue}):
+            # Checked before anything is made for it.
+            raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")
+        for kind, fields in (
+            ("queue", {}),
+            ("service", {"queue": name, "contracts": [POST_EVENT_NOTIFICATION]}),
+            ("event_notification", notification),
+        ):
+            try:
+                await session.create(kind, name, **fields)
+            except ObjectExists:
+                continue
+
+
+def _state_dir(queue: str, address: str, broker: str) -> Path:
+    """Return the state directory of a queue, private to this user; a restart finds it again."""
+    own = Path(tempfile.gettempdir()) / f"brokerd-workers-{os.getuid()}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    found = own.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{own} is not a directory of yours", hint="set TMPDIR to another place")
+    return own / re.sub(r"[^A-Za-z0-9_.-]", "_", f"{address}-{broker}-{queue}")
