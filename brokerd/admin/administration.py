@@ -18,7 +18,7 @@ from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.draining import Drain, Draining
 from brokerd.admin.objects.apply import apply
 from brokerd.admin.objects.check import present, refuse_in_use
-from brokerd.admin.objects.merge import besides, ensured
+from brokerd.admin.objects.merge import add_missing, keep_undeclared
 from brokerd.admin.objects.plan import (
     THE_DAEMON,
     Merge,
@@ -229,7 +229,7 @@ class Administration:
         With `ensure` missing objects are added, and nothing else changes; with `keep` declared
         objects are made and altered, and no others are dropped.
         """
-        merge = ensured if ensure else besides if keep else None
+        merge = add_missing if ensure else keep_undeclared if keep else None
         async with self._applying:
             # Everything that can refuse is checked for all brokers before the first is changed:
             # each broker commits on its own, so a later refusal could not undo an earlier one.

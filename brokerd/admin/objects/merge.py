@@ -1,7 +1,8 @@
-"""Ensuring: declarations that drop nothing, of a program (SDK-4) or at a start of the daemon.
+"""Merge: a declaration that drops nothing, made of it and the objects that the broker has.
 
-PURE.  Reads: what a broker has, and what a program wants to find there.
-Never:  drops, replaces or alters: programs declare what they need, operators decide on the rest.
+PURE.   Reads:  the objects of a broker, and the wanted ones.      Calls: nothing.
+Never:  drops an object. A program only adds what is missing (SDK-4); the file of a start also
+        alters what it names, and keeps what came since.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from brokerd.objects.notifications import activated_twice
 _V = TypeVar("_V")
 
 
-def ensured(have: Declared, wanted: Declared) -> Declared:
+def add_missing(have: Declared, wanted: Declared) -> Declared:
     """Return the objects a broker has, with those of the wanted objects that it lacks.
 
     An existing service becomes a target for further contracts, and keeps its queue. Raises
@@ -35,10 +36,10 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
         services[name] = _with_contracts(services[name], service)
     notifications = _added(have.event_notifications, wanted.event_notifications)
     queues = _added(have.queues, wanted.queues)
-    for queue, told in activated_twice(queues.values(), notifications.values()):
+    for queue, notification in activated_twice(queues.values(), notifications.values()):
         raise ActivationConflict(
-            f"queue {queue} has activation of its own, and event notification {told} is for its "
-            "QUEUE_ACTIVATION: one excludes the other (ACT-35); nothing was changed",
+            f"queue {queue} has activation of its own, and event notification {notification} is for "
+            "its QUEUE_ACTIVATION: one excludes the other (ACT-35); nothing was changed",
             ssb_code=9718,
         )
     return msgspec.structs.replace(
@@ -58,7 +59,7 @@ def ensured(have: Declared, wanted: Declared) -> Declared:
     )
 
 
-def besides(have: Declared, wanted: Declared) -> Declared:
+def keep_undeclared(have: Declared, wanted: Declared) -> Declared:
     """Return the wanted objects, with further ones that the broker has from programs or operators.
 
     A file that is applied at every start must not drop what came since, or a restart would end what

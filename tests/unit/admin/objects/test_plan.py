@@ -2,7 +2,7 @@
 
 import pytest
 
-from brokerd.admin.objects.merge import besides
+from brokerd.admin.objects.merge import keep_undeclared
 from brokerd.admin.objects.plan import (
     CONTRACT_DROPPED,
     SERVICE_ALTERED,
@@ -99,7 +99,7 @@ def test_the_plan_says_why_a_queue_is_off() -> None:
 @pytest.mark.rule("SDK-4")
 def test_a_plan_may_keep_what_the_declaration_does_not_name() -> None:
     wanted = declared(service=[])
-    assert plan(wanted, declared(), actor="operator", now=NOW, merge=besides).changes == ()
+    assert plan(wanted, declared(), actor="operator", now=NOW, merge=keep_undeclared).changes == ()
 
 
 @pytest.mark.rule("RTE-68", "RTE-1")
