@@ -1,1 +1,15 @@
-"""Administration: what the command line and the passes ask an instance to do or to say."""
+"""Administration: what an operator orders an instance to do, or asks it to show.
+
+`administration.py` receives every verb of administration from a client's session and passes it to
+the module of its subject:
+
+- objects: `objects/`, which plans, checks and applies a declaration;
+- brokers: `broker_operations.py` (delivery, identity), `cleanup_and_backup.py`, `draining.py`;
+- dialogs and groups: `dialogs.py`, `poison.py`;
+- the network: `broker_endpoint.py`, `route_queries.py` (explain a route, ping);
+- what is to be seen: `views/`, and `metrics_rows.py` for the metrics log.
+
+`doctor/` holds the checks of `brokerd doctor`, which run in the command line on rows of views; the
+daemon does not call them. Calls go down from here to the broker, the delivery and the stores, which
+never call the administration.
+"""

@@ -1,1 +1,7 @@
-"""The morning report as the command line runs it, the shipping of segments, comparisons."""
+"""The nightly report, as the command line runs it. The report itself is in `spark_jobs/`.
+
+`shipping.py` copies sealed segments of the metrics log to where the report finds them;
+`report.py` runs the report as a child process, on a Java runtime that `java.py` finds or prepares;
+`comparing.py` compares two finished reports by their summaries. The modules do not call each other
+except that `report.py` calls `java.py`; the commands `ship` and `report` call them.
+"""

@@ -1,1 +1,11 @@
-"""Creating, altering and dropping objects on a running instance."""
+"""Creating, altering and dropping objects on a running instance: plan, check, apply.
+
+In the order of an apply: `merge.py` joins a declaration with the objects of the broker, where
+nothing is to be dropped; `plan.py` computes all changes once, as one value, which a dry run
+reports; `check.py` reads what a broker has, and raises what forbids a plan; `apply.py` makes the
+changes in one commit a broker. It calls `terminate.py` to end dialogs that need a dropped object,
+and `rebind.py` to move a service with its messages to another queue. `admin/administration.py`
+calls the three steps, for one object or a whole file.
+
+`attach.py` is apart: it checks at opening whether a store belongs to this instance.
+"""
