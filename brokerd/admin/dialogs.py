@@ -67,9 +67,9 @@ class DialogAdministration:
         if not key:
             return _answer("", "")
         tried = self._attempts(broker, out)
-        since, next_at = out.status_since(key), tried.next_at
-        if out.address is not None and out.address != HERE:
-            at = self._destinations.status(out.address)
+        since, next_at = out.route.status_since(key), tried.next_at
+        if out.route.address is not None and out.route.address != HERE:
+            at = self._destinations.status(out.route.address)
             if key == at.reason:
                 since, next_at = at.since, at.suppressed_until
         return _answer(
@@ -79,7 +79,7 @@ class DialogAdministration:
             attempts=tried.times,
             next_attempt_at=next_at,
             pending=out.pending,
-            destination=out.address,
+            destination=out.route.address,
         )
 
     async def clean_up(

@@ -22,7 +22,7 @@ from brokerd.broker.endpoints import Endpoints, Live, Spawn
 from brokerd.broker.groups import Group, Holder
 from brokerd.broker.insisting import insist
 from brokerd.broker.inspection import Inspection
-from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, held_in
+from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions
 from brokerd.broker.pairs import Pairs
 from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
@@ -419,7 +419,6 @@ class Broker:
                 spawn=self.spawn,
                 ready=partial(self._on_outgoing, self),
             )
-            live.outgoing.held = held_in(live.endpoint.state)
         return live.outgoing
 
     def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:

@@ -20,7 +20,7 @@ from brokerd.broker.accepting import Accepting
 from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.dialog_events import Told, began, moved
 from brokerd.broker.endpoints import Live
-from brokerd.broker.outgoing import WHOLE, Outgoing, held_in
+from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import Taken, publish
 from brokerd.clock import Instant, later, show_instant
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
@@ -363,8 +363,6 @@ class Round:
             rare.trim[live.endpoint.key] = trim
 
     def _freeze(self, live: Live) -> None:
-        if live.outgoing is not None:
-            live.outgoing.held = held_in(live.endpoint.state)
         if live.endpoint.error_queue is not None:
             self._end_posted(live)
 
@@ -412,7 +410,7 @@ class Round:
         # No peer sends an acknowledgement of a direct delivery: it binds the dialog, and settles an
         # END or Error.
         if not live.endpoint.bound or flags:
-            ack = Ack(effect.sequence, WHOLE, effect.sequence, 0, self._broker.broker_id)
+            ack = Ack(effect.sequence, dialog.WHOLE, effect.sequence, 0, self._broker.broker_id)
             self.step(live, dialog.AckReceived(ack))
 
     def _arrive(

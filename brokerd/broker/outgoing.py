@@ -3,22 +3,26 @@
 Reads: the store, for rows that are not in memory.      Calls: protocol.sending, storage.
 Never: classifies or transmits; the transmitter does, with what it finds here.
 
-Everything in here can be lost without harm: after a restart the rows are read again.
+An `Outgoing` is what Service Broker calls a transmission object. It has the rows, and two records
+beside them: `route` says where they go and when (`outgoing_route.py`), `acks` what is owed to the
+peer (`ack_state.py`). Each module alone writes the fields of its record. All three can be lost
+without harm: after a restart the rows are read again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from brokerd.broker.ack_state import AckState, Ranges
 from brokerd.broker.endpoints import Spawn
-from brokerd.clock import Instant
-from brokerd.ids import Incarnation, InstanceId
+from brokerd.broker.outgoing_route import OutgoingRoute
+from brokerd.ids import Incarnation
 from brokerd.model import DEFAULT_PRIORITY
-from brokerd.protocol import dialog
+from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
@@ -27,12 +31,7 @@ from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
 if TYPE_CHECKING:
     from brokerd.broker.endpoints import Live
     from brokerd.broker.pairs import Pair
-    from brokerd.routing.choice import Choice
-    from brokerd.routing.classify import OutgoingDecision
     from brokerd.storage.store import OutgoingPage
-
-WHOLE: Final = dialog.WHOLE
-"""The fragment number that means in an ack: all fragments of this message."""
 
 ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs in addition to its body."""
@@ -43,24 +42,11 @@ FEW_BYTES: Final = 4096
 """The limits of a page while memory is full; a message larger than that is read alone."""
 
 
-class Told(NamedTuple):
-    """The reason of the peer or of a forwarder for not accepting something (NBT-4)."""
-
-    key: str
-    """The status key (XMT-19)."""
-    detail: str
-    since: Instant
-
-
 _HELD: Final = {
     State.DISCONNECTED_INBOUND: "held_after_end",
     State.ERROR: "held_after_error",
 }
-
-
-def held_in(state: State) -> str | None:
-    """Return the status key under which this state holds sends; None = they are sent (DLP-50)."""
-    return _HELD.get(state)
+"""The status keys of the states in which nothing more is sent (DLP-50)."""
 
 
 class OutgoingOptions(msgspec.Struct, frozen=True):
@@ -116,7 +102,18 @@ def _tell_nobody(out: Outgoing) -> None:
 
 
 class Outgoing:
-    """The transmission object of one dialog endpoint."""
+    """The rows of one dialog endpoint in the transmission queue, and their part in memory.
+
+    A row joins with its commit, is published once that is durable, and leaves when the peer has
+    acknowledged it or the dialog is withdrawn. In the order of their sequences, the rows are:
+
+    - in `window`: durable and in memory, up to `last_sequence`;
+    - only in the store: `_beyond` of them, which a read brings into the window;
+    - in `unpublished`: their commit is under way. `_coming` of them stay in the store after it.
+
+    A message is behind all earlier ones of its dialog, so while rows are only in the store a new
+    one stays there, too.
+    """
 
     __slots__ = (
         "_beyond",
@@ -126,46 +123,22 @@ class Outgoing:
         "_options",
         "_page",
         "_paging",
+        "_peer_holds",
         "_spawn",
-        "ack_at",
-        "address",
-        "choice",
-        "choosing",
+        "acks",
         "damaged",
-        "decision",
-        "detail",
-        "errors",
-        "first_acked",
         "going",
-        "held",
-        "held_ranges",
-        "highest_seen",
         "incarnation",
         "last_sequence",
         "live",
-        "matched_at",
-        "matches",
-        "neighbour",
-        "notice",
-        "owed",
-        "peer_holds",
-        "queued",
         "ready",
-        "settled_flag",
-        "since",
-        "status",
-        "stored_fragment",
-        "stored_message",
-        "stored_sequence",
-        "timed",
-        "timer",
+        "route",
         "unpublished",
-        "warned",
         "window",
         "withdrawn_before",
     )
 
-    def __init__(  # noqa: PLR0915  # one statement per attribute
+    def __init__(
         self,
         live: Live,
         *,
@@ -178,6 +151,8 @@ class Outgoing:
         ready: Callable[[Outgoing], None],
     ) -> None:
         self.live = live
+        self.route = OutgoingRoute()
+        self.acks = AckState(live.endpoint)
         self._options = options
         self._memory = memory
         memory.made += 1
@@ -200,55 +175,16 @@ class Outgoing:
         """Transmission orders of messages whose commit is under way."""
         self.withdrawn_before = 0
         """Messages with a lower transmission order were withdrawn (DLG-T11)."""
-        endpoint = live.endpoint
-        # What is durable here, as far as the peer is concerned: the truth behind every ack.
-        self.stored_sequence = endpoint.receive_sequence - (
-            1 if not endpoint.receive_fragment else 0
-        )
-        self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
-        self.stored_message = endpoint.last_message
-        """The id of the message with that sequence (REL-15)."""
-        self.highest_seen = self.stored_sequence
-        self.held_ranges: tuple[tuple[int, int, int, int], ...] = ()
-        """Out-of-order fragments that the dispatcher holds (DLP-16)."""
-        self.owed = 0
-        """Fragments stored, or received again, since the last ack was sent."""
-        self.ack_at: float | None = None
-        """When a dedicated ack is sent at the latest (DLP-19); None = none is owed."""
-        self.errors: list[tuple[int, str]] = []
-        """Errors made by this broker that wait for the next connection (DLP-3)."""
-        self.first_acked = endpoint.first_acked and endpoint.is_initiator
-        """Whether message 0 is acknowledged to this initiator, durably (DLP-57)."""
-        self.settled_flag = False
-        """Whether an item with FIRST_ACKED was made to be sent (DLP-57)."""
-        self.peer_holds: tuple[tuple[int, int, int, int], ...] = ()
-        """The fragments behind the stored prefix that the peer holds, by its latest ack."""
-        # Notes of the transmitter.
-        self.decision: OutgoingDecision | None = None
-        self.choice: Choice | None = None
-        self.address: str | None = None
-        self.timer: float = 0.0
-        """When its retransmission timer is checked (monotonic); 0 = not armed."""
-        self.queued = self.warned = self.choosing = False
-        """Whether it is in a line; whether a missing route back was reported already (NBT-1);
-        whether it waits until its choice of a route is stored (RTE-29)."""
+        self._peer_holds: Ranges = ()
+        # The fragments behind the stored prefix that the peer holds, by its latest ack.
         self.damaged: int | None = None
         """Sequence of a message whose body fails its hash. Nothing from there on is sent, and new
         messages stay behind it in the store (REL-6)."""
-        self.timed: tuple[int, float] | None = None
-        """Sequence of the message whose round trip is measured, and when it left (monotonic)."""
-        self.held: str | None = None
-        """The status key if nothing more may be sent (DLP-50)."""
-        self.status = self.detail = ""
-        self.since = 0
-        self.matches = 0
-        """How often it was matched with the routes since it began to wait for one (XMT-9)."""
-        self.matched_at: Instant | None = None
-        """When it was last matched in vain."""
-        self.notice: Told | None = None
-        """Why the receiving side did not accept what was sent last (PBT-2)."""
-        self.neighbour: InstanceId | None = None
-        """The instance that brought the last arrival; None = none, or this instance (NBT-1)."""
+
+    @property
+    def held(self) -> str | None:
+        """The status key under which nothing more is sent in this state; None = it is (DLP-50)."""
+        return _HELD.get(self.live.endpoint.state)
 
     @property
     def idle(self) -> bool:
@@ -257,9 +193,8 @@ class Outgoing:
             not len(self.window)
             and not self.waiting
             and not self.unpublished
-            and self.ack_at is None
-            and not self.errors
-            and not self.queued
+            and not self.acks.is_owing
+            and not self.route.is_queued
             and not self._paging
         )
 
@@ -298,12 +233,6 @@ class Outgoing:
     def pending(self) -> int:
         """Number of this dialog's durable messages that the peer has not acknowledged."""
         return len(self.window) + self._beyond
-
-    def status_since(self, key: str) -> Instant | None:
-        """Return since when the status has this key, if that is known (XMT-18)."""
-        if self.notice is not None and key == self.notice.key:
-            return self.notice.since
-        return Instant(self.since) if self.since and key == self.status else None
 
     def recovered(self, count: int, lowest: int) -> None:
         """Count the rows that were in the store at the start; none is in memory."""
@@ -425,7 +354,7 @@ class Outgoing:
         After a start the rows are in the store, and the peer may acknowledge them before they are
         read. It cannot have messages that are not durable. Return the rows to delete; None if there
         are none."""
-        self.peer_holds = ack.ranges
+        self._peer_holds = ack.ranges
         rows = self.window.acknowledge(
             ack.sequence, ack.fragment, ack.highest_seen, ack.ranges, now
         )
@@ -486,17 +415,12 @@ class Outgoing:
             return 0
         return max(0, endpoint.send_sequence - self._held)
 
-    def ack(self, *, flag: bool) -> Ack:
-        """Return the acknowledgement block as of now: committed state only (REL-4)."""
-        return Ack(
-            sequence=self.stored_sequence,
-            fragment=self.stored_fragment if self.stored_sequence >= 0 else -1,
-            highest_seen=max(self.highest_seen, self.stored_sequence),
-            base_sequence=self.base_sequence,
-            broker_id=self.live.queue.broker_id,
-            first_acked=flag,
-            ranges=self.held_ranges,
-        )
+    def expire(self, now: float) -> int:
+        """Make the fragments whose timer is over unsent again; return their number (DLP-27).
+
+        Those that the peer holds are skipped once only: it may drop them."""
+        skipped, self._peer_holds = self._peer_holds, ()
+        return self.window.expire(now, skipped)
 
     def _hold(self, row: OutgoingRow) -> None:
         self.window.add(row)

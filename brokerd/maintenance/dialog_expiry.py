@@ -98,4 +98,4 @@ async def purge(broker: Broker) -> int:
 def _owes(live: Live) -> bool:
     """Return whether the peer is still owed an acknowledgement or an error (DLG-34)."""
     out = live.outgoing
-    return out is not None and (out.ack_at is not None or bool(out.errors))
+    return out is not None and out.acks.is_owing

@@ -107,7 +107,7 @@ async def test_what_is_on_the_wire_when_a_route_changes_comes_again_by_its_timer
     assert west.out(handle).window.outstanding == 1
     await west.session.alter("route", "way_to_east", address="TCP://third:4022")
     await net.wait(1)
-    assert west.out(handle).address == "tcp://third:4022"
+    assert west.out(handle).route.address == "tcp://third:4022"
     assert await third.bodies() == [b"0"]
     await net.wait(3)  # 4 s after it was sent (DLP-26)
     assert await third.bodies() == [b"1"]
@@ -181,7 +181,7 @@ async def test_a_route_that_expires_is_left_at_the_next_pass(
     await west.session.send(handle, b"2", "Ask")
     await net.wait(45)
     assert await west.key(handle) in ("no_route", "local_service_missing", "broker_not_here")
-    assert west.out(handle).address is None
+    assert west.out(handle).route.address is None
 
 
 @pytest.mark.rule("PER-14", "XMT-12")
@@ -271,7 +271,7 @@ async def test_after_the_first_ack_a_dialog_goes_by_the_broker_it_is_bound_to(
     for handle in handles:
         far = west.live(handle).endpoint.far_broker
         there = east if far == east.broker.broker_id else third
-        assert west.out(handle).address == f"tcp://{there.one.name}:4022"
+        assert west.out(handle).route.address == f"tcp://{there.one.name}:4022"
 
 
 @pytest.mark.rule("RTE-29")
@@ -328,7 +328,7 @@ async def test_a_route_that_changes_while_the_choice_is_stored_counts(
     await net.wait(1)
     assert west.out(handle).pending == 0
     there = {"a": "tcp://east:4022", "b": "tcp://third:4022"}
-    assert west.out(handle).address == there[str(west.live(handle).endpoint.route)]
+    assert west.out(handle).route.address == there[str(west.live(handle).endpoint.route)]
 
 
 @pytest.mark.rule("RTE-25")
@@ -342,7 +342,7 @@ def test_routes_take_turns_or_are_drawn_as_the_settings_say(
         await west.apply(route=routes)
         handles = [await west.talk("urn:either", b"1") for _ in range(40)]
         await net.wait(0.1)  # what was chosen is stored first (RTE-29)
-        given = [west.out(one).address for one in handles]
+        given = [west.out(one).route.address for one in handles]
         repeats = sum(one == two for one, two in pairwise(given))
         assert set(given) == {"tcp://x:1", "tcp://y:1"}
         assert (repeats == 0) is (balance is Balance.ROUND_ROBIN)
@@ -514,7 +514,7 @@ async def test_a_dialog_is_explained_by_the_decision_that_it_sends_by(
     explain = west.session.admin.explain_route
     used, fresh = await explain(handle=handle), await explain("urn:east")
     assert (used.outcome, used.where) == ("remote", "tcp://east:4022")
-    assert west.out(handle).address == used.where
+    assert west.out(handle).route.address == used.where
     assert fresh.outcome == "delayed"
     await net.wait(10)
     assert (await explain(handle=handle)).outcome == "delayed"

@@ -374,7 +374,7 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
     await wire.daemon.pass_time(HALF_HOUR - 60)
     wire.daemon.instance._tick_task.cancel()
     await wire.daemon.pass_time(120)
-    out.ack_at = wire.daemon.clock.monotonic()
+    out.acks.due_at = wire.daemon.clock.monotonic()
     flushes = wire.east.store.metrics.flushes
     batch, dialog_expiry.BATCH = dialog_expiry.BATCH, 2
     assert batch == 1000
@@ -384,7 +384,7 @@ async def test_purging_goes_on_in_batches_and_keeps_what_owes_an_ack(
         dialog_expiry.BATCH = batch
     assert wire.east.store.metrics.flushes - flushes >= 3
     assert len(await endpoints(east)) == 1
-    out.ack_at = None
+    out.acks.due_at = None
     assert await dialog_expiry.purge(wire.east) == 1
     assert await endpoints(east) == []
 
@@ -398,7 +398,7 @@ async def test_those_that_owe_an_ack_do_not_hold_up_what_may_go_behind_them(
     owing = wire.at_east(first)
     assert owing is not None
     out = wire.east.outgoing(owing)
-    out.ack_at = wire.daemon.clock.monotonic()  # its peer is away, say
+    out.acks.due_at = wire.daemon.clock.monotonic()  # its peer is away, say
     for _ in range(3):
         await fire_and_forget(main, east, wire)
     wire.daemon.instance._tick_task.cancel()
@@ -410,7 +410,7 @@ async def test_those_that_owe_an_ack_do_not_hold_up_what_may_go_behind_them(
         dialog_expiry.BATCH = batch
     (row,) = await endpoints(east)
     assert row["conversation_id"] == show(first)
-    out.ack_at = None
+    out.acks.due_at = None
     assert await dialog_expiry.purge(wire.east) == 1
 
 

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
@@ -47,6 +48,12 @@ def acknowledging(sequence: int) -> Ack:
     return Ack(sequence, 0 if sequence >= 0 else -1, sequence, 0, FAR, True)
 
 
+def _ack(out: Outgoing) -> Ack:
+    """The acknowledgement that the dialog would send now."""
+    broker_id = out.live.queue.broker_id
+    return out.acks.build(base_sequence=out.base_sequence, broker_id=broker_id)
+
+
 def boxcars(daemon: Daemon) -> list[list[Fragment]]:
     """Plain messages of several dialogs, and between them whatever is not plain."""
 
@@ -86,7 +93,7 @@ def outcome(folder: Path) -> dict[str, Any]:
             dict(dispatcher.dropped),
         )
         found["acks"] = sorted(
-            (live.endpoint.conversation_id, live.outgoing.ack(flag=False))
+            (live.endpoint.conversation_id, _ack(live.outgoing))
             for live in daemon.broker.endpoints.all()
             if live.outgoing is not None
         )
@@ -139,9 +146,9 @@ def test_what_arrives_is_acknowledged_when_it_is_durable_and_not_before(tmp_path
         dispatcher.arrived([arriving(daemon, 1, 1)])
         assert live.endpoint.receive_sequence == 2
         assert live.outgoing is not None
-        assert (live.outgoing.stored_sequence, queue.ready_count) == (0, 1)
+        assert (live.outgoing.acks.stored_sequence, queue.ready_count) == (0, 1)
         await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
-        assert (live.outgoing.stored_sequence, queue.ready_count) == (1, 2)
+        assert (live.outgoing.acks.stored_sequence, queue.ready_count) == (1, 2)
 
     play(program, tmp_path)
 
@@ -159,10 +166,10 @@ def test_a_repeat_of_what_is_not_durable_yet_is_not_acknowledged(tmp_path: Path)
             (live,) = daemon.broker.endpoints.all()
             assert live.endpoint.receive_sequence == 2
             assert live.outgoing is not None
-            assert (live.outgoing.stored_sequence, live.outgoing.ack_at) == (-1, None)
+            assert (live.outgoing.acks.stored_sequence, live.outgoing.acks.due_at) == (-1, None)
         for job in held:
             gate.submit(*job)
         await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
-        assert live.outgoing.stored_sequence == 1
+        assert live.outgoing.acks.stored_sequence == 1
 
     play(program, tmp_path)

@@ -200,7 +200,7 @@ class StateReport:
                     continue
                 key, detail = self.explain(out)
                 # A held dialog sends nothing, whatever destination it had before it ended.
-                at = "" if out.held else out.address or ""
+                at = "" if out.held else out.route.address or ""
                 group = (at, "", "", "") if at else ("", broker.name, key, detail)
                 waiting.setdefault(group, []).append(out)
         rows = [self._destination(*group, outs) for group, outs in waiting.items()]
@@ -217,8 +217,8 @@ class StateReport:
     ) -> DestinationStatus:
         count = sum(out.pending for out in outs)
         if not address:
-            since = [out.since for out in outs if out.since]
-            tried = any(out.matches and not out.held for out in outs)
+            since = [out.route.since for out in outs if out.route.since]
+            tried = any(out.route.matches and not out.held for out in outs)
             return DestinationStatus(
                 broker=broker,
                 address=address,
@@ -228,7 +228,7 @@ class StateReport:
                 detail=detail,
                 since=Instant(min(since)) if since else None,
                 next_attempt_at=self._next_pass() if tried else None,
-                failures=max(out.matches for out in outs),
+                failures=max(out.route.matches for out in outs),
             )
         if address == HERE:
             return DestinationStatus(
@@ -249,16 +249,16 @@ class StateReport:
     def explain(self, out: Outgoing) -> tuple[str, str]:
         """Return status key and detail of one dialog's transmission (XMT-17, XMT-18)."""
         key, detail = self._transmitter.status(out)
-        if out.address and key == "transport_unavailable":
-            status = self._destinations.status(out.address)
-            return status.reason or "not_attempted", status.detail or out.address
+        if out.route.address and key == "transport_unavailable":
+            status = self._destinations.status(out.route.address)
+            return status.reason or "not_attempted", status.detail or out.route.address
         return key, detail
 
     def attempts(self, broker: Broker, out: Outgoing) -> Attempts:
         """Return the number of a dialog's attempts to transmit, the last and the next (XMT-18)."""
         held_until = None
-        if out.address is not None and out.address != HERE:
-            held_until = self._destinations.status(out.address).suppressed_until
+        if out.route.address is not None and out.route.address != HERE:
+            held_until = self._destinations.status(out.route.address).suppressed_until
         next_pass = self._next_pass()
         return attempts(out, broker.clock, next_pass=next_pass, held_until=held_until)
 

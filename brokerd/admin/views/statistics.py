@@ -67,7 +67,7 @@ class StatisticsViews:
                 "task_restarts_total": dispatcher.restarts,
                 "corrupted_items_total": self._corrupted(),
                 "active_dialogs": sum(
-                    live.outgoing is not None and bool(live.outgoing.timer)
+                    live.outgoing is not None and bool(live.outgoing.route.timer)
                     for one in brokers
                     for live in one.endpoints.all()
                 ),

@@ -126,7 +126,7 @@ class StoredViews:
         early = self._out_of_order(row.conversation_id, not row.is_initiator)
         first, last, fragment = early or (None, None, None)
         failed = row.end_sequence >= 0 and row.error_code is not None
-        owed = out is not None and out.ack_at is not None
+        owed = out is not None and out.acks.due_at is not None
         return {
             "conversation_handle": show(row.handle),
             "conversation_id": show(row.conversation_id),
@@ -164,11 +164,13 @@ class StoredViews:
             "unread_count": unread,
             "pending_send_count": out.pending if out is not None else 0,
             "ack_status": self._ack_status(out) if owed and out is not None else None,
-            "ack_pending_since": _utc(broker, out.ack_at) if owed and out is not None else None,
+            "ack_pending_since": _utc(broker, out.acks.due_at)
+            if owed and out is not None
+            else None,
         }
 
     def _ack_status(self, out: Outgoing) -> str:
-        return "pending" if out.address is not None else self._explain(out)[0]
+        return "pending" if out.route.address is not None else self._explain(out)[0]
 
     # conversation_groups (VIEW-2)
 
@@ -231,12 +233,12 @@ class StoredViews:
             "priority": row.priority,
             "status_key": key,
             "ssb_code": SSB_CODES.get(key),
-            "status_since": (out.since or None) if out is not None else None,
+            "status_since": (out.route.since or None) if out is not None else None,
             "attempts": tried.times,
             "last_attempt_at": tried.last_at,
             "next_attempt_at": tried.next_at,
             "effective_priority": row.priority if by_level else DEFAULT_PRIORITY,
-            "destination": out.address if out is not None else None,
+            "destination": out.route.address if out is not None else None,
             "fragments_total": count,
             "fragments_acked": out.window.acked(row.sequence) if out is not None else 0,
         }

@@ -145,9 +145,9 @@ class TransportViews:
     def _waiting(self) -> dict[str, _Waiting]:
         found: dict[str, _Waiting] = {}
         for out in self._outgoing():
-            if out.address is None or not out.pending:
+            if out.route.address is None or not out.pending:
                 continue
-            has = found.setdefault(out.address, _Waiting())
+            has = found.setdefault(out.route.address, _Waiting())
             has.dialogs += 1
             has.messages += out.pending
             fragments, size, unsent, unsent_size = out.window.held()

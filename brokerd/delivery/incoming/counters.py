@@ -155,8 +155,8 @@ class Accounts:
             message_type=item.message_type,
             sequence=item.sequence,
             fragment=item.fragment,
-            last_acked_sequence=out.stored_sequence if out is not None else -1,
-            last_acked_fragment=out.stored_fragment if out is not None else -1,
+            last_acked_sequence=out.acks.stored_sequence if out is not None else -1,
+            last_acked_fragment=out.acks.stored_fragment if out is not None else -1,
             reason=reason,
             ssb_code=ssb_code,
         )

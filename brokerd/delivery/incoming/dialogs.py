@@ -153,7 +153,7 @@ class ArrivingDialogs:
         """Record the neighbour that brought a fragment; its ack may go back that way (NBT-1)."""
         one.neighbour = neighbour
         if one.live is not None and one.live.outgoing is not None:
-            one.live.outgoing.neighbour = neighbour
+            one.live.outgoing.acks.came_from(neighbour)
 
     def hold(self, one: ArrivingDialog, live: Live | None) -> None:
         """Set the endpoint of a dialog, and pin it so that it does not leave memory meanwhile."""
@@ -166,7 +166,7 @@ class ArrivingDialogs:
             live.release = partial(self._over.add, one)
             # Made before any step, because it starts from the durable state of the endpoint.
             out = one.broker.outgoing(live)
-            out.neighbour = one.neighbour
+            out.acks.came_from(one.neighbour)
 
     def let_go(self, one: ArrivingDialog) -> None:
         """Remove a dialog that has nothing in memory any more, and unpin its endpoint."""

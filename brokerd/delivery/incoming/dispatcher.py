@@ -346,7 +346,7 @@ class Dispatcher:
             self._early.update(one)
             purged += self._accounts.drop(old, "out_of_order")
             if one.live is not None and one.live.outgoing is not None:
-                one.live.outgoing.held_ranges = arrivals.ranges()
+                one.live.outgoing.acks.dropped(arrivals.ranges())
         self._storing.retry(one)
         if arrivals.is_empty and arrivals.tick < tick - 1:
             self._dialogs.let_go(one)

@@ -73,7 +73,8 @@ class Receipts:
             if out is not None and live.endpoint.bound and not endpoint.bound:
                 now_bound = partial(self._transmitter.rerouting.bound, broker, out)
                 self._rounds.when_durable(broker, now_bound)
-            if live.gone and endpoint.is_initiator and (out is None or not out.settled_flag):
+            was_sent = out is not None and out.acks.first_acked_sent
+            if live.gone and endpoint.is_initiator and not was_sent:
                 settled = partial(self._answers.settle, broker, live, ack)
                 # Once durable: a crash before it would bring message 0 back.
                 self._rounds.when_durable(broker, settled)
@@ -91,7 +92,7 @@ class Receipts:
 
     def _first_acked(self, broker: Broker, out: Outgoing) -> None:
         """Send FIRST_ACKED from now on: the target may forget that it had message 0 (DLP-57)."""
-        out.first_acked = True
+        out.acks.first_ack_stored()
         if not out.live.gone:
             self._transmitter.owe_ack(broker, out, 0, at_once=False)
 
@@ -117,10 +118,10 @@ class Receipts:
 
         True: its sender lost its history and began again from there; the dialog was ended
         (REL-15)."""
-        out = live.outgoing
-        if out is None or out.stored_message is None or item.sequence != out.stored_sequence:
+        acks = None if live.outgoing is None else live.outgoing.acks
+        if acks is None or acks.stored_message is None or item.sequence != acks.stored_sequence:
             return False
-        if item.message_id == out.stored_message or live.endpoint.state is not State.CONVERSING:
+        if item.message_id == acks.stored_message or live.endpoint.state is not State.CONVERSING:
             return False
         outcome = self._rounds.of(broker).step(
             live, dialog.FaultStruck(dialog.HISTORY_LOST, dialog.UNKNOWN_SENT)
@@ -168,14 +169,12 @@ class Receipts:
                 if live.endpoint.state not in OVER:  # there each repeat brings it again
                     self._accounts.unsequenced(live, effect.what)
                 return
-        if live.outgoing is not None and live.endpoint.state is State.ERROR:
-            live.outgoing.held = "held_after_error"
 
     def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
         """Return whether an error counts that this neighbour brought (NBT-24)."""
         if self._peer_at is None or neighbour is None or live.endpoint.encryption:
             return True
-        address = live.outgoing.address if live.outgoing is not None else None
+        address = live.outgoing.route.address if live.outgoing is not None else None
         return address is not None and self._peer_at(address) == neighbour
 
 

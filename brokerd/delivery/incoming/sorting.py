@@ -212,15 +212,15 @@ class Sorting:
             out = one.broker.outgoing(one.live)
             if self._receipts.contradicts(one.broker, one.live, item):
                 return
-            if (item.sequence, item.fragment) <= (out.stored_sequence, out.stored_fragment):
+            stored = out.acks.stored_sequence, out.acks.stored_fragment
+            if (item.sequence, item.fragment) <= stored:
                 self._transmitter.owe_ack(one.broker, out, 1, at_once=True)
 
     def _note_gap(self, one: ArrivingDialog) -> None:
         if one.live is not None and one.arrivals is not None:
             out = one.broker.outgoing(one.live)
-            out.held_ranges = one.arrivals.ranges()
-            out.highest_seen = max(out.highest_seen, one.arrivals.highest_seen)
-            if out.stored_sequence >= 0:
+            out.acks.buffered(one.arrivals.ranges(), one.arrivals.highest_seen)
+            if out.acks.stored_sequence >= 0:
                 self._transmitter.owe_ack(one.broker, out, 1, at_once=False)
 
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:

@@ -15,7 +15,6 @@ from functools import partial
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.outgoing import WHOLE
 from brokerd.broker.queues import QueueState
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.incoming.buffer import Arrivals
@@ -230,7 +229,7 @@ class Storing:
         if one.live is not None:
             one.broker.unfinished.let_go(one.live)
         if one.live is not None and one.live.outgoing is not None:
-            one.live.outgoing.held_ranges = ()
+            one.live.outgoing.acks.dropped(())
         self._inspecting.forget(one)
         return dropped
 
@@ -376,13 +375,10 @@ class Storing:
             return
         out = one.broker.outgoing(live)
         if one.arrivals is not None:
-            out.held_ranges = one.arrivals.ranges()
-            out.highest_seen = max(out.highest_seen, one.arrivals.highest_seen)
+            out.acks.buffered(one.arrivals.ranges(), one.arrivals.highest_seen)
         if not run:
             return
-        last = run[-1]
-        out.stored_sequence, out.stored_message = last.sequence, last.message_id
-        out.stored_fragment = last.fragment if last.fragment + 1 < last.fragments else WHOLE
+        out.acks.stored(run[-1])
         at_once = run[0].sequence == 0 or any(item.flags for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)
 

@@ -34,8 +34,8 @@ def attempts(
     """
     if out.held:  # the dialog sends nothing more (DLP-50)
         return Attempts()
-    if isinstance(out.decision, Delayed):
-        return Attempts(out.matches, out.matched_at, next_pass)
+    if isinstance(out.route.decision, Delayed):
+        return Attempts(out.route.matches, out.route.matched_at, next_pass)
     window = out.window
     sent = window.attempts + (1 if window.outstanding else 0)
     if window.due is None:

@@ -61,18 +61,17 @@ class Classifying:
         False: the dialog is delayed with a reason (XMT-6), waits until its choice of a route is
         stored (RTE-29), or was ended with an error because it must be encrypted (DLG-12).
         """
-        if out.address is not None:
+        if out.route.address is not None:
             return True
-        if out.choosing:
+        if out.route.is_choosing:
             return False
         endpoint = out.live.endpoint
         decision = self._router.outgoing(broker, endpoint, out)
-        out.decision = decision
         if isinstance(decision, Delayed):
             self.delay(broker, out, decision)
             return False
         self.delayed.pop(out, None)
-        out.matches, out.matched_at = 0, None
+        out.route.classified(decision)
         address = HERE
         if isinstance(decision, Remote):
             if endpoint.encryption:
@@ -85,7 +84,7 @@ class Classifying:
         if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
             self._keep_choice(broker, out, decision, address)
             return False
-        out.address = address
+        out.route.send_to(address)
         return True
 
     def is_named(self, broker: Broker, out: Outgoing) -> bool:
@@ -96,10 +95,7 @@ class Classifying:
 
     def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
         """Record why a dialog has no address; it keeps its place and is tried again (XMT-9)."""
-        out.decision = decision
-        out.matches += 1
-        out.matched_at = self._clock.utc()
-        if (out.status, out.detail) != (decision.reason, decision.detail):
+        if out.route.delay(decision, self._clock.utc()):
             self._log.info(
                 MESSAGE_CLASSIFY,
                 subclass="delayed",
@@ -108,7 +104,6 @@ class Classifying:
                 to_service=out.live.endpoint.far_service,
                 reason=decision.reason,
             )
-        self._explain(out, decision.reason, decision.detail)
         self.delayed[out] = broker
 
     def changed(self) -> Affected:
@@ -134,7 +129,8 @@ class Classifying:
         """Return the number of delayed dialogs by status key (MON-9)."""
         counts: dict[str, int] = {}
         for out in self.delayed:
-            counts[out.status] = counts.get(out.status, 0) + 1
+            status = out.route.status
+            counts[status] = counts.get(status, 0) + 1
         return counts
 
     def _tell(self, broker: Broker, out: Outgoing, address: str, decision: Local | Remote) -> None:
@@ -154,8 +150,9 @@ class Classifying:
     def _fail(self, broker: Broker, out: Outgoing) -> None:
         """End a dialog with an error that must be encrypted and cannot be (DLG-12)."""
         text = "the dialog must be encrypted, and no dialog security is set up for this service"
-        self._explain(out, Reason.NO_BINDING, out.live.endpoint.far_service)
-        round_ = Round(broker, self._clock.utc())
+        now = self._clock.utc()
+        out.route.explain(Reason.NO_BINDING, out.live.endpoint.far_service, now)
+        round_ = Round(broker, now)
         round_.step(out.live, dialog.FaultStruck(NO_BINDING, text))
         round_.join(lambda: None)
 
@@ -167,19 +164,15 @@ class Classifying:
         live = out.live
         chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
         round_.apply(live, dialog.Step(chosen))
-        out.choosing = True
+        out.route.storing_choice()
         round_.join(partial(self._chosen, broker, out, decision, address))
 
     def _chosen(
         self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
     ) -> None:
-        out.choosing = False
+        out.route.choice_stored()
         if out.live.gone:
             return
-        if out.decision is decision:  # otherwise routing has changed meanwhile
-            out.address = address
+        if out.route.decision is decision:  # otherwise routing has changed meanwhile
+            out.route.send_to(address)
         self._settled(broker, out)
-
-    def _explain(self, out: Outgoing, status: str, detail: str) -> None:
-        if (out.status, out.detail) != (status, detail):
-            out.status, out.detail, out.since = status, detail, self._clock.utc()

@@ -11,7 +11,7 @@ from datetime import timedelta
 from brokerd.broker.outgoing import Outgoing
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
-from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Hop, Item
+from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
 from brokerd.storage.changes import OutgoingRow
 
@@ -31,13 +31,12 @@ class OutgoingItems:
         """Return one fragment of a message, which carries an ack that is owed (DLP-18)."""
         endpoint = out.live.endpoint
         broker_id = out.live.queue.broker_id
-        flag = out.first_acked
-        carries = flag or out.ack_at is not None or not endpoint.is_initiator
-        if carries:
-            if out.ack_at is not None:
-                self.acks_carried += 1
-            out.owed, out.ack_at = 0, None
-            out.settled_flag |= flag
+        acks = out.acks
+        ack: Ack | None = None
+        if acks.due_at is not None or acks.first_acked or not endpoint.is_initiator:
+            ack = acks.build(base_sequence=out.base_sequence, broker_id=broker_id)
+            self.acks_carried += acks.due_at is not None
+            acks.ack_sent()
         body = row.body or b""
         return Fragment(
             conversation_id=endpoint.conversation_id,
@@ -54,7 +53,7 @@ class OutgoingItems:
             message_type=row.message_type,
             expires_at=endpoint.expires_at,
             incarnation=out.incarnation,
-            ack=out.ack(flag=flag) if carries else None,
+            ack=ack,
             hop=self._hop(out),
             body=fragments.piece(body, row.fragment_size, number),
         )
@@ -74,13 +73,9 @@ class OutgoingItems:
                 text,
                 self._hop(out),
             )
-            for code, text in out.errors
+            for code, text in out.acks.errors_sent()
         ]
-        out.errors.clear()
-        if out.ack_at is not None:
-            out.owed, out.ack_at = 0, None
-            flag = out.first_acked
-            out.settled_flag |= flag
+        if out.acks.due_at is not None:
             self.acks_sent += 1
             items.append(
                 AckOnly(
@@ -89,15 +84,16 @@ class OutgoingItems:
                     endpoint.service,
                     endpoint.far_service,
                     broker_id,
-                    out.ack(flag=flag),
+                    out.acks.build(base_sequence=out.base_sequence, broker_id=broker_id),
                     self._hop(out),
                 )
             )
+            out.acks.ack_sent()
         return items
 
     def _hop(self, out: Outgoing) -> Hop:
         far = out.live.endpoint.far_broker
-        hops, decision = self._hops, out.decision
+        hops, decision = self._hops, out.route.decision
         if type(decision) is Local:  # the dispatcher does not route it again (RTE-30)
             return Hop(far or b"", hops, self._time_to_live, 0, decision.broker_id)
         if type(decision) is Remote and decision.hops_used:  # routed through this instance (RTE-43)

@@ -14,10 +14,10 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
-from brokerd.broker.outgoing import WHOLE
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import BrokerId, InstanceId
+from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Delayed, Local, Remote

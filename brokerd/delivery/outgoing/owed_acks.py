@@ -31,12 +31,13 @@ class OwedAcks:
         self._due = due
         self._line: deque[tuple[float, Outgoing, Broker]] = deque()
         # Sorted by due time, as the delay is constant. A dialog that owes another ack after one was
-        # carried is in it twice; `ack_at` says which entry counts.
+        # carried is in it twice; `due_at` says which entry counts.
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, broker: Broker, out: Outgoing) -> None:
         """Make an acknowledgement due after the delay, unless a fragment carries it before."""
-        out.ack_at = due = self._clock.monotonic() + self._delay
+        due = self._clock.monotonic() + self._delay
+        out.acks.due(due)
         self._line.append((due, out, broker))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
@@ -46,7 +47,7 @@ class OwedAcks:
         line = list(self._line)
         self._line.clear()
         for due, out, broker in line:
-            if out.ack_at == due:
+            if out.acks.due_at == due:
                 self._due(broker, out)
 
     def _expired(self) -> None:
@@ -59,5 +60,5 @@ class OwedAcks:
                 self._timer = asyncio.get_running_loop().call_later(due - now, self._expired)
                 return
             self._line.popleft()
-            if out.ack_at == due:
+            if out.acks.due_at == due:
                 self._due(broker, out)

@@ -68,8 +68,9 @@ class Rerouting:
                 self._classifying.delay(broker, out, known)
                 continue
             self._go_on(broker, out)
-            if out.address is None and not out.held and isinstance(out.decision, Delayed):
-                found[key] = out.decision
+            decision = out.route.decision
+            if out.route.address is None and not out.held and isinstance(decision, Delayed):
+                found[key] = decision
         self.reclassified["delayed"] += len(delayed)
         return count + len(delayed)
 
@@ -116,17 +117,17 @@ class Rerouting:
         again: list[tuple[Broker, Outgoing, str | None]] = []
         moved: dict[str, set[int]] = {}
         for broker, out in concerned:
-            before, out.address = out.address, None
-            if not self._classifying.classified(broker, out) or out.address != before:
+            before = out.route.withdraw()
+            if not self._classifying.classified(broker, out) or out.route.address != before:
                 if before is not None:
                     moved.setdefault(before, set()).add(id(out))
-                out.queued = False
+                out.route.left_line()
             again.append((broker, out, before))
         for address, ids in moved.items():
             if address in self._lines:
                 self._lines[address].withdraw(ids)
         for broker, out, before in again:
-            if before is not None and out.address is None:
+            if before is not None and out.route.address is None:
                 out.window.lost()
             self._go_on(broker, out)
         self.reclassified[trigger] += len(again)
@@ -139,9 +140,9 @@ class Rerouting:
                 out = live.outgoing
                 if out is None or not by.concerns(broker.broker_id, live.endpoint.far_service):
                     continue
-                if out.choosing:
-                    out.decision = None  # classified again once its choice is stored
-                elif out.address is not None or out in self._classifying.delayed:
+                if out.route.is_choosing:
+                    out.route.choice_outdated()  # classified again once its choice is stored
+                elif out.route.address is not None or out in self._classifying.delayed:
                     yield broker, out
 
     def withhold(self, broker: Broker) -> None:
@@ -154,7 +155,8 @@ class Rerouting:
         for live in broker.endpoints.all():
             out = live.outgoing
             if out is not None:
-                out.queued, out.address = False, None
+                out.route.withdraw()
+                out.route.left_line()
                 out.window.lost()
                 self._go_on(broker, out)
 
@@ -167,10 +169,11 @@ class Rerouting:
             (broker, live.outgoing)
             for broker in self._brokers.values()
             for live in broker.endpoints.all()
-            if live.outgoing is not None and live.outgoing.address == address
+            if live.outgoing is not None and live.outgoing.route.address == address
         ]
         for broker, out in moved:
-            out.queued, out.address = False, None
+            out.route.withdraw()
+            out.route.left_line()
             out.window.lost()
             self._go_on(broker, out)
         return len(moved)
@@ -180,11 +183,12 @@ def _waits_for_duplicate(out: Outgoing) -> bool:
     """Return whether a dialog waits because of a duplicate broker.
 
     The broker may be named by its route alone, which the dialog has not been given yet."""
-    decision = out.decision
+    decision = out.route.decision
     return isinstance(decision, Delayed) and decision.reason == Reason.DUPLICATE_BROKER
 
 
 def _far_broker(out: Outgoing) -> BrokerId | None:
     """Return the broker that a dialog names or is bound to, else the broker of its route."""
     named = out.live.endpoint.far_broker
-    return out.choice.broker_id if named is None and out.choice is not None else named
+    choice = out.route.choice
+    return choice.broker_id if named is None and choice is not None else named

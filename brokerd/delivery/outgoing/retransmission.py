@@ -40,9 +40,9 @@ class RetransmissionTimers:
     def arm(self, out: Outgoing) -> None:
         """Schedule a check of the dialog's timer for when it is due (DLP-27)."""
         due = out.window.due
-        if due is None or (out.timer and out.timer <= due):
+        if due is None or (out.route.timer and out.route.timer <= due):
             return
-        out.timer = due
+        out.route.timer_armed(due)
         self._count += 1
         heappush(self._heap, (due, self._count, out))
         if len(self._heap) > self._most:
@@ -53,10 +53,10 @@ class RetransmissionTimers:
         awaited = []
         for entry in self._heap:
             at, _, out = entry
-            if out.timer != at:
+            if out.route.timer != at:
                 continue
             if out.window.due is None or out.live.gone:
-                out.timer = 0.0
+                out.route.timer_disarmed()
             else:
                 awaited.append(entry)
         heapify(awaited)
@@ -79,9 +79,9 @@ class RetransmissionTimers:
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now + _CLOSE:
             at, _, out = heappop(self._heap)
-            if out.timer != at:
+            if out.route.timer != at:
                 continue
-            out.timer = 0.0
+            out.route.timer_disarmed()
             due = out.window.due
             if due is None or out.held or out.live.gone:
                 continue

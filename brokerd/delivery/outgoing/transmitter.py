@@ -119,7 +119,7 @@ class Transmitter:
 
     def ready(self, broker: Broker, out: Outgoing) -> None:
         """Queue a dialog that has something to send for its destination; classify it if needed."""
-        if out.queued or out.held:
+        if out.route.is_queued or out.held:
             return
         if not self._classifying.classified(broker, out):
             return
@@ -127,22 +127,23 @@ class Transmitter:
             self._queue(out)
 
     def _queue(self, out: Outgoing) -> None:
-        out.queued = True
-        assert out.address is not None
-        self._line(out.address).ready.append(out)
-        self._announce(out.address)
+        address = out.route.address
+        assert address is not None
+        out.route.joined_line()
+        self._line(address).ready.append(out)
+        self._announce(address)
 
     def owe_ack(self, broker: Broker, out: Outgoing, count: int, *, at_once: bool) -> None:
         """Acknowledge fragments soon that were stored or repeated (DLP-18, DLP-19).
 
         `at_once`: without waiting for a fragment that could carry the acknowledgement.
         """
-        out.owed += count
-        if at_once or out.owed >= self._options.ack_every:
+        owed = out.acks.owe(count)
+        if at_once or owed >= self._options.ack_every:
             self._ack_now(broker, out)
-        elif out.ack_at is None:
+        elif out.acks.due_at is None:
             self._acks.wait(broker, out)
-        elif out.address is None and self._hand_back is not None:
+        elif out.route.address is None and self._hand_back is not None:
             # An ack without a route could not be handed back when it was due: try the neighbour
             # that brought this fragment, which may be another one.
             self._ack_now(broker, out)
@@ -153,34 +154,35 @@ class Transmitter:
 
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
         """Send an error made by this broker to the peer (DLP-42)."""
-        out.errors.append((code, text))
+        out.acks.owe_error(code, text)
         self._ack_now(broker, out)
 
     def _ack_now(self, broker: Broker, out: Outgoing) -> None:
-        out.ack_at = self._clock.monotonic()
+        out.acks.due(self._clock.monotonic())
         if not self._classifying.classified(broker, out):
             self._give_back(broker, out)
             return
-        assert out.address is not None
-        self._line(out.address).acks[out] = None
-        self._announce(out.address)
+        address = out.route.address
+        assert address is not None
+        self._line(address).acks[out] = None
+        self._announce(address)
 
     def _give_back(self, broker: Broker, out: Outgoing) -> None:
         """Acknowledge to the neighbour that brought the message, for lack of a route (NBT-1)."""
-        neighbour, decision = out.neighbour, out.decision
+        acks, decision = out.acks, out.route.decision
+        neighbour = acks.neighbour
         if self._hand_back is None or neighbour is None or not isinstance(decision, Delayed):
             return
         if decision.reason in (Reason.SENDER_DISABLED, Reason.DUPLICATE_BROKER):
             return  # nothing may leave for that broker or from this one (RTE-72, MAN-3)
-        owed, due, errors = out.owed, out.ack_at, list(out.errors)
+        owed, due_at, errors = acks.owed, acks.due_at, acks.errors
         items = self._items.unsequenced(out)
         if not self._hand_back(neighbour, items):
-            out.owed, out.ack_at, out.errors = owed, due, errors
+            acks.unsent(owed, due_at, errors)
             return
         if self._ack_log.is_on:
             self._note_sent(out, items)
-        if not out.warned:
-            out.warned = True
+        if acks.warn_once():
             endpoint = out.live.endpoint
             self._log.warning(
                 TRANSMISSION,
@@ -194,7 +196,7 @@ class Transmitter:
     def _go_on(self, broker: Broker, out: Outgoing) -> None:
         """Queue all that a dialog has to send, if its destination is known."""
         self.ready(broker, out)
-        if out.errors or out.ack_at is not None:
+        if out.acks.is_owing:
             self._ack_now(broker, out)
 
     # Destinations.
@@ -230,9 +232,9 @@ class Transmitter:
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
                 out = live.outgoing
-                if out is None or out.address != address:
+                if out is None or out.route.address != address:
                     continue
-                out.notice = None  # the change of the connection is the newer event (XMT-18)
+                out.route.refusal_over()  # the change of the connection is the newer event (XMT-18)
                 if online:
                     self._go_on(broker, out)
                 else:
@@ -244,8 +246,9 @@ class Transmitter:
         Queueing also announces the destination; otherwise no connection would be opened (TRN-14).
         """
         out.window.lost()
-        out.timed = None
-        if out.address is not None and not out.queued and out.has_work():
+        route = out.route
+        route.stop_measuring()
+        if route.address is not None and not route.is_queued and out.has_work():
             self._queue(out)
 
     def _take(self, line: Line, room_bytes: int, room_items: int) -> list[Item]:
@@ -275,7 +278,7 @@ class Transmitter:
             if out.has_work():
                 ready.append(out)
             else:
-                out.queued = False
+                out.route.left_line()
         return items
 
     def _note_sent(self, out: Outgoing, items: list[Item], elevation: int = 0) -> None:
@@ -295,7 +298,7 @@ class Transmitter:
         used = 0
         if out.held:
             return 0
-        if out.timed is None and out.window.unsent:
+        if out.route.timed is None and out.window.unsent:
             self._time(out, now)
         fragment_room = out.fragment_room
         while used < self._options.turn_bytes and len(items) < room_items:
@@ -315,9 +318,9 @@ class Transmitter:
     def _time(self, out: Outgoing, now: float) -> None:
         """Begin to measure the next message that leaves, until it is acknowledged (design D12)."""
         first = out.window.first_unsent
-        if first is not None and out.address is not None:
-            out.timed = (first.sequence, now)
-            self._line(out.address).outbox.add(self._clock.utc() - first.enqueued_at)
+        if first is not None and out.route.address is not None:
+            out.route.measure(first.sequence, now)
+            self._line(out.route.address).outbox.add(self._clock.utc() - first.enqueued_at)
 
     def line(self, address: str) -> Line | None:
         """Return the line of a destination; None = nothing has ever waited for it."""
@@ -389,29 +392,29 @@ class Transmitter:
         """Send refused fragments again at once, because the peer would accept them now (DSP-11)."""
         self.resumed += 1
         out.window.lost()
-        if not out.queued:
+        if not out.route.is_queued:
             self.ready(broker, out)
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
         """Go on sending after the peer acknowledged something: the window may have room."""
-        out.notice = None
-        timed = out.timed
-        if timed is not None and timed[0] <= out.window.settled and out.address is not None:
-            out.timed = None
-            seconds = self._clock.monotonic() - timed[1]
-            self._line(out.address).wire.add(round(seconds * SECOND))
-        if not out.queued and out.has_work():
+        route = out.route
+        route.refusal_over()
+        if route.timed is not None and route.address is not None:
+            seconds = route.measured(out.window.settled, self._clock.monotonic())
+            if seconds is not None:
+                self._line(route.address).wire.add(round(seconds * SECOND))
+        if not route.is_queued and out.has_work():
             self.ready(broker, out)
 
     def _retransmit(self, out: Outgoing, now: float) -> None:
         """Retransmit what is due; while the destination is offline, the timer stands (DLP-28)."""
-        if out.address is None or (out.address != HERE and not self._is_online(out.address)):
+        address = out.route.address
+        if address is None or (address != HERE and not self._is_online(address)):
             self._requeue(out)
             return
-        out.timed = None  # an ack would not say which of the two transmissions it answers
-        held, out.peer_holds = out.peer_holds, ()  # skipped once only: the peer may drop them
-        self.retransmitted += out.window.expire(now, held)
-        if not out.queued:
+        out.route.stop_measuring()
+        self.retransmitted += out.expire(now)
+        if not out.route.is_queued:
             self._queue(out)
         self._timers.arm(out)
 
@@ -437,14 +440,15 @@ def transmission_status(
     """Return status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
 
     A dialog that owes an acknowledgement or an error waits as well, without a row (XMT-17)."""
-    if not out.pending and out.ack_at is None and not out.errors:
+    route = out.route
+    if not out.pending and not out.acks.is_owing:
         return "", ""
     if (out.held and out.pending) or out.damaged is not None:
         return (out.held, "") if out.held else (Reason.DAMAGED, f"message {out.damaged}")
-    if paused or isinstance(out.decision, Delayed):
-        return (Reason.TRANSMITTER_PAUSED, "") if paused else (out.status, out.detail)
-    if out.notice is not None:
-        return out.notice.key, out.notice.detail
-    if out.address is not None and out.address != HERE and not is_online(out.address):
-        return Reason.TRANSPORT_UNAVAILABLE, out.address
+    if paused or isinstance(route.decision, Delayed):
+        return (Reason.TRANSMITTER_PAUSED, "") if paused else (route.status, route.detail)
+    if route.notice is not None:
+        return route.notice.key, route.notice.detail
+    if route.address is not None and route.address != HERE and not is_online(route.address):
+        return Reason.TRANSPORT_UNAVAILABLE, route.address
     return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")

@@ -14,7 +14,7 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.outgoing import Outgoing, Told
+from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import QueueState
 from brokerd.clock import Clock
 from brokerd.ids import ConversationId, InstanceId
@@ -155,12 +155,11 @@ class Notices:
                 continue
             out = live.outgoing
             if out is not None and notice.reason == RESUME:
-                out.notice = None
+                out.route.refusal_over()
                 self._resume(broker, out)
             elif out is not None and out.pending:
                 key, detail = _status_of(notice)
-                since = out.status_since(key) or self._clock.utc()
-                out.notice = Told(key, detail, since)
+                out.route.refused(key, detail, self._clock.utc())
             return True
         return False
 

@@ -211,7 +211,7 @@ class Router:
         """Return where a dialog sends (XMT-5), and keep its choice of a route (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
         if not isinstance(decision, Delayed):
-            out.choice = decision.choice
+            out.route.keep_choice(decision.choice)
         return decision
 
     def explain(
@@ -282,7 +282,7 @@ class Router:
         previous = (
             _stored_choice(broker, endpoint) if out is None else _chosen(broker, endpoint, out)
         )
-        decided = None if out is None else out.decision
+        decided = None if out is None else out.route.decision
         return key, self.explain(broker, key, previous, bound=endpoint.bound, decided=decided)
 
     def delivers_here(self, broker: Broker, live: Live) -> bool:
@@ -297,7 +297,7 @@ class Router:
         if isinstance(decision, Local) and decision.broker_id == broker.broker_id:
             return True
         if not isinstance(decision, Delayed) and decision.ambiguous:
-            broker.outgoing(live).choice = decision.choice
+            broker.outgoing(live).route.keep_choice(decision.choice)
         return False
 
     def always_here(self, broker: Broker, service: str) -> bool:
@@ -475,9 +475,9 @@ def _pairs(brokers: Iterable[Broker]) -> dict[Pair, list[str]]:
 
 def _chosen(broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> Choice | None:
     """Return the route chosen for a dialog, perhaps before a restart (RTE-29); None = no choice."""
-    if out.choice is None:
-        out.choice = _stored_choice(broker, endpoint)
-    return out.choice
+    if out.route.choice is None:
+        out.route.keep_choice(_stored_choice(broker, endpoint))
+    return out.route.choice
 
 
 def _stored_choice(broker: Broker, endpoint: DialogEndpoint) -> Choice | None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.outgoing import WHOLE, Outgoing, OutgoingMemory, OutgoingOptions
+from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, EndpointKey, Incarnation, MessageId
+from brokerd.protocol.dialog import WHOLE
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRow

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker.ack_state import AckState
+from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.incoming.rounds import OpenRounds
@@ -15,13 +17,17 @@ from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.rng import Streams
 
 BROKER: Any = object()
+SENDER: Any = SimpleNamespace(
+    receive_sequence=0, receive_fragment=0, last_message=None, first_acked=False, is_initiator=True
+)
 
 
 def out(due: float | None = None) -> Any:
     live = SimpleNamespace(gone=False)
     return SimpleNamespace(
-        ack_at=None, timer=0.0, held="", live=live, window=SimpleNamespace(due=due)
-    )
+        acks=AckState(SENDER), route=OutgoingRoute(), held="", live=live,
+        window=SimpleNamespace(due=due),
+    )  # fmt: skip
 
 
 @pytest.mark.rule("DLP-19")
@@ -34,7 +40,7 @@ def test_a_dialog_that_owes_anew_and_anew_holds_up_nobody() -> None:
         owed.wait(BROKER, quiet)
         for _ in range(50):  # a fragment carries each, and the next one is owed
             await clock.sleep_until(clock.monotonic() + 0.01)
-            busy.ack_at = None
+            busy.acks.ack_sent()
             owed.wait(BROKER, busy)
         assert told == [quiet]
         assert len(owed._line) <= 21  # what is owed within one wait
