@@ -15,7 +15,7 @@ from brokerd.clock import Instant
 
 if TYPE_CHECKING:
     from brokerd.routing.classify import Delayed, OutgoingDecision
-    from brokerd.routing.table import Choice
+    from brokerd.routing.choice import Choice
 
 
 class Refusal(NamedTuple):

@@ -37,11 +37,11 @@ from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers import duplicates
-from brokerd.delivery.peers.duplicates import Duplicates
+from brokerd.delivery.peers import duplicate_brokers
+from brokerd.delivery.peers.duplicate_brokers import Duplicates
 from brokerd.delivery.peers.mirrors import Around, Mirrors
-from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.refusal_notices import Notices
 from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.events.error_events import ErrorEvents
@@ -278,7 +278,7 @@ class Assembly(Opening):
             clock=world.clock,
             log=self.log,
             keepalive=(options.ping_after + options.ping_timeout).total_seconds(),
-            around=duplicates.Around(
+            around=duplicate_brokers.Around(
                 tell=self.destinations.tell_brokers,
                 neighbours=self.destinations.neighbours,
                 place=self.destinations.place_of,

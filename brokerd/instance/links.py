@@ -32,10 +32,10 @@ from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.duplicates import Duplicates
+from brokerd.delivery.peers.duplicate_brokers import Duplicates
 from brokerd.delivery.peers.mirrors import Mirrors
-from brokerd.delivery.peers.notices import Notices
 from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.refusal_notices import Notices
 from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull

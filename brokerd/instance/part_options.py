@@ -12,7 +12,7 @@ from brokerd.delivery.forwarding.report import ReportOptions
 from brokerd.delivery.incoming.dispatcher import DispatcherOptions
 from brokerd.delivery.outgoing.transmitter import TransmitterOptions
 from brokerd.delivery.peers.arrival_routes import WayOptions
-from brokerd.delivery.peers.notices import NoticeOptions
+from brokerd.delivery.peers.refusal_notices import NoticeOptions
 from brokerd.dynamic_routing.requester import RequesterOptions
 from brokerd.dynamic_routing.requests import Form
 from brokerd.sessions.options import SessionOptions

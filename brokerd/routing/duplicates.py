@@ -1,7 +1,7 @@
 """Duplicate brokers: which instances name one broker as theirs, and since when (RTE-70 on). PURE.
 
 Reads:  the brokers that instances name, points in time.      Calls: nothing.
-Never:  asks, waits or reads a clock; `delivery.peers.duplicates` does.
+Never:  asks, waits or reads a clock; `delivery.peers.duplicate_brokers` does.
 
 A name outlives the connection over which it was received: an instance that has left is remembered,
 but proves nothing until it is ONLINE and names the broker again. So neither a failover nor a broker

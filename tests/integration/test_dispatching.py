@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from brokerd.config.settings import Dispatcher
-from brokerd.delivery.incoming import storing
+from brokerd.delivery.incoming import arrival_writer
 from brokerd.protocol.frames import END
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.test_in_order import arriving
@@ -80,7 +80,7 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
 def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
-        with patch.object(storing.Storing, "schedule", lambda *_: None):
+        with patch.object(arrival_writer.Storing, "schedule", lambda *_: None):
             dispatcher.arrived([arriving(daemon, 1, 0)])
             await daemon.pass_time(9)
             assert dispatcher.buffered == 1
@@ -100,7 +100,7 @@ def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> Non
 @pytest.mark.rule("DSP-8", "DSP-6", "DSP-7", "PER-4", "PER-5", "MON-9")
 def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Path) -> None:
     failing = {1, 2}
-    judge = storing.check_run
+    judge = arrival_writer.check_run
 
     def check(broker: Any, live: Any, run: Any, inspected: Any) -> Any:
         if run[0].conversation_id[0] in failing:
@@ -109,7 +109,7 @@ def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Pa
 
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
-        with patch.object(storing, "check_run", check):
+        with patch.object(arrival_writer, "check_run", check):
             dispatcher.arrived([arriving(daemon, n, 0) for n in (1, 2, 3)])
             await daemon.pass_time(1)
             assert await _bodies(daemon) == [b"3/0"]  # the others go on

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from brokerd.config.settings import Dispatcher
-from brokerd.delivery.peers.notices import _status_of
+from brokerd.delivery.peers.refusal_notices import _status_of
 from brokerd.ids import ConversationId
 from brokerd.protocol.neighbour import Notice
 from tests.integration.peers import Net, Peer, peers, route

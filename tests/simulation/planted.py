@@ -17,9 +17,9 @@ from unittest.mock import patch
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
 from brokerd.broker.transaction import Transaction
+from brokerd.delivery.incoming.arrival_writer import Storing
 from brokerd.delivery.incoming.buffer import Arrivals
-from brokerd.delivery.incoming.rounds import OpenRounds
-from brokerd.delivery.incoming.storing import Storing
+from brokerd.delivery.incoming.open_changesets import OpenRounds
 from brokerd.delivery.outgoing.transmitter import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason

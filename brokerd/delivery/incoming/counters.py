@@ -1,6 +1,6 @@
 """Counters and log lines for the outcome of every fragment that arrived (DSP-13, NBT-15).
 
-Reads: its arguments.      Calls: the log, notices.
+Reads: its arguments.      Calls: the log, refusal_notices.
 Never: decides that a fragment is dropped; the caller does, and reports each fragment once.
 """
 
@@ -13,7 +13,7 @@ from typing import Final
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, Instant
-from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.refusal_notices import Notices
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason

@@ -1,7 +1,7 @@
 """Dialogs that have arrivals in memory: finding, reading, holding and releasing them (DSP-4).
 
 Reads: endpoints of the brokers, routing.      Calls: peers.router, counters.
-Never: inspects a fragment; `sorting.py` does, once the dialog is known.
+Never: inspects a fragment; `sequencer.py` does, once the dialog is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.insisting import insist
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import Accounts
-from brokerd.delivery.incoming.openings import Openings
+from brokerd.delivery.incoming.opening_dialogs import Openings
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol import dialog

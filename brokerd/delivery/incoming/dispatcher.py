@@ -9,13 +9,12 @@ The modules in the order in which an arrival passes them:
 
     dialogs            finds the dialog: its broker and its endpoint, which may have to be read
     fastpath.arrivals  stores a whole message that is next in order, of a dialog in state CO
-    receipts           applies the acknowledgement of an item, and errors made by a broker
-    sorting            sorts a fragment: next, early, repeated or refused
-    acceptance         decides whether the next fragments may be stored
-    storing            stores runs in the open rounds (`rounds`) and owes the acknowledgement
+    acknowledgements   applies the acknowledgement of an item, and errors made by a broker
+    sequencer          sorts a fragment: next, early, repeated or refused
+    arrival_writer     stores what may be stored, in the open changesets, and owes the ack
 
-Beside them, `buffer` holds the arrivals of one dialog, `memory` counts the bytes of all buffers,
-and `counters` reports the outcome of each fragment."""
+Beside them, `buffer` holds the arrivals of one dialog, `arrival_memory` counts the bytes of all
+buffers, and `counters` reports the outcome of each fragment."""
 
 from __future__ import annotations
 
@@ -31,19 +30,19 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.queues import publish
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
+from brokerd.delivery.incoming.acknowledgements import Receipts, tells
+from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
+from brokerd.delivery.incoming.arrival_writer import Batch, Storing
 from brokerd.delivery.incoming.buffer import weight
 from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
-from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
-from brokerd.delivery.incoming.openings import Openings
-from brokerd.delivery.incoming.receipts import Receipts, tells
-from brokerd.delivery.incoming.rounds import OpenRounds
-from brokerd.delivery.incoming.sorting import Sorting
-from brokerd.delivery.incoming.storing import Batch, Storing
+from brokerd.delivery.incoming.open_changesets import OpenRounds
+from brokerd.delivery.incoming.opening_dialogs import Openings
+from brokerd.delivery.incoming.sequencer import Sorting
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.refusal_notices import Notices
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment, Item

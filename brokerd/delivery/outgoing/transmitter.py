@@ -1,6 +1,6 @@
 """Transmitter: gives classified dialogs to destinations, fairly and within a window (XMT).
 
-Reads:  transmission objects of the brokers.  Calls: classification, items, protocol.frames.
+Reads:  transmission objects of the brokers.  Calls: classification, item_builder.
 Never:  changes dialog state (acks come back through the dispatcher) or waits for a peer.
 Wakes:  after a SEND commits, when a destination has room, at the latest every second tick.
 Fails:  a destination fails alone; a dialog that cannot be sent keeps its place and its reason.
@@ -19,11 +19,11 @@ from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifying
-from brokerd.delivery.outgoing.items import OutgoingItems
+from brokerd.delivery.outgoing.item_builder import OutgoingItems
 from brokerd.delivery.outgoing.orphan_replies import HandBack
 from brokerd.delivery.outgoing.owed_acks import OwedAcks
 from brokerd.delivery.outgoing.ready_line import Line, Turns
-from brokerd.delivery.outgoing.reroute import Rerouting
+from brokerd.delivery.outgoing.reclassification import Rerouting
 from brokerd.delivery.outgoing.retransmission import RetransmissionTimers
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.delivery.incoming.arrival_memory import EarlyShares
 from brokerd.delivery.incoming.buffer import FRAGMENT_COST, MAX_RANGES, Arrivals, weight
-from brokerd.delivery.incoming.memory import EarlyShares
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Fragment
 from tests.unit.protocol.endpoints import fragment

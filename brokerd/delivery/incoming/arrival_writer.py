@@ -1,6 +1,6 @@
 """Storing of runs: one run per dialog, one changeset per broker and round, then the ack (DSP-3).
 
-Reads: runs of the dialogs.      Calls: rounds, inspection, transmitter, orphan_replies.
+Reads: runs of the dialogs.      Calls: open_changesets, inspection, transmitter, orphan_replies.
 Never: acknowledges before the commit (DLP-15).
 Wakes: in the next turn of the event loop after a run became due, once for all due runs.
 Fails: a dialog that cannot be stored is left out; the others go on.
@@ -17,16 +17,16 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import QueueState
 from brokerd.clock import Clock, Instant
+from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import STORE_FAILED, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs, Key
 from brokerd.delivery.incoming.inspection import Arriving, is_damaged, joined
-from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
-from brokerd.delivery.incoming.openings import Openings
-from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.incoming.open_changesets import OpenRounds
+from brokerd.delivery.incoming.opening_dialogs import Openings
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.notices import Notices
+from brokerd.delivery.peers.refusal_notices import Notices
 from brokerd.ids import BrokerId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment

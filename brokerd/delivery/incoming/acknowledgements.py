@@ -1,7 +1,7 @@
 """Arriving acks and broker errors: they delete rows, bind endpoints or end dialogs (DLP-20).
 
-Reads: items that arrived.      Calls: rounds, transmitter, orphan_replies.
-Never: touches the messages that the far side sends; `sorting.py` does.
+Reads: items that arrived.      Calls: open_changesets, transmitter, orphan_replies.
+Never: touches the messages that the far side sends; `sequencer.py` does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.counters import Accounts
-from brokerd.delivery.incoming.rounds import OpenRounds
+from brokerd.delivery.incoming.open_changesets import OpenRounds
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId, show

@@ -1,7 +1,7 @@
 """Sorting of arrivals on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
 
-Reads: the endpoint and the buffer of the dialog.      Calls: storing, receipts, orphan_replies.
-Never: stores; `storing.py` does, with what is consecutive.
+Reads: the endpoint and the buffer of the dialog.      Calls: arrival_writer, acknowledgements.
+Never: stores; `arrival_writer.py` does, with what is consecutive.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, later
+from brokerd.delivery.incoming.acknowledgements import Receipts
+from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
+from brokerd.delivery.incoming.arrival_writer import Storing
 from brokerd.delivery.incoming.buffer import Arrivals, weight
 from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
-from brokerd.delivery.incoming.memory import ArrivalMemory, EarlyShares
-from brokerd.delivery.incoming.openings import Openings
-from brokerd.delivery.incoming.receipts import Receipts
-from brokerd.delivery.incoming.rounds import OpenRounds
-from brokerd.delivery.incoming.storing import Storing
+from brokerd.delivery.incoming.open_changesets import OpenRounds
+from brokerd.delivery.incoming.opening_dialogs import Openings
 from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId

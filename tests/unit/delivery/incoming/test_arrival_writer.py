@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.delivery.incoming import storing as storing_module
+from brokerd.delivery.incoming import arrival_writer
+from brokerd.delivery.incoming.arrival_writer import Storing
 from brokerd.delivery.incoming.buffer import Arrivals
-from brokerd.delivery.incoming.storing import Storing
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
 from tests.unit.protocol.endpoints import NOW, endpoint, fragment
@@ -107,7 +107,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Five parts of a message 0 that may not open a dialog; a batch takes two of them."""
-    monkeypatch.setattr(storing_module, "refuse_opening", lambda *_about: (-8489, "it is over"))
+    monkeypatch.setattr(arrival_writer, "refuse_opening", lambda *_about: (-8489, "it is over"))
     arrivals = Arrivals(0, 0)
     parts = [fragment(0, fragment=number, fragments=6, body=b"x") for number in range(5)]
     for part in parts:
