@@ -28,7 +28,8 @@ def _name(node: ast.expr) -> str:
             return name
         case ast.Call(called):
             return _name(called)
-    return ""
+        case _:
+            return ""
 
 
 def _targets(node: ast.expr) -> Iterator[ast.expr]:
