@@ -35,13 +35,13 @@ from brokerd.delivery.forwarding.forwarder import Forwarder
 from brokerd.delivery.forwarding.report import ForwardReport
 from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.ack_log import AckLog
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.delivery.peers import duplicate_brokers
-from brokerd.delivery.peers.duplicate_brokers import Duplicates
+from brokerd.delivery.peers.duplicate_brokers import DuplicateBrokers
 from brokerd.delivery.peers.mirrors import Around, Mirrors
 from brokerd.delivery.peers.ping import Pinging
-from brokerd.delivery.peers.refusal_notices import Notices
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.events.error_events import ErrorEvents
@@ -187,7 +187,7 @@ class Assembly(Opening):
         self.router.missing = self.dynamic_routing.missing
         self.router.ambiguous = self._ambiguous
         self.ack_log = AckLog(log=self.log, is_on=part_options.logs_each_ack(settings))
-        self.answers = LooseAnswers(router=self.router, hop=self._hop, ack_log=self.ack_log)
+        self.answers = OrphanReplies(router=self.router, hop=self._hop, ack_log=self.ack_log)
         self.transmitter = Transmitter(
             brokers=self.brokers,
             router=self.router,
@@ -201,7 +201,7 @@ class Assembly(Opening):
             log=self.log,
             ack_log=self.ack_log,
         )
-        self.notices = Notices(
+        self.notices = RefusalNotices(
             brokers=self.brokers,
             clock=clock,
             options=part_options.notices(settings),
@@ -272,7 +272,7 @@ class Assembly(Opening):
             own=self.mirroring.standing,
             changed=self._principal_changed,
         )
-        self.duplicates = Duplicates(
+        self.duplicates = DuplicateBrokers(
             me=self.instance_id,
             here=settings.instance.name,
             clock=world.clock,

@@ -30,12 +30,12 @@ from brokerd.config.settings import Endpoint, Settings
 from brokerd.delivery.forwarding.forwarder import MEGABYTE, Forwarder
 from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.ack_log import AckLog
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.duplicate_brokers import Duplicates
+from brokerd.delivery.peers.duplicate_brokers import DuplicateBrokers
 from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.ping import Pinging
-from brokerd.delivery.peers.refusal_notices import Notices
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.delivery.peers.router import Router
 from brokerd.dynamic_routing.requester import RouteRequester
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
@@ -103,7 +103,7 @@ class Parts:
     known: KnownBrokers
     mirroring: Mirroring
     mirrors: Mirrors
-    duplicates: Duplicates
+    duplicates: DuplicateBrokers
     checker: Checker
     room: Room
     slow: Slow
@@ -111,10 +111,10 @@ class Parts:
     clock_watch: ClockWatch
     router: Router
     ack_log: AckLog
-    answers: LooseAnswers
+    answers: OrphanReplies
     transmitter: Transmitter
     forwarder: Forwarder
-    notices: Notices
+    notices: RefusalNotices
     pinging: Pinging
     dispatcher: Dispatcher
     destinations: Destinations

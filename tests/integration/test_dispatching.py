@@ -80,7 +80,7 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
 def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         dispatcher = daemon.instance.dispatcher
-        with patch.object(arrival_writer.Storing, "schedule", lambda *_: None):
+        with patch.object(arrival_writer.ArrivalWriter, "schedule", lambda *_: None):
             dispatcher.arrived([arriving(daemon, 1, 0)])
             await daemon.pass_time(9)
             assert dispatcher.buffered == 1

@@ -17,9 +17,9 @@ from unittest.mock import patch
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
 from brokerd.broker.transaction import Transaction
-from brokerd.delivery.incoming.arrival_writer import Storing
+from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals
-from brokerd.delivery.incoming.open_changesets import OpenRounds
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.transmitter import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
@@ -40,25 +40,25 @@ def planted(function: Planted) -> Planted:
 @planted
 def ack_before_commit() -> Any:
     """What a round stores is acknowledged as it joins the commit pipeline."""
-    real = OpenRounds.finish
+    real = OpenChangesets.finish
 
-    def finish(self: OpenRounds, broker_id: Any, *, urgent: bool, then: Any = None) -> None:
+    def finish(self: OpenChangesets, broker_id: Any, *, urgent: bool, then: Any = None) -> None:
         real(self, broker_id, urgent=urgent)
         if then is not None:
             then()
 
-    return patch.object(OpenRounds, "finish", finish)
+    return patch.object(OpenChangesets, "finish", finish)
 
 
 @planted
 def end_acknowledged_before_it_is_durable() -> Any:
     """An Error gone through in memory lets what was stored before be acknowledged whole."""
-    real = Storing.stored
+    real = ArrivalWriter.stored
 
-    def stored(self: Storing, one: Any, live: Any, run: Any, *, over: bool) -> None:
+    def stored(self: ArrivalWriter, one: Any, live: Any, run: Any, *, over: bool) -> None:
         real(self, one, live, run, over=True)
 
-    return patch.object(Storing, "stored", stored)
+    return patch.object(ArrivalWriter, "stored", stored)
 
 
 @planted

@@ -14,8 +14,8 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.counters import Accounts
-from brokerd.delivery.incoming.open_changesets import OpenRounds
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId, show
 from brokerd.protocol import dialog
@@ -25,7 +25,7 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
 
 
-class Receipts:
+class Acknowledgements:
     """Applies what the far side reports about the messages of this side."""
 
     __slots__ = (
@@ -42,9 +42,9 @@ class Receipts:
     def __init__(
         self,
         *,
-        rounds: OpenRounds,
+        rounds: OpenChangesets,
         transmitter: Transmitter,
-        answers: LooseAnswers,
+        answers: OrphanReplies,
         accounts: Accounts,
         clock: Clock,
         log: Log,

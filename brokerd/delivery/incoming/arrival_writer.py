@@ -1,4 +1,4 @@
-"""Storing of runs: one run per dialog, one changeset per broker and round, then the ack (DSP-3).
+"""Arrival writer: stores runs, one per dialog, in one changeset per broker, then acks (DSP-3).
 
 Reads: runs of the dialogs.      Calls: open_changesets, inspection, transmitter, orphan_replies.
 Never: acknowledges before the commit (DLP-15).
@@ -22,11 +22,11 @@ from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import STORE_FAILED, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs, Key
 from brokerd.delivery.incoming.inspection import Arriving, is_damaged, joined
-from brokerd.delivery.incoming.open_changesets import OpenRounds
-from brokerd.delivery.incoming.opening_dialogs import Openings
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
+from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.refusal_notices import Notices
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import BrokerId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
@@ -39,7 +39,7 @@ _Verdict = tuple[list[Fragment] | None, checks.Refusal | None]
 """The storable prefix of a run (None: do not create the endpoint), and the refusal of the rest."""
 
 
-class Storing:
+class ArrivalWriter:
     """Stores the runs of all dialogs that are due."""
 
     __slots__ = (
@@ -65,14 +65,14 @@ class Storing:
         self,
         *,
         dialogs: ArrivingDialogs,
-        rounds: OpenRounds,
+        rounds: OpenChangesets,
         transmitter: Transmitter,
-        answers: LooseAnswers,
+        answers: OrphanReplies,
         accounts: Accounts,
         memory: ArrivalMemory,
         early: EarlyShares,
-        openings: Openings,
-        notices: Notices,
+        openings: OpeningDialogs,
+        notices: RefusalNotices,
         clock: Clock,
         batch: int,
         retries: int,

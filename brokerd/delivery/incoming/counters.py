@@ -13,7 +13,7 @@ from typing import Final
 from brokerd.broker.broker import Broker
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, Instant
-from brokerd.delivery.peers.refusal_notices import Notices
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
@@ -54,7 +54,7 @@ class Accounts:
         *,
         clock: Clock,
         log: Log,
-        notices: Notices,
+        notices: RefusalNotices,
         not_forwarded: Callable[[Item, str], None],
     ) -> None:
         self._clock = clock

@@ -16,7 +16,7 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.insisting import insist
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import Accounts
-from brokerd.delivery.incoming.opening_dialogs import Openings
+from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol import dialog
@@ -114,7 +114,7 @@ class ArrivingDialogs:
         accounts: Accounts,
         spawn: Spawn,
         loaded: Callable[[ArrivingDialog], None],
-        openings: Openings,
+        openings: OpeningDialogs,
     ) -> None:
         self._openings = openings
         self._brokers = brokers

@@ -30,19 +30,19 @@ from brokerd.broker.endpoints import Live, Spawn
 from brokerd.broker.queues import publish
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
-from brokerd.delivery.incoming.acknowledgements import Receipts, tells
+from brokerd.delivery.incoming.acknowledgements import Acknowledgements, tells
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
-from brokerd.delivery.incoming.arrival_writer import Batch, Storing
+from brokerd.delivery.incoming.arrival_writer import ArrivalWriter, Batch
 from brokerd.delivery.incoming.buffer import weight
 from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
-from brokerd.delivery.incoming.open_changesets import OpenRounds
-from brokerd.delivery.incoming.opening_dialogs import Openings
-from brokerd.delivery.incoming.sequencer import Sorting
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
+from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
+from brokerd.delivery.incoming.sequencer import Sequencer
 from brokerd.delivery.outgoing.ack_log import AckLog
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.refusal_notices import Notices
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment, Item
@@ -111,14 +111,14 @@ class Dispatcher:
         brokers: Mapping[str, Broker],
         router: Router,
         transmitter: Transmitter,
-        answers: LooseAnswers,
+        answers: OrphanReplies,
         clock: Clock,
         options: DispatcherOptions,
         spawn: Spawn,
         log: Log,
         pause: Callable[[], None],
         resume: Callable[[], None],
-        notices: Notices,
+        notices: RefusalNotices,
         not_forwarded: Callable[[Item, str], None],
         ack_log: AckLog,
         peer_at: Callable[[str], InstanceId | None],
@@ -141,8 +141,8 @@ class Dispatcher:
             resume=resume,
         )
         self._early = early = EarlyShares(options.mem_low)
-        self._openings = openings = Openings(options.max_openings)
-        self._rounds = rounds = OpenRounds(clock)
+        self._openings = openings = OpeningDialogs(options.max_openings)
+        self._rounds = rounds = OpenChangesets(clock)
         self._dialogs = dialogs = ArrivingDialogs(
             brokers=brokers,
             router=router,
@@ -151,7 +151,7 @@ class Dispatcher:
             loaded=self._go_on,
             openings=openings,
         )
-        self._storing = storing = Storing(
+        self._writer = writer = ArrivalWriter(
             dialogs=dialogs,
             rounds=rounds,
             transmitter=transmitter,
@@ -165,7 +165,7 @@ class Dispatcher:
             batch=options.batch,
             retries=options.store_retries,
         )
-        self._receipts = receipts = Receipts(
+        self._acknowledgements = acknowledgements = Acknowledgements(
             rounds=rounds,
             transmitter=transmitter,
             answers=answers,
@@ -174,10 +174,10 @@ class Dispatcher:
             log=log,
             peer_at=peer_at if options.strict_error_origin else None,
         )
-        self._sorting = Sorting(
+        self._sequencer = Sequencer(
             dialogs=dialogs,
-            storing=storing,
-            receipts=receipts,
+            writer=writer,
+            acknowledgements=acknowledgements,
             rounds=rounds,
             transmitter=transmitter,
             answers=answers,
@@ -227,7 +227,7 @@ class Dispatcher:
     @property
     def restarts(self) -> int:
         """Number of runs that a tick gave to the task handler again (DSP-7)."""
-        return self._storing.restarts
+        return self._writer.restarts
 
     @property
     def buffered(self) -> int:
@@ -237,13 +237,13 @@ class Dispatcher:
     @property
     def history_lost(self) -> int:
         """Number of dialogs ended because one side had lost its history (REL-15)."""
-        return self._receipts.history_lost
+        return self._acknowledgements.history_lost
 
     def arrived(self, items: Sequence[Item], neighbour: InstanceId | None = None) -> None:
         """Process the items of one boxcar.
 
         `neighbour`: the instance that sent the boxcar; None = the items come from this instance."""
-        accounts, dialogs, durable = self._accounts, self._dialogs, self._storing.durable
+        accounts, dialogs, durable = self._accounts, self._dialogs, self._writer.durable
         known = dialogs.known
         straight: _Straight | None = None
         for item in items:
@@ -280,7 +280,7 @@ class Dispatcher:
         if one.loading:
             self._wait(one, item, neighbour)
         else:
-            self._sorting.take(one, item, neighbour)
+            self._sequencer.take(one, item, neighbour)
 
     def out_of_order(
         self, conversation_id: ConversationId, from_initiator: bool
@@ -302,7 +302,7 @@ class Dispatcher:
                 self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
                 self._early.update(one)
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
-            self._storing.forget(one)
+            self._writer.forget(one)
             if not one.loading:  # otherwise released once its endpoint is read
                 self._dialogs.let_go(one)
         self._memory.check()
@@ -312,7 +312,7 @@ class Dispatcher:
 
         Schedule runs again that could not be stored (DSP-7, DSP-8). Return the number of dropped
         fragments."""
-        self._sorting.tick += 1
+        self._sequencer.tick += 1
         now = self._clock.monotonic()
         self._dialogs.let_go_of_over()
         self._dialogs.read_more()
@@ -322,7 +322,7 @@ class Dispatcher:
         return purged
 
     def _purge(self, one: ArrivingDialog, now: float) -> int:
-        arrivals, tick, purged = one.arrivals, self._sorting.tick, 0
+        arrivals, tick, purged = one.arrivals, self._sequencer.tick, 0
         # Only fragments that no task has picked up become stale (DSP-9): a flush or the check of a
         # body may take longer than the limit, and ends by itself.
         taken_up = one.inspecting_now or (arrivals is not None and arrivals.busy)
@@ -335,7 +335,7 @@ class Dispatcher:
             one.idle_since = None
             purged += self._drop_waiting(one, "stale")
             if arrivals is not None and arrivals.run:
-                purged += self._storing.drop(one, "stale")
+                purged += self._writer.drop(one, "stale")
         if arrivals is None or one.loading:
             return purged
         size = arrivals.size
@@ -346,7 +346,7 @@ class Dispatcher:
             purged += self._accounts.drop(old, "out_of_order")
             if one.live is not None and one.live.outgoing is not None:
                 one.live.outgoing.acks.dropped(arrivals.ranges())
-        self._storing.retry(one)
+        self._writer.retry(one)
         if arrivals.is_empty and arrivals.tick < tick - 1:
             self._dialogs.let_go(one)
         return purged
@@ -356,10 +356,10 @@ class Dispatcher:
 
         An open round that has changed its endpoints is handed over first, to keep the order."""
         if before is not None:
-            self._accounts.stored += before.join(self._storing.durable)
+            self._accounts.stored += before.join(self._writer.durable)
         if self._rounds.touches_endpoints(broker):
             self._rounds.finish(broker.broker_id, urgent=False)
-        return _Straight(broker, self._sorting.tick)
+        return _Straight(broker, self._sequencer.tick)
 
     def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
         """Keep an item until the endpoint of its dialog is read; refuse it if memory is full."""
@@ -377,8 +377,8 @@ class Dispatcher:
             self._dialogs.let_go(one)
             return
         for item, neighbour in self._no_longer_waiting(one):
-            self._sorting.take(one, item, neighbour)
-        self._storing.retry(one)
+            self._sequencer.take(one, item, neighbour)
+        self._writer.retry(one)
         self._rounds.finish_all(urgent=False)
 
     def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:

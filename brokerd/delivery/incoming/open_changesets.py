@@ -1,7 +1,7 @@
-"""The open rounds: changesets that arrivals are being added to, at most one per broker (DSP-3).
+"""Open changesets, to which arrivals are being added, at most one per broker (DSP-3).
 
 Reads: nothing.      Calls: broker.changeset.
-Never: decides what goes into a round.
+Never: decides what goes into a changeset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.clock import Clock
 from brokerd.ids import BrokerId
 
 
-class OpenRounds:
+class OpenChangesets:
     """Collects what arrives together in one changeset per broker."""
 
     __slots__ = ("_clock", "_open", "_then")

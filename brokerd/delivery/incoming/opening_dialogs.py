@@ -1,4 +1,4 @@
-"""Openings: dialogs whose first message is not complete, and their limit for a peer (DSP-16).
+"""Opening dialogs: those whose first message is not complete, and their limit for a peer (DSP-16).
 
 Reads:  endpoints of dialogs begun by peers.      Calls: nothing.
 Never:  ends a dialog: its fragments were acknowledged, so it stays until it is complete or over.
@@ -27,7 +27,7 @@ class _Opening(Struct):
     broker does not list it as incomplete, and `sweep` would take it for one that is over."""
 
 
-class Openings:
+class OpeningDialogs:
     """The openings that peers have begun since the start of the instance."""
 
     __slots__ = ("_by_peer", "_has_refused", "_known", "_most")

@@ -1,4 +1,4 @@
-"""Sorting of arrivals on a known dialog: store soon, hold, acknowledge again, refuse (DLP-48).
+"""Sequencer: decides about each arrival whether it is next, early, repeated or refused (DLP-48).
 
 Reads: the endpoint and the buffer of the dialog.      Calls: arrival_writer, acknowledgements.
 Never: stores; `arrival_writer.py` does, with what is consecutive.
@@ -13,15 +13,15 @@ import msgspec
 
 from brokerd.broker.endpoints import Live
 from brokerd.clock import Clock, later
-from brokerd.delivery.incoming.acknowledgements import Receipts
+from brokerd.delivery.incoming.acknowledgements import Acknowledgements
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
-from brokerd.delivery.incoming.arrival_writer import Storing
+from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals, weight
 from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
-from brokerd.delivery.incoming.open_changesets import OpenRounds
-from brokerd.delivery.incoming.opening_dialogs import Openings
-from brokerd.delivery.outgoing.orphan_replies import LooseAnswers
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
+from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId
 from brokerd.protocol import dialog
@@ -35,28 +35,28 @@ _LONGEST_TEXT = 3000
 OTHER_SERVICE, OTHER_CONTRACT, OTHER_BROKER = 11222, 11223, 11224
 
 
-class Sorting:
+class Sequencer:
     """Sorts items one at a time, each of a dialog that the dispatcher has found."""
 
     def __init__(
         self,
         *,
         dialogs: ArrivingDialogs,
-        storing: Storing,
-        receipts: Receipts,
-        rounds: OpenRounds,
+        writer: ArrivalWriter,
+        acknowledgements: Acknowledgements,
+        rounds: OpenChangesets,
         transmitter: Transmitter,
-        answers: LooseAnswers,
+        answers: OrphanReplies,
         accounts: Accounts,
         memory: ArrivalMemory,
         early: EarlyShares,
-        openings: Openings,
+        openings: OpeningDialogs,
         clock: Clock,
         mem_dialog: int,
     ) -> None:
         self._dialogs = dialogs
-        self._storing = storing
-        self._receipts = receipts
+        self._writer = writer
+        self._acknowledgements = acknowledgements
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
@@ -75,7 +75,7 @@ class Sorting:
         # dialog without an endpoint here.
         if one.live is not None and one.live.gone:
             if one.arrivals is not None:
-                self._storing.drop(one, "over")
+                self._writer.drop(one, "over")
             self._dialogs.hold(one, None)
             one.arrivals = Arrivals(0, 0)
         match item:
@@ -84,13 +84,13 @@ class Sorting:
                     self._fragment(one, item, neighbour)
             case AckOnly():
                 if one.live is not None:
-                    self._receipts.acknowledged(one.broker, one.live, item.ack)
+                    self._acknowledgements.acknowledged(one.broker, one.live, item.ack)
                 elif not item.from_initiator:  # DLP-57
                     settled = partial(self._answers.settled, one.broker, item)
                     self._rounds.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:
-                    self._receipts.errored(one.broker, one.live, item, neighbour)
+                    self._acknowledgements.errored(one.broker, one.live, item, neighbour)
 
     def _fits(
         self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
@@ -119,7 +119,7 @@ class Sorting:
         if one.neighbour != neighbour:
             self._dialogs.came_from(one, neighbour)
         if item.ack is not None and one.live is not None:
-            self._receipts.acknowledged(one.broker, one.live, item.ack)
+            self._acknowledgements.acknowledged(one.broker, one.live, item.ack)
         # Only now: the acknowledgement may have changed the state that decides on the fragment.
         arrivals, live = one.arrivals, one.live
         assert arrivals is not None
@@ -128,7 +128,7 @@ class Sorting:
         if live is not None and live.endpoint.state in OVER and not _is_repeat(live, item):
             text = "the dialog is over at this side"
             self._accounts.undeliverable(one.broker, item, live, text, counted="over")
-            self._storing.refuse(one.broker, live, dialog.PEER_GONE, text)
+            self._writer.refuse(one.broker, live, dialog.PEER_GONE, text)
             return
         if live is not None:
             arrivals.catch_up(live.endpoint.receive_sequence)
@@ -166,7 +166,7 @@ class Sorting:
             arrivals.append(item)
             self._memory.size += size
             self._early.update(one)
-            self._storing.schedule(one)
+            self._writer.schedule(one)
         elif not self._early.has_room(neighbour, size):
             self._accounts.refuse(item, "early_memory", neighbour)
         else:
@@ -210,7 +210,7 @@ class Sorting:
         self._accounts.repeated(item)
         if one.live is not None:
             out = one.broker.outgoing(one.live)
-            if self._receipts.contradicts(one.broker, one.live, item):
+            if self._acknowledgements.contradicts(one.broker, one.live, item):
                 return
             stored = out.acks.stored_sequence, out.acks.stored_fragment
             if (item.sequence, item.fragment) <= stored:
@@ -229,7 +229,7 @@ class Sorting:
         round_ = self._rounds.of(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
-            live = self._storing.new_target(one.broker, item, State.CLOSED)
+            live = self._writer.new_target(one.broker, item, State.CLOSED)
             closed = msgspec.structs.replace(
                 live.endpoint,
                 receive_sequence=item.sequence + 1,
@@ -246,7 +246,7 @@ class Sorting:
         self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
         self._early.update(one)
         self._accounts.stored += 1
-        stored = partial(self._storing.stored, one, live, [item], over=True)
+        stored = partial(self._writer.stored, one, live, [item], over=True)
         self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)
         self._rounds.finish_all(urgent=True)
 

@@ -32,7 +32,7 @@ NO_BINDING = -9727
 """Error code: the dialog requires encryption, and no dialog security is set up (DLG-12, SEC-14)."""
 
 
-class Classifying:
+class Classifier:
     """Assigns addresses to dialogs, and keeps the delayed ones."""
 
     __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")

@@ -16,7 +16,7 @@ from brokerd.routing.classify import Local, Remote
 from brokerd.storage.changes import OutgoingRow
 
 
-class OutgoingItems:
+class ItemBuilder:
     """Builds items, and clears the acknowledgements and errors that they carry."""
 
     __slots__ = ("_hops", "_time_to_live", "acks_carried", "acks_sent")

@@ -31,7 +31,7 @@ HandBack = Callable[[InstanceId, list[Item]], bool]
 """Gives items to a neighbour over its open connection; False = it takes none now (NBT-1)."""
 
 
-class LooseAnswers:
+class OrphanReplies:
     """Unsequenced items that belong to no endpoint, by destination."""
 
     def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop], ack_log: AckLog) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
-from brokerd.delivery.outgoing.classification import Classifying
+from brokerd.delivery.outgoing.classification import Classifier
 from brokerd.delivery.outgoing.ready_line import Line
 from brokerd.delivery.peers.routing_changes import Affected
 from brokerd.ids import BrokerId
@@ -24,22 +24,22 @@ TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", 
 """Causes of a new classification, as the metric names them (XMT-9)."""
 
 
-class Rerouting:
+class Reclassification:
     """Withdraws dialogs from the lines of their destinations and classifies them again."""
 
-    __slots__ = ("_brokers", "_classifying", "_go_on", "_lines", "reclassified")
+    __slots__ = ("_brokers", "_classifier", "_go_on", "_lines", "reclassified")
 
     def __init__(
         self,
         *,
         brokers: Mapping[str, Broker],
-        classifying: Classifying,
+        classifier: Classifier,
         lines: dict[str, Line],
         go_on: Callable[[Broker, Outgoing], None],
     ) -> None:
         """Take `go_on`, which queues what a dialog has to send, if its destination is known."""
         self._brokers = brokers
-        self._classifying = classifying
+        self._classifier = classifier
         self._lines = lines
         self._go_on = go_on
         self.reclassified: Counter[str] = Counter(dict.fromkeys(TRIGGERS, 0))
@@ -50,8 +50,8 @@ class Rerouting:
 
         Of delayed dialogs with the same routing key only one is matched, as long as it finds no
         route. Return the number of dialogs."""
-        count = self._reroute(self._classifying.expired(), "route_expired")
-        delayed, self._classifying.delayed = self._classifying.delayed, {}
+        count = self._reroute(self._classifier.expired(), "route_expired")
+        delayed, self._classifier.delayed = self._classifier.delayed, {}
         found: dict[object, Delayed] = {}
         for out, broker in delayed.items():
             if out.live.gone:
@@ -65,7 +65,7 @@ class Rerouting:
             )
             known = found.get(key)
             if known is not None:
-                self._classifying.delay(broker, out, known)
+                self._classifier.delay(broker, out, known)
                 continue
             self._go_on(broker, out)
             decision = out.route.decision
@@ -79,20 +79,20 @@ class Rerouting:
 
         Fragments on the wire are left to the retransmission rules (XMT-7). Return the number of
         dialogs."""
-        return self._reroute(self._classifying.changed(), "metadata")
+        return self._reroute(self._classifier.changed(), "metadata")
 
     def principal_changed(self, pair: Pair) -> int:
         """Classify the dialogs of a mirrored route again whose principal changed (RTE-53).
 
         Return the number of dialogs."""
-        return self._reroute(self._classifying.mirrored(pair), "mirror")
+        return self._reroute(self._classifier.mirrored(pair), "mirror")
 
     def bound(self, broker: Broker, out: Outgoing) -> None:
         """Classify a dialog again that is now bound to a broker, if a route names that broker.
 
         A bound dialog is routed by its broker (RTE-6); without such a route the result would be
         the same as before."""
-        if not out.live.gone and self._classifying.is_named(broker, out):
+        if not out.live.gone and self._classifier.is_named(broker, out):
             self._again([(broker, out)], "bound")
 
     def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> int:
@@ -118,7 +118,7 @@ class Rerouting:
         moved: dict[str, set[int]] = {}
         for broker, out in concerned:
             before = out.route.withdraw()
-            if not self._classifying.classified(broker, out) or out.route.address != before:
+            if not self._classifier.classified(broker, out) or out.route.address != before:
                 if before is not None:
                     moved.setdefault(before, set()).add(id(out))
                 out.route.left_line()
@@ -142,7 +142,7 @@ class Rerouting:
                     continue
                 if out.route.is_choosing:
                     out.route.choice_outdated()  # classified again once its choice is stored
-                elif out.route.address is not None or out in self._classifying.delayed:
+                elif out.route.address is not None or out in self._classifier.delayed:
                     yield broker, out
 
     def withhold(self, broker: Broker) -> None:

@@ -18,12 +18,12 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
-from brokerd.delivery.outgoing.classification import HERE, Classifying
-from brokerd.delivery.outgoing.item_builder import OutgoingItems
+from brokerd.delivery.outgoing.classification import HERE, Classifier
+from brokerd.delivery.outgoing.item_builder import ItemBuilder
 from brokerd.delivery.outgoing.orphan_replies import HandBack
 from brokerd.delivery.outgoing.owed_acks import OwedAcks
 from brokerd.delivery.outgoing.ready_line import Line, Turns
-from brokerd.delivery.outgoing.reclassification import Rerouting
+from brokerd.delivery.outgoing.reclassification import Reclassification
 from brokerd.delivery.outgoing.retransmission import RetransmissionTimers
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
@@ -87,10 +87,10 @@ class Transmitter:
         self._ack_log = ack_log
         self._lines: dict[str, Line] = {}
         self._here_due = False
-        self._items = OutgoingItems(hops=options.hops, time_to_live=options.time_to_live)
-        self._classifying = Classifying(router=router, clock=clock, log=log, settled=self._go_on)
-        self.rerouting = Rerouting(
-            brokers=brokers, classifying=self._classifying, lines=self._lines, go_on=self._go_on
+        self._items = ItemBuilder(hops=options.hops, time_to_live=options.time_to_live)
+        self._classifier = Classifier(router=router, clock=clock, log=log, settled=self._go_on)
+        self.rerouting = Reclassification(
+            brokers=brokers, classifier=self._classifier, lines=self._lines, go_on=self._go_on
         )
         self._paused = False
         self._timers = RetransmissionTimers(clock=clock, due=self._retransmit)
@@ -121,7 +121,7 @@ class Transmitter:
         """Queue a dialog that has something to send for its destination; classify it if needed."""
         if out.route.is_queued or out.held:
             return
-        if not self._classifying.classified(broker, out):
+        if not self._classifier.classified(broker, out):
             return
         if out.has_work():
             self._queue(out)
@@ -159,7 +159,7 @@ class Transmitter:
 
     def _ack_now(self, broker: Broker, out: Outgoing) -> None:
         out.acks.due(self._clock.monotonic())
-        if not self._classifying.classified(broker, out):
+        if not self._classifier.classified(broker, out):
             self._give_back(broker, out)
             return
         address = out.route.address
@@ -422,7 +422,7 @@ class Transmitter:
 
     def delayed_count(self) -> dict[str, int]:
         """Return the number of delayed dialogs by status key (MON-9)."""
-        return self._classifying.counts()
+        return self._classifier.counts()
 
     def status(self, out: Outgoing) -> tuple[str, str]:
         """Return status key and detail of a dialog's transmission (XMT-17)."""

@@ -1,4 +1,4 @@
-"""Duplicates: brokers that two instances deliver for, such as a copy that was switched on (PBT-13).
+"""Duplicate brokers: two instances deliver for one id, such as a copy switched on (PBT-13).
 
 Reads:  the broker lists of neighbours and of this instance.      Calls: routing.duplicates.
 Never:  decides which of the two is the copy: an administrator does; the later one gets nothing.
@@ -54,7 +54,7 @@ class Around(msgspec.Struct, frozen=True):
     """Called with the brokers for which sending was barred or allowed."""
 
 
-class Duplicates:
+class DuplicateBrokers:
     """Duplicate brokers as one instance knows them."""
 
     def __init__(

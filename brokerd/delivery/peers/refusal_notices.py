@@ -43,7 +43,7 @@ class NoticeOptions(msgspec.Struct, frozen=True):
     interval: timedelta = timedelta(seconds=10)
 
 
-class Notices:
+class RefusalNotices:
     """Sends NOTICEs to neighbours and applies those received; one per instance."""
 
     def __init__(

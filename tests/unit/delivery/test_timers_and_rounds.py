@@ -9,7 +9,7 @@ from brokerd.broker.ack_state import AckState
 from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.incoming.open_changesets import OpenRounds
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.owed_acks import OwedAcks
 from brokerd.delivery.outgoing.retransmission import FEW, RetransmissionTimers
 from brokerd.testing.clock import SimClock
@@ -112,7 +112,7 @@ def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
 
     Round.join = join  # type: ignore[attr-defined]
     monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Round", Round)
-    rounds = OpenRounds(SimpleNamespace(utc=lambda: 0))
+    rounds = OpenChangesets(SimpleNamespace(utc=lambda: 0))
     a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
     rounds.of(a)  # type: ignore[arg-type]
     rounds.of(b)  # type: ignore[arg-type]

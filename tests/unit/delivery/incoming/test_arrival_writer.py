@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.delivery.incoming import arrival_writer
-from brokerd.delivery.incoming.arrival_writer import Storing
+from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
@@ -66,10 +66,12 @@ class Gone:
     gone = True
 
 
-def storing(answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None) -> Storing:
+def writer(
+    answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None
+) -> ArrivalWriter:
     nothing: Any = SimpleNamespace(known={}, let_go=lambda _one: None, read_more=lambda: None)
     none_open: Any = Rounds()
-    return Storing(
+    return ArrivalWriter(
         dialogs=nothing,
         rounds=rounds or none_open,
         transmitter=nothing,
@@ -98,7 +100,7 @@ def test_an_end_that_is_not_durable_lets_nothing_before_it_be_acknowledged_whole
         arrivals=SimpleNamespace(stored=lambda _taken: None, run=[]), broker=None, neighbour=None
     )
     batches: Any = [(one, live, ["first", "last"], 2)]
-    storing(answers).durable(batches, [live] if gone_at_join else [])
+    writer(answers).durable(batches, [live] if gone_at_join else [])
     assert answers.acknowledged == acknowledged
 
 
@@ -127,7 +129,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
     )
 
     async def run() -> None:
-        made = storing(answers, books=books, memory=memory)
+        made = writer(answers, books=books, memory=memory)
         made.schedule(one)
         await asyncio.sleep(0)
 
@@ -163,9 +165,9 @@ def test_fragments_that_an_error_has_passed_are_all_left_out(
     )
     broker: Any = something(options=something(replay_guard=dialog.REPLAY_GUARD))
     books = Books()
-    made = storing(None, books=books, rounds=Stepping())
+    made = writer(None, books=books, rounds=Stepping())
     refused: list[object] = []
-    monkeypatch.setattr(Storing, "refuse", lambda *_about: refused.append(_about))
+    monkeypatch.setattr(ArrivalWriter, "refuse", lambda *_about: refused.append(_about))
     assert made._receive(broker, live, run) == []
     assert books.dropped == {"over": 2}
     assert len(refused) == 1
