@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from brokerd.clock import Instant
 
 if TYPE_CHECKING:
-    from brokerd.routing.classify import Delayed, OutgoingDecision
     from brokerd.routing.choice import Choice
+    from brokerd.routing.classify import Delayed, OutgoingDecision
 
 
 class Refusal(NamedTuple):

@@ -21,10 +21,9 @@ from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifier
 from brokerd.delivery.outgoing.item_builder import ItemBuilder
 from brokerd.delivery.outgoing.orphan_replies import HandBack
-from brokerd.delivery.outgoing.owed_acks import OwedAcks
 from brokerd.delivery.outgoing.ready_line import Line, Turns
 from brokerd.delivery.outgoing.reclassification import Reclassification
-from brokerd.delivery.outgoing.retransmission import RetransmissionTimers
+from brokerd.delivery.outgoing.timers import AckTimers, RetransmissionTimers
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
 from brokerd.model import HIGHEST_PRIORITY
@@ -93,8 +92,8 @@ class Transmitter:
             brokers=brokers, classifier=self._classifier, lines=self._lines, go_on=self._go_on
         )
         self._paused = False
-        self._timers = RetransmissionTimers(clock=clock, due=self._retransmit)
-        self._acks = OwedAcks(
+        self._retransmission_timers = RetransmissionTimers(clock=clock, due=self._retransmit)
+        self._ack_timers = AckTimers(
             clock=clock, delay=options.ack_delay.total_seconds(), due=self._ack_now
         )
         self.retransmitted = 0
@@ -142,7 +141,7 @@ class Transmitter:
         if at_once or owed >= self._options.ack_every:
             self._ack_now(broker, out)
         elif out.acks.due_at is None:
-            self._acks.wait(broker, out)
+            self._ack_timers.wait(broker, out)
         elif out.route.address is None and self._hand_back is not None:
             # An ack without a route could not be handed back when it was due: try the neighbour
             # that brought this fragment, which may be another one.
@@ -150,7 +149,7 @@ class Transmitter:
 
     def send_owed_acks(self) -> None:
         """Send all delayed acks, because the connections are about to close (DLP-19)."""
-        self._acks.hurry()
+        self._ack_timers.expire_all()
 
     def refuse(self, broker: Broker, out: Outgoing, code: int, text: str) -> None:
         """Send an error made by this broker to the peer (DLP-42)."""
@@ -311,7 +310,7 @@ class Transmitter:
             item = self._items.fragment(out, row, number, count)
             items.append(item)
             used += len(item.body) + _ITEM_ROOM
-        self._timers.arm(out)
+        self._retransmission_timers.arm(out)
         out.refill()
         return used
 
@@ -416,7 +415,7 @@ class Transmitter:
         self.retransmitted += out.expire(now)
         if not out.route.is_queued:
             self._queue(out)
-        self._timers.arm(out)
+        self._retransmission_timers.arm(out)
 
     # Figures and status, for views.
 

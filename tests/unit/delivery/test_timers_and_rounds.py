@@ -10,8 +10,7 @@ from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
-from brokerd.delivery.outgoing.owed_acks import OwedAcks
-from brokerd.delivery.outgoing.retransmission import FEW, RetransmissionTimers
+from brokerd.delivery.outgoing.timers import FEW, AckTimers, RetransmissionTimers
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.rng import Streams
@@ -34,7 +33,7 @@ def out(due: float | None = None) -> Any:
 def test_a_dialog_that_owes_anew_and_anew_holds_up_nobody() -> None:
     async def main(loop: VirtualLoop, _streams: Streams) -> None:
         clock, told = SimClock(loop, utc_start=Instant(0)), []
-        owed = OwedAcks(clock=clock, delay=0.2, due=lambda _broker, one: told.append(one))
+        owed = AckTimers(clock=clock, delay=0.2, due=lambda _broker, one: told.append(one))
         busy, quiet = out(), out()
         owed.wait(BROKER, busy)
         owed.wait(BROKER, quiet)

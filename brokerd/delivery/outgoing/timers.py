@@ -1,15 +1,19 @@
-"""The retransmission timers of all dialogs, as one timer of the event loop (DLP-27).
+"""Timers of the dialogs: when to send again, and when to acknowledge (DLP-18, DLP-19, DLP-27).
 
-Reads: when the window of a dialog is due.      Calls: `due`, for each dialog that is.
-Never: decides what is sent again; the window does (`protocol.sending`).
+Reads: when the window of a dialog, or its acknowledgement, is due.      Calls: `due`, for each.
+Never: decides what is sent again; the window does (`protocol.sending`). Makes no acknowledgement.
+
+Each of the two has one timer of the event loop for all dialogs.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
@@ -90,3 +94,51 @@ class RetransmissionTimers:
                 continue
             self._due(out, now)
         self._set()
+
+
+class AckTimers:
+    """Acknowledgements that wait a moment for a fragment that could carry them (DLP-18, DLP-19).
+
+    All of them wait equally long."""
+
+    __slots__ = ("_clock", "_delay", "_due", "_line", "_timer")
+
+    def __init__(
+        self, *, clock: Clock, delay: float, due: Callable[[Broker, Outgoing], None]
+    ) -> None:
+        self._clock = clock
+        self._delay = delay
+        self._due = due
+        self._line: deque[tuple[float, Outgoing, Broker]] = deque()
+        # Sorted by due time, as the delay is constant. A dialog that owes another ack after one was
+        # carried is in it twice; `due_at` says which entry counts.
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, broker: Broker, out: Outgoing) -> None:
+        """Make an acknowledgement due after the delay, unless a fragment carries it before."""
+        due = self._clock.monotonic() + self._delay
+        out.acks.due(due)
+        self._line.append((due, out, broker))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
+
+    def expire_all(self) -> None:
+        """Make all of them due now, because their connections are about to close (DLP-19)."""
+        line = list(self._line)
+        self._line.clear()
+        for due, out, broker in line:
+            if out.acks.due_at == due:
+                self._due(broker, out)
+
+    def _expired(self) -> None:
+        """Call `due` for each ack whose delay is over and that no fragment has carried."""
+        self._timer = None
+        now = self._clock.monotonic()
+        while self._line:
+            due, out, broker = self._line[0]
+            if due > now + _CLOSE:
+                self._timer = asyncio.get_running_loop().call_later(due - now, self._expired)
+                return
+            self._line.popleft()
+            if out.acks.due_at == due:
+                self._due(broker, out)
