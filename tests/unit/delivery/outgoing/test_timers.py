@@ -1,4 +1,4 @@
-"""The one timer of owed acks, that of retransmissions, and rounds of several brokers."""
+"""Timers of owed acknowledgements, and of retransmissions."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +8,6 @@ import pytest
 from brokerd.broker.ack_state import AckState
 from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.clock import Instant
-from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.timers import FEW, AckTimers, RetransmissionTimers
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
@@ -92,45 +90,3 @@ def test_dialogs_that_have_all_acknowledged_leave_the_timers_early() -> None:
         assert told == [stuck, later]
 
     run(main, seed=1)
-
-
-@pytest.mark.rule("DLP-15", "REL-4")
-def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    joined: dict[bytes, Any] = {}
-
-    def join(self: Any, then: Any, *, urgent: bool) -> None:  # as a round has it
-        joined[self.broker.broker_id] = then
-
-    class Round:
-        empty, touches_endpoints = False, True
-
-        def __init__(self, broker: Any, _now: object) -> None:
-            self.broker = broker
-
-    Round.join = join  # type: ignore[attr-defined]
-    monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Round", Round)
-    rounds = OpenChangesets(SimpleNamespace(utc=lambda: 0))
-    a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
-    rounds.of(a)  # type: ignore[arg-type]
-    rounds.of(b)  # type: ignore[arg-type]
-    told: list[str] = []
-    rounds.finish(b.broker_id, urgent=True, then=lambda: told.append("b"))
-    rounds.finish_all(urgent=True)
-    joined[a.broker_id]()
-    assert told == []
-    joined[b.broker_id]()
-    assert told == ["b"]
-
-
-@pytest.mark.rule("TRN-43")
-def test_acks_of_this_instance_do_not_wait_for_all_that_passes_through() -> None:
-    def filled(name: bytes) -> Any:
-        return lambda _address, _bytes, count, alone=True: [name] * count
-
-    transmitter: Any = SimpleNamespace(level=lambda _address: None, fill=filled(b"ack"))
-    forwarder: Any = SimpleNamespace(level=lambda _address: 5, fill=filled(b"other"))
-    boxcars = Boxcars(transmitter=transmitter, forwarder=forwarder)
-    firsts = {boxcars.fill("there", 1000, 2)[0] for _ in range(2)}
-    assert firsts == {b"ack", b"other"}

@@ -1,0 +1,38 @@
+"""Open changesets of several brokers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.delivery.incoming.open_changesets import OpenChangesets
+
+
+@pytest.mark.rule("DLP-15", "REL-4")
+def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joined: dict[bytes, Any] = {}
+
+    def join(self: Any, then: Any, *, urgent: bool) -> None:  # as a round has it
+        joined[self.broker.broker_id] = then
+
+    class Round:
+        empty, touches_endpoints = False, True
+
+        def __init__(self, broker: Any, _now: object) -> None:
+            self.broker = broker
+
+    Round.join = join  # type: ignore[attr-defined]
+    monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Round", Round)
+    rounds = OpenChangesets(SimpleNamespace(utc=lambda: 0))
+    a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
+    rounds.of(a)  # type: ignore[arg-type]
+    rounds.of(b)  # type: ignore[arg-type]
+    told: list[str] = []
+    rounds.finish(b.broker_id, urgent=True, then=lambda: told.append("b"))
+    rounds.finish_all(urgent=True)
+    joined[a.broker_id]()
+    assert told == []
+    joined[b.broker_id]()
+    assert told == ["b"]
