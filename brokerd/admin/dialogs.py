@@ -17,8 +17,8 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Instant
-from brokerd.delivery.outgoing.attempts import Attempts
 from brokerd.delivery.outgoing.classification import HERE
+from brokerd.delivery.outgoing.transmission_status import Attempts
 from brokerd.errors import ConversationNotFound, InvalidArgument
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog

@@ -11,7 +11,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
-from brokerd.delivery.outgoing.attempts import Attempts
+from brokerd.delivery.outgoing.transmission_status import Attempts
 from brokerd.delivery.peers.ping import Pinging
 from brokerd.delivery.peers.router import Router
 from brokerd.errors import ConversationNotFound, InvalidArgument, ObjectNotFound

@@ -20,7 +20,7 @@ from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
-from brokerd.delivery.outgoing.transmitter import transmission_status
+from brokerd.delivery.outgoing.transmission_status import transmission_status
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.routing.reasons import Reason
 from brokerd.storage import deferred_removals

@@ -17,8 +17,8 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Instant
 from brokerd.config.exposure import OpenListener
-from brokerd.delivery.outgoing.attempts import Attempts, attempts
 from brokerd.delivery.outgoing.classification import HERE
+from brokerd.delivery.outgoing.transmission_status import Attempts, attempts
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show

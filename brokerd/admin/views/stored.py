@@ -14,7 +14,7 @@ from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Instant
-from brokerd.delivery.outgoing.attempts import Attempts
+from brokerd.delivery.outgoing.transmission_status import Attempts
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId, ConversationId, EndpointKey, GroupId, parse, show
 from brokerd.model import DEFAULT_PRIORITY, DIALOG_TIMER, END_DIALOG, ERROR, is_system

@@ -24,6 +24,7 @@ from brokerd.delivery.outgoing.orphan_replies import HandBack
 from brokerd.delivery.outgoing.ready_line import Line, Turns
 from brokerd.delivery.outgoing.reclassification import Reclassification
 from brokerd.delivery.outgoing.timers import AckTimers, RetransmissionTimers
+from brokerd.delivery.outgoing.transmission_status import transmission_status
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
 from brokerd.model import HIGHEST_PRIORITY
@@ -431,23 +432,3 @@ class Transmitter:
 _HERE_BYTES = 1024 * 1024
 _ITEM_ROOM = 400
 """Bytes reserved for the header of an item."""
-
-
-def transmission_status(
-    out: Outgoing, is_online: Callable[[str], bool], *, paused: bool = False
-) -> tuple[str, str]:
-    """Return status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
-
-    A dialog that owes an acknowledgement or an error waits as well, without a row (XMT-17)."""
-    route = out.route
-    if not out.pending and not out.acks.is_owing:
-        return "", ""
-    if (out.held and out.pending) or out.damaged is not None:
-        return (out.held, "") if out.held else (Reason.DAMAGED, f"message {out.damaged}")
-    if paused or isinstance(route.decision, Delayed):
-        return (Reason.TRANSMITTER_PAUSED, "") if paused else (route.status, route.detail)
-    if route.notice is not None:
-        return route.notice.key, route.notice.detail
-    if route.address is not None and route.address != HERE and not is_online(route.address):
-        return Reason.TRANSPORT_UNAVAILABLE, route.address
-    return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")

@@ -1,4 +1,4 @@
-"""Attempts to transmit a dialog: their number, the last one and the next one (XMT-18).
+"""Status of a dialog's transmission, for views: why it waits, and its attempts (XMT-17, XMT-18).
 
 Reads: the transmission object of the dialog, the clock.      Calls: nothing.
 Never: changes anything.
@@ -6,12 +6,35 @@ Never: changes anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import SECOND, Clock, Instant
+from brokerd.delivery.outgoing.classification import HERE
 from brokerd.protocol.backoff import retransmit_delay
 from brokerd.routing.classify import Delayed
+from brokerd.routing.reasons import Reason
+
+
+def transmission_status(
+    out: Outgoing, is_online: Callable[[str], bool], *, paused: bool = False
+) -> tuple[str, str]:
+    """Return status key and detail of a dialog's transmission, never blank while it waits (NBT-2).
+
+    A dialog that owes an acknowledgement or an error waits as well, without a row (XMT-17)."""
+    route = out.route
+    if not out.pending and not out.acks.is_owing:
+        return "", ""
+    if (out.held and out.pending) or out.damaged is not None:
+        return (out.held, "") if out.held else (Reason.DAMAGED, f"message {out.damaged}")
+    if paused or isinstance(route.decision, Delayed):
+        return (Reason.TRANSMITTER_PAUSED, "") if paused else (route.status, route.detail)
+    if route.notice is not None:
+        return route.notice.key, route.notice.detail
+    if route.address is not None and route.address != HERE and not is_online(route.address):
+        return Reason.TRANSPORT_UNAVAILABLE, route.address
+    return (Reason.AWAITING_ACK, "") if out.window.outstanding else (Reason.NOT_ATTEMPTED, "")
 
 
 class Attempts(NamedTuple):
