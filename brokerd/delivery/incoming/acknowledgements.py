@@ -63,7 +63,7 @@ class Acknowledgements:
         self.history_lost = 0
         """Number of dialogs ended because one side had lost its history (REL-15)."""
 
-    def acknowledged(self, broker: Broker, live: Live, ack: Ack) -> None:
+    def apply_ack(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Apply an acknowledgement: step the endpoint, delete the acknowledged rows (DLP-20)."""
         endpoint = live.endpoint
         out = live.outgoing
@@ -82,7 +82,7 @@ class Acknowledgements:
             return
         removal = out.acknowledge(ack, self._clock.monotonic())
         if removal is not None:
-            self._rounds.of(broker).remove_outgoing(live, removal)
+            self._rounds.for_broker(broker).remove_outgoing(live, removal)
         if not live.gone:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
@@ -98,13 +98,13 @@ class Acknowledgements:
 
     def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
         """Step the endpoint with an acknowledgement; False = it was refused."""
-        outcome = self._rounds.of(broker).step(
+        outcome = self._rounds.for_broker(broker).step(
             live, dialog.AckReceived(ack, broker.options.replay_guard)
         )
         for effect in outcome.effects:
             if isinstance(effect, dialog.Refuse):
                 if effect.code == dialog.HISTORY_LOST:
-                    self._forgotten(broker, live, effect)
+                    self._report_lost_history(broker, live, effect)
                 else:
                     self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
                 return False
@@ -123,15 +123,15 @@ class Acknowledgements:
             return False
         if item.message_id == acks.stored_message or live.endpoint.state is not State.CONVERSING:
             return False
-        outcome = self._rounds.of(broker).step(
+        outcome = self._rounds.for_broker(broker).step(
             live, dialog.FaultStruck(dialog.HISTORY_LOST, dialog.UNKNOWN_SENT)
         )
         for effect in outcome.effects:
             if isinstance(effect, dialog.Refuse):
-                self._forgotten(broker, live, effect)
+                self._report_lost_history(broker, live, effect)
         return True
 
-    def _forgotten(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
+    def _report_lost_history(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
         """Report a dialog of which one side lost its history; end the far side, too (REL-15)."""
         self.history_lost += 1
         self._log.warning(
@@ -146,7 +146,7 @@ class Acknowledgements:
         answer = partial(self._transmitter.refuse, broker, out, told.code, told.description)
         self._rounds.when_durable(broker, answer)
 
-    def errored(
+    def apply_error(
         self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
     ) -> None:
         """Apply an error made by a broker, on arrival whatever gaps exist (DLG-30)."""
@@ -161,7 +161,7 @@ class Acknowledgements:
                 neighbour=show(neighbour) if neighbour is not None else None,
             )
             return
-        outcome = self._rounds.of(broker).step(
+        outcome = self._rounds.for_broker(broker).step(
             live, dialog.ErrorReceived(item.code, item.description)
         )
         for effect in outcome.effects:

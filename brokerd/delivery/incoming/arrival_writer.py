@@ -106,10 +106,10 @@ class ArrivalWriter:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._store)
 
-    def forget(self, one: ArrivingDialog) -> None:
+    def unschedule(self, one: ArrivingDialog) -> None:
         """Remove a dialog from those to be stored, and drop the checks of its bodies."""
         self._due.pop(one.key, None)
-        self._inspecting.forget(one)
+        self._inspecting.drop(one)
 
     def _store(self) -> None:
         """Store the runs of all due dialogs, in one changeset per broker (DSP-3)."""
@@ -126,7 +126,7 @@ class ArrivalWriter:
                 continue
             taken = len(run)
             try:
-                verdict = self._judge(one, run)
+                verdict = self._check_run(one, run)
             except Exception as error:  # noqa: BLE001  # from a validator or lack of memory (DSP-8)
                 self._failed(one, run, error)
                 continue
@@ -147,7 +147,7 @@ class ArrivalWriter:
     def _batch(self, one: ArrivingDialog) -> list[Fragment]:
         arrivals = one.arrivals
         if arrivals is None or arrivals.busy or not arrivals.run:
-            self._inspecting.forget(one)
+            self._inspecting.drop(one)
             return []
         service = arrivals.run[0].to_service
         if one.live is not None:
@@ -155,7 +155,7 @@ class ArrivalWriter:
         else:
             known = one.broker.services.get(service)
             if known is None:
-                return self._taken(arrivals, self._limit)
+                return self._dequeue(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
         if one.broker.is_full:
             self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: as if the queue was off
@@ -172,7 +172,7 @@ class ArrivalWriter:
             return []
         ready = self._inspecting.ready(one, limit)
         if ready:
-            return self._taken(arrivals, ready)
+            return self._dequeue(arrivals, ready)
         refused = self._inspecting.refuses(one)
         if refused:  # neither stored nor acknowledged: the sender keeps it and gets a NOTICE
             first = arrivals.run[0]
@@ -230,12 +230,12 @@ class ArrivalWriter:
             one.broker.unfinished.let_go(one.live)
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.acks.dropped(())
-        self._inspecting.forget(one)
+        self._inspecting.drop(one)
         return dropped
 
-    def _taken(self, arrivals: Arrivals, limit: int) -> list[Fragment]:
+    def _dequeue(self, arrivals: Arrivals, limit: int) -> list[Fragment]:
         size = arrivals.size
-        run = arrivals.take_run(limit)
+        run = arrivals.dequeue_run(limit)
         self._memory.size -= size - arrivals.size
         return run
 
@@ -246,7 +246,7 @@ class ArrivalWriter:
         self.drop(one, reason)
         self._notices.refuse_for(one.broker, queue, first, one.neighbour, reason)
 
-    def _judge(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
+    def _check_run(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
         """Decide which part of a run may be stored, without changing anything."""
         if one.live is None:
             refusal = refuse_opening(one.broker, run[0], self._clock.utc())
@@ -264,7 +264,7 @@ class ArrivalWriter:
         """Step the endpoint with a run; None when the dialog was refused and no endpoint is kept.
 
         `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
-        round_, accounts = self._rounds.of(one.broker), self._accounts
+        round_, accounts = self._rounds.for_broker(one.broker), self._accounts
         live, first = one.live, run[0]
         good, refusal = verdict
         if good is None:
@@ -273,7 +273,7 @@ class ArrivalWriter:
             accounts.drop(run[1:], "refused")
             self._answers.refuse(one.broker, first, *refusal, neighbour=one.neighbour)
             self.drop(one, "refused")
-            self._dialogs.let_go(one)
+            self._dialogs.release(one)
             return None
         if live is None:
             live = self.new_target(one.broker, first, State.STARTED_INBOUND)
@@ -294,7 +294,7 @@ class ArrivalWriter:
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
         """Step the endpoint with the storable run; return the part that its state accepts."""
-        round_ = self._rounds.of(broker)
+        round_ = self._rounds.for_broker(broker)
         event = dialog.FragmentsReceived(run, broker.options.replay_guard)
         before = live.endpoint.receive_sequence, live.endpoint.receive_fragment
         outcome = round_.step(live, event)

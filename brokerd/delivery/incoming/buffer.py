@@ -106,14 +106,14 @@ class Arrivals:
 
     def append(self, item: Fragment) -> None:
         """Append the next fragment to the run, and the early ones that are consecutive now."""
-        self._take(item)
+        self._append_next(item)
         self.size += weight(item)
         while self._early:
             following = self._early.pop((self.sequence, self.fragment), None)
             if following is None:
                 break
             self.early_size -= weight(following[0])
-            self._take(following[0])
+            self._append_next(following[0])
 
     def keep_early(self, item: Fragment, tick: int) -> bool:
         """Keep a fragment that came too early; False = it is a repeat of one that is kept."""
@@ -127,7 +127,7 @@ class Arrivals:
         self.highest_seen = max(self.highest_seen, item.sequence)
         return True
 
-    def take_run(self, limit: int) -> list[Fragment]:
+    def dequeue_run(self, limit: int) -> list[Fragment]:
         """Dequeue and return up to `limit` fragments, which count as being stored from now on.
 
         Large fragments are fewer: one dialog must not make a flush long for all others."""
@@ -165,7 +165,7 @@ class Arrivals:
         self._early.clear()
         self.size = self.early_size = 0
         self.sequence, self.fragment = sequence, fragment
-        self._forget_counts()
+        self._drop_counts()
         return dropped
 
     def purge_early(self, tick: int) -> list[Fragment]:
@@ -175,7 +175,7 @@ class Arrivals:
         size = sum(map(weight, dropped))
         self.size -= size
         self.early_size -= size
-        self._forget_counts()
+        self._drop_counts()
         return dropped
 
     def ranges(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -197,14 +197,14 @@ class Arrivals:
                 found.append((*key, *key))
         return tuple(found)
 
-    def _forget_counts(self) -> None:
+    def _drop_counts(self) -> None:
         """Keep the counts only of messages that are stored or buffered in part."""
         begun = {sequence for sequence, _ in self._early}
         if self.fragment:
             begun.add(self.sequence)
         self._counts = {one: count for one, count in self._counts.items() if one in begun}
 
-    def _take(self, item: Fragment) -> None:
+    def _append_next(self, item: Fragment) -> None:
         self.run.append(item)
         self.highest_seen = max(self.highest_seen, item.sequence)
         if item.fragment + 1 < item.fragments:

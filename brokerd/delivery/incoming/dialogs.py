@@ -127,7 +127,7 @@ class ArrivingDialogs:
         self._unread: deque[ArrivingDialog] = deque()
         self._is_reading = False
 
-    def of(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
+    def for_item(self, item: Item, neighbour: InstanceId | None) -> ArrivingDialog | None:
         """Return the dialog of an item; None = it is not for this instance and was dropped."""
         key = (item.conversation_id, item.from_initiator)
         one = self.known.get(key)
@@ -137,7 +137,7 @@ class ArrivingDialogs:
             if not one.rests:  # its current broker finishes first; the item is sent again
                 self._accounts.refuse(item, DropReason.ROUTE_CHANGED, neighbour)
                 return None
-            self.let_go(one)
+            self.release(one)
         broker = self._locate(item, neighbour)
         if broker is None:
             return None
@@ -168,16 +168,16 @@ class ArrivingDialogs:
             out = one.broker.outgoing(live)
             out.acks.came_from(one.neighbour)
 
-    def let_go(self, one: ArrivingDialog) -> None:
+    def release(self, one: ArrivingDialog) -> None:
         """Remove a dialog that has nothing in memory any more, and unpin its endpoint."""
         if one.live is not None:
             one.broker.unfinished.let_go(one.live)
         elif one.key[1]:
-            self._openings.forget(one.key[0])
+            self._openings.remove(one.key[0])
         self.hold(one, None)
         self.known.pop(one.key, None)
 
-    def let_go_of_over(self) -> None:
+    def release_ended(self) -> None:
         """Remove dialogs that are over, unless they have arrivals in memory (PBT-5).
 
         Not done when an endpoint ends, because its dialog may be in use by a caller then."""
@@ -185,7 +185,7 @@ class ArrivingDialogs:
         self._over.clear()
         for one in over:
             if one.rests and self.known.get(one.key) is one:
-                self.let_go(one)
+                self.release(one)
 
     def _locate(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
         """Return the broker that has, or is to get, this side of the dialog (DSP-4, RTE-32).
@@ -221,7 +221,7 @@ class ArrivingDialogs:
         found = one.broker.endpoints.look_up_conversation(one.key[0], not one.key[1])
         if isinstance(found, Blocked):
             one.loading = True
-            found.then(lambda: self._found(one))
+            found.then(lambda: self._find_again(one))
             return
         one.loading = False
         self.hold(one, found)
@@ -232,14 +232,14 @@ class ArrivingDialogs:
         one.arrivals = Arrivals(endpoint.receive_sequence, endpoint.receive_fragment)
         if endpoint.receive_fragment and found.body_key is None and dialog.keeps_parts(endpoint):
             one.loading = True
-            self._spawn(self._know_parts(one, found))
+            self._spawn(self._measure_parts(one, found))
 
-    def _found(self, one: ArrivingDialog) -> None:
+    def _find_again(self, one: ArrivingDialog) -> None:
         self._find(one)
         if not one.loading:
             self._loaded(one)
 
-    async def _know_parts(self, one: ArrivingDialog, live: Live) -> None:
+    async def _measure_parts(self, one: ArrivingDialog, live: Live) -> None:
         """Read, after a restart, how much of an incomplete message is stored (DLP-11).
 
         The dialog may have been ended meanwhile, and its parts dropped."""

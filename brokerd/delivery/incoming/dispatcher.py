@@ -148,7 +148,7 @@ class Dispatcher:
             router=router,
             accounts=accounts,
             spawn=spawn,
-            loaded=self._go_on,
+            loaded=self._resume_dialog,
             openings=openings,
         )
         self._writer = writer = ArrivalWriter(
@@ -264,15 +264,15 @@ class Dispatcher:
             if straight is not None:
                 accounts.stored += straight.join(durable)
                 straight = None
-            self._long_way(item, neighbour)
+            self._process(item, neighbour)
         if straight is not None:
             accounts.stored += straight.join(durable)
         self._rounds.finish_all(urgent=False)
-        dialogs.let_go_of_over()
+        dialogs.release_ended()
         self._memory.check()
 
-    def _long_way(self, item: Item, neighbour: InstanceId | None) -> None:
-        one = self._dialogs.of(item, neighbour)
+    def _process(self, item: Item, neighbour: InstanceId | None) -> None:
+        one = self._dialogs.for_item(item, neighbour)
         if one is None:
             return
         if self._ack_log.is_on:
@@ -280,7 +280,7 @@ class Dispatcher:
         if one.loading:
             self._wait(one, item, neighbour)
         else:
-            self._sequencer.take(one, item, neighbour)
+            self._sequencer.process(one, item, neighbour)
 
     def out_of_order(
         self, conversation_id: ConversationId, from_initiator: bool
@@ -302,9 +302,9 @@ class Dispatcher:
                 self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
                 self._early.update(one)
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
-            self._writer.forget(one)
+            self._writer.unschedule(one)
             if not one.loading:  # otherwise released once its endpoint is read
-                self._dialogs.let_go(one)
+                self._dialogs.release(one)
         self._memory.check()
 
     def purge(self) -> int:
@@ -314,7 +314,7 @@ class Dispatcher:
         fragments."""
         self._sequencer.tick += 1
         now = self._clock.monotonic()
-        self._dialogs.let_go_of_over()
+        self._dialogs.release_ended()
         self._dialogs.read_more()
         purged = sum(self._purge(one, now) for one in self._dialogs.all())
         self._openings.sweep()
@@ -348,7 +348,7 @@ class Dispatcher:
                 one.live.outgoing.acks.dropped(arrivals.ranges())
         self._writer.retry(one)
         if arrivals.is_empty and arrivals.tick < tick - 1:
-            self._dialogs.let_go(one)
+            self._dialogs.release(one)
         return purged
 
     def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
@@ -370,14 +370,14 @@ class Dispatcher:
         self._memory.size += size
         one.waiting.append((item, neighbour))
 
-    def _go_on(self, one: ArrivingDialog) -> None:
+    def _resume_dialog(self, one: ArrivingDialog) -> None:
         """Sort the items that waited for the endpoint of their dialog, which is read now."""
         if not one.broker.enabled:  # switched off meanwhile
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
-            self._dialogs.let_go(one)
+            self._dialogs.release(one)
             return
         for item, neighbour in self._no_longer_waiting(one):
-            self._sequencer.take(one, item, neighbour)
+            self._sequencer.process(one, item, neighbour)
         self._writer.retry(one)
         self._rounds.finish_all(urgent=False)
 

@@ -95,7 +95,7 @@ class Arriving:
             inspection.forget(before)
         one.inspected[sequence] = body
         one.inspecting_now += 1
-        inspection.look(kind, body, partial(self._looked, one))
+        inspection.look(kind, body, partial(self._count_verdict, one))
         return None
 
     @staticmethod
@@ -144,18 +144,18 @@ class Arriving:
                 if body is not None:
                     one.broker.inspection.forget(body)
 
-    def forget(self, one: ArrivingDialog) -> None:
+    def drop(self, one: ArrivingDialog) -> None:
         """Drop all checks and verdicts of a dialog."""
         for body in one.inspected.values():
             one.broker.inspection.forget(body)
         one.inspected.clear()
 
-    def _looked(self, one: ArrivingDialog) -> None:
+    def _count_verdict(self, one: ArrivingDialog) -> None:
         one.inspecting_now -= 1
         if self._is_here(one) and one.arrivals is not None and one.arrivals.run:
             self._resume(one)
         elif not one.inspecting_now:
-            self.forget(one)
+            self.drop(one)
 
 
 def _has_unchecked(live: Live | None) -> bool:

@@ -24,7 +24,7 @@ class OpenChangesets:
         self._open: dict[BrokerId, Round] = {}
         self._then: dict[BrokerId, list[tuple[Broker, Callable[[], None]]]] = {}
 
-    def of(self, broker: Broker) -> Round:
+    def for_broker(self, broker: Broker) -> Round:
         """Return the open round of this broker; open one if there is none."""
         round_ = self._open.get(broker.broker_id)
         if round_ is None:

@@ -55,14 +55,14 @@ class OpeningDialogs:
         """Update the count after a commit of fragments: the dialog may be an opening or not."""
         endpoint = live.endpoint
         if live.gone or endpoint.state is not State.STARTED_INBOUND:
-            self.forget(endpoint.conversation_id)
+            self.remove(endpoint.conversation_id)
             return
         if endpoint.conversation_id not in self._known:
             self._add(endpoint.conversation_id, _Opening(peer))
         known = self._known[endpoint.conversation_id]
         known.broker, known.endpoint = broker, endpoint.key
 
-    def forget(self, conversation_id: ConversationId) -> None:
+    def remove(self, conversation_id: ConversationId) -> None:
         """Remove a dialog that is not an opening any more, or of which nothing is left."""
         known = self._known.pop(conversation_id, None)
         if known is not None:
@@ -81,7 +81,7 @@ class OpeningDialogs:
         self._has_refused = False
         for conversation_id, one in list(self._known.items()):
             if one.broker is not None and one.endpoint not in one.broker.incomplete:
-                self.forget(conversation_id)
+                self.remove(conversation_id)
 
     def _add(self, conversation_id: ConversationId, opening: _Opening) -> None:
         self._known[conversation_id] = opening

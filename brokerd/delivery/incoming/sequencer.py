@@ -69,7 +69,7 @@ class Sequencer:
         self.tick = 0
         """Number of ticks so far; each dialog keeps the tick of its latest arrival."""
 
-    def take(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+    def process(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
         """Sort one item brought by `neighbour`; None = by a broker of this instance."""
         # The endpoint is gone: drop the buffer, and sort the item like any other for a
         # dialog without an endpoint here.
@@ -84,13 +84,13 @@ class Sequencer:
                     self._fragment(one, item, neighbour)
             case AckOnly():
                 if one.live is not None:
-                    self._acknowledgements.acknowledged(one.broker, one.live, item.ack)
+                    self._acknowledgements.apply_ack(one.broker, one.live, item.ack)
                 elif not item.from_initiator:  # DLP-57
                     settled = partial(self._answers.settled, one.broker, item)
                     self._rounds.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:
-                    self._acknowledgements.errored(one.broker, one.live, item, neighbour)
+                    self._acknowledgements.apply_error(one.broker, one.live, item, neighbour)
 
     def _fits(
         self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
@@ -119,7 +119,7 @@ class Sequencer:
         if one.neighbour != neighbour:
             self._dialogs.came_from(one, neighbour)
         if item.ack is not None and one.live is not None:
-            self._acknowledgements.acknowledged(one.broker, one.live, item.ack)
+            self._acknowledgements.apply_ack(one.broker, one.live, item.ack)
         # Only now: the acknowledgement may have changed the state that decides on the fragment.
         arrivals, live = one.arrivals, one.live
         assert arrivals is not None
@@ -161,7 +161,7 @@ class Sequencer:
         elif one.live is None and not self._may_begin(item, neighbour):
             self._accounts.refuse(item, "openings", neighbour)
             if arrivals.is_empty:
-                self._dialogs.let_go(one)
+                self._dialogs.release(one)
         elif is_next:
             arrivals.append(item)
             self._memory.size += size
@@ -202,7 +202,7 @@ class Sequencer:
             text = "no such dialog is open here"
             answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
         self._rounds.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
-        self._dialogs.let_go(one)
+        self._dialogs.release(one)
         return False
 
     def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
@@ -226,7 +226,7 @@ class Sequencer:
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
         """Process an application's Error on arrival, whatever gaps exist before it (DLG-30)."""
         code, text = _read_error(item.body)  # the text is for an open dialog's application
-        round_ = self._rounds.of(one.broker)
+        round_ = self._rounds.for_broker(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
             live = self._writer.new_target(one.broker, item, State.CLOSED)

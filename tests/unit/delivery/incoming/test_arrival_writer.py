@@ -53,7 +53,7 @@ class Books:
 class Rounds:
     """Nothing is durable here."""
 
-    def of(self, _broker: object) -> None:
+    def for_broker(self, _broker: object) -> None:
         """None is open."""
 
     def finish_all(self, *, urgent: bool) -> None:
@@ -69,7 +69,7 @@ class Gone:
 def writer(
     answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None
 ) -> ArrivalWriter:
-    nothing: Any = SimpleNamespace(known={}, let_go=lambda _one: None, read_more=lambda: None)
+    nothing: Any = SimpleNamespace(known={}, release=lambda _one: None, read_more=lambda: None)
     none_open: Any = Rounds()
     return ArrivalWriter(
         dialogs=nothing,
@@ -143,7 +143,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
 class Stepping:
     """A round that steps, and keeps nothing else."""
 
-    def of(self, _broker: object) -> "Stepping":
+    def for_broker(self, _broker: object) -> "Stepping":
         """This one."""
         return self
 

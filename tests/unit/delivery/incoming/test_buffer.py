@@ -55,11 +55,11 @@ def test_a_batch_leaves_in_order_and_the_rest_waits() -> None:
     one = Arrivals(0, 0)
     for item in PARTS:
         arrive(one, item)
-    assert one.take_run(3) == PARTS[:3]
+    assert one.dequeue_run(3) == PARTS[:3]
     assert one.busy
     assert one.run == [PARTS[3]]
     one.stored(3)
-    assert one.take_run(3) == [PARTS[3]]
+    assert one.dequeue_run(3) == [PARTS[3]]
     one.stored(1)
     assert one.is_empty
     assert one.size == 0
@@ -80,7 +80,7 @@ def test_what_did_not_wait_is_held_until_it_is_stored_like_a_batch() -> None:
     assert one.busy
     assert one.ranges() == ((1, 0, 2, 0),)
     one.stored(1)
-    assert one.take_run(5) == [fragment(2)]
+    assert one.dequeue_run(5) == [fragment(2)]
 
 
 @pytest.mark.rule("DSP-9")
@@ -104,7 +104,7 @@ def test_ranges_tell_what_is_held_and_not_stored() -> None:
     arrive(one, fragment(6))
     assert one.ranges() == ((3, 0, 4, 0), (4, 2, 4, 2), (6, 0, 6, 0))
     arrive(one, fragment(0))
-    one.take_run(10)
+    one.dequeue_run(10)
     arrive(one, fragment(1))
     assert one.ranges()[0] == (0, 0, 1, 0)
     one.stored(1)
@@ -136,7 +136,7 @@ def test_the_fragments_of_a_message_agree_on_their_number() -> None:
             True,
             False,
         ]
-    one.take_run(1)
+    one.dequeue_run(1)
     one.purge_early(9)
     assert one.agrees(of(5, 2, 0))  # nothing of it is here any more
     assert not one.agrees(of(0, 2, 1))  # of this one a fragment is being stored
@@ -191,7 +191,7 @@ def test_a_round_takes_about_half_a_mebibyte_of_a_dialog(size: int, taken: int) 
     for sequence in range(40):
         buffer.append(fragment(sequence, body=bytes(size)))
     held = buffer.size
-    run = buffer.take_run(256)
+    run = buffer.dequeue_run(256)
     assert [item.sequence for item in run] == list(range(taken))
     assert len(buffer.run) == 40 - taken
     assert buffer.size == held - sum(map(weight, run))

@@ -27,8 +27,8 @@ def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
     monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Round", Round)
     rounds = OpenChangesets(SimpleNamespace(utc=lambda: 0))
     a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
-    rounds.of(a)  # type: ignore[arg-type]
-    rounds.of(b)  # type: ignore[arg-type]
+    rounds.for_broker(a)  # type: ignore[arg-type]
+    rounds.for_broker(b)  # type: ignore[arg-type]
     told: list[str] = []
     rounds.finish(b.broker_id, urgent=True, then=lambda: told.append("b"))
     rounds.finish_all(urgent=True)
