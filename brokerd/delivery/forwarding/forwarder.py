@@ -133,7 +133,7 @@ class Forwarder:
         ours: list[Item] = []
         woken: dict[str, None] = {}  # in the order of arrival; a set has no stable one (HK-1)
         for item, header in zip(items, headers, strict=True):
-            way = ways.of(item)
+            way = ways.for_item(item)
             address = way.address
             if address is None:
                 ours.append(item)
@@ -262,7 +262,7 @@ class Forwarder:
             )
 
     def _leads_elsewhere(self, address: str, one: Held) -> bool:
-        return self._ways.of(one.item).address != address
+        return self._ways.for_item(one.item).address != address
 
     def configure(self, *, forwarding: bool, limit: int) -> None:
         """Apply new settings at once (END-6, END-9); without forwarding drop all items (FWD-17)."""

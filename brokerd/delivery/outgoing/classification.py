@@ -78,7 +78,7 @@ class Classifier:
                 self._fail(broker, out)
                 return False
             address = decision.address
-        self._tell(broker, out, address, decision)
+        self._log_destination(broker, out, address, decision)
         # The choice has to be durable before the first fragment leaves: after a crash another
         # choice could bring message 0 to a second target (RTE-29).
         if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
@@ -133,7 +133,9 @@ class Classifier:
             counts[status] = counts.get(status, 0) + 1
         return counts
 
-    def _tell(self, broker: Broker, out: Outgoing, address: str, decision: Local | Remote) -> None:
+    def _log_destination(
+        self, broker: Broker, out: Outgoing, address: str, decision: Local | Remote
+    ) -> None:
         endpoint = out.live.endpoint
         self._log.debug(
             MESSAGE_CLASSIFY,

@@ -27,7 +27,7 @@ TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", 
 class Reclassification:
     """Withdraws dialogs from the lines of their destinations and classifies them again."""
 
-    __slots__ = ("_brokers", "_classifier", "_go_on", "_lines", "reclassified")
+    __slots__ = ("_brokers", "_classifier", "_lines", "_queue_all", "reclassified")
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class Reclassification:
         brokers: Mapping[str, Broker],
         classifier: Classifier,
         lines: dict[str, Line],
-        go_on: Callable[[Broker, Outgoing], None],
+        queue_all: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """Take `go_on`, which queues what a dialog has to send, if its destination is known."""
+        """Take `queue_all`, which queues what a dialog has to send, if its destination is known."""
         self._brokers = brokers
         self._classifier = classifier
         self._lines = lines
-        self._go_on = go_on
+        self._queue_all = queue_all
         self.reclassified: Counter[str] = Counter(dict.fromkeys(TRIGGERS, 0))
         """Number of dialogs classified again, by cause (MON-9)."""
 
@@ -67,7 +67,7 @@ class Reclassification:
             if known is not None:
                 self._classifier.delay(broker, out, known)
                 continue
-            self._go_on(broker, out)
+            self._queue_all(broker, out)
             decision = out.route.decision
             if out.route.address is None and not out.held and isinstance(decision, Delayed):
                 found[key] = decision
@@ -129,7 +129,7 @@ class Reclassification:
         for broker, out, before in again:
             if before is not None and out.route.address is None:
                 out.window.lost()
-            self._go_on(broker, out)
+            self._queue_all(broker, out)
         self.reclassified[trigger] += len(again)
         return len(again)
 
@@ -158,7 +158,7 @@ class Reclassification:
                 out.route.withdraw()
                 out.route.left_line()
                 out.window.lost()
-                self._go_on(broker, out)
+                self._queue_all(broker, out)
 
     def move_away(self, address: str) -> int:
         """Reclassify all dialogs of an address that is no longer in use (RTE-41).
@@ -175,7 +175,7 @@ class Reclassification:
             out.route.withdraw()
             out.route.left_line()
             out.window.lost()
-            self._go_on(broker, out)
+            self._queue_all(broker, out)
         return len(moved)
 
 

@@ -88,9 +88,12 @@ class Transmitter:
         self._lines: dict[str, Line] = {}
         self._here_due = False
         self._items = ItemBuilder(hops=options.hops, time_to_live=options.time_to_live)
-        self._classifier = Classifier(router=router, clock=clock, log=log, settled=self._go_on)
+        self._classifier = Classifier(router=router, clock=clock, log=log, settled=self._queue_all)
         self.rerouting = Reclassification(
-            brokers=brokers, classifier=self._classifier, lines=self._lines, go_on=self._go_on
+            brokers=brokers,
+            classifier=self._classifier,
+            lines=self._lines,
+            queue_all=self._queue_all,
         )
         self._paused = False
         self._retransmission_timers = RetransmissionTimers(clock=clock, due=self._retransmit)
@@ -160,14 +163,14 @@ class Transmitter:
     def _ack_now(self, broker: Broker, out: Outgoing) -> None:
         out.acks.due(self._clock.monotonic())
         if not self._classifier.classified(broker, out):
-            self._give_back(broker, out)
+            self._acknowledge_to_neighbour(broker, out)
             return
         address = out.route.address
         assert address is not None
         self._line(address).acks[out] = None
         self._announce(address)
 
-    def _give_back(self, broker: Broker, out: Outgoing) -> None:
+    def _acknowledge_to_neighbour(self, broker: Broker, out: Outgoing) -> None:
         """Acknowledge to the neighbour that brought the message, for lack of a route (NBT-1)."""
         acks, decision = out.acks, out.route.decision
         neighbour = acks.neighbour
@@ -193,7 +196,7 @@ class Transmitter:
                 to_service=endpoint.far_service,
             )
 
-    def _go_on(self, broker: Broker, out: Outgoing) -> None:
+    def _queue_all(self, broker: Broker, out: Outgoing) -> None:
         """Queue all that a dialog has to send, if its destination is known."""
         self.ready(broker, out)
         if out.acks.is_owing:
@@ -224,7 +227,7 @@ class Transmitter:
         line = self._lines.get(address)
         if line is not None:
             used = len(items) * _ITEM_ROOM
-            items += self._take(line, room_bytes - used, room_items - len(items))
+            items += self._dequeue_items(line, room_bytes - used, room_items - len(items))
         return [encode_item(item) for item in items]
 
     def changed(self, address: str, online: bool) -> None:
@@ -236,7 +239,7 @@ class Transmitter:
                     continue
                 out.route.refusal_over()  # the change of the connection is the newer event (XMT-18)
                 if online:
-                    self._go_on(broker, out)
+                    self._queue_all(broker, out)
                 else:
                     self._requeue(out)
 
@@ -251,7 +254,7 @@ class Transmitter:
         if route.address is not None and not route.is_queued and out.has_work():
             self._queue(out)
 
-    def _take(self, line: Line, room_bytes: int, room_items: int) -> list[Item]:
+    def _dequeue_items(self, line: Line, room_bytes: int, room_items: int) -> list[Item]:
         items: list[Item] = []
         room = room_bytes
         while line.acks and len(items) < room_items and room > _ITEM_ROOM:
@@ -266,7 +269,7 @@ class Transmitter:
             out = ready.first()
             before = len(items)
             elevation = ready.elevation if self._ack_log.is_on else 0
-            fits = self._turn(out, items, room, room_items)
+            fits = self._fill_turn(out, items, room, room_items)
             if self._ack_log.is_on:
                 self._note_sent(out, items[before:], elevation)
             self.sent_at_level[out.level] += len(items) - before
@@ -289,7 +292,7 @@ class Transmitter:
             if broker is not None:
                 self._ack_log.sent(broker, item, out.live, elevation=elevation)
 
-    def _turn(self, out: Outgoing, items: list[Item], room: int, room_items: int) -> int:
+    def _fill_turn(self, out: Outgoing, items: list[Item], room: int, room_items: int) -> int:
         """Append the fragments of one dialog's turn to `items`; return the bytes used.
 
         -1: its first fragment does not fit into the room that is left.
@@ -348,7 +351,7 @@ class Transmitter:
             return
         line = self._line(HERE)
         try:
-            items = self._take(line, _HERE_BYTES, 512)
+            items = self._dequeue_items(line, _HERE_BYTES, 512)
         except Exception as error:  # noqa: BLE001  # XMT-15
             self._pause("hand_over", error)
             return
@@ -382,7 +385,7 @@ class Transmitter:
                 if live.outgoing is not None:
                     self.resumed += live.outgoing.pending > 0
                     live.outgoing.window.lost()
-                    self._go_on(broker, live.outgoing)
+                    self._queue_all(broker, live.outgoing)
         for address in list(self._lines):
             self._announce(address)
 

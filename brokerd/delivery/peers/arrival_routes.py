@@ -71,7 +71,7 @@ class Ways:
         """Time of the last trim; precise enough as the time of any use since then."""
         self._used: dict[_Key, float] = {}
 
-    def of(self, item: Item) -> Way:
+    def for_item(self, item: Item) -> Way:
         """Return the way of an item, regardless of the hops that it has left."""
         key = (item.conversation_id, item.from_initiator)
         way = self._ways.get(key)
@@ -82,12 +82,12 @@ class Ways:
 
     def arriving(self, item: Item) -> Arriving:
         """Return where an item from outside goes (DSP-4)."""
-        way = self.of(item)
+        way = self.for_item(item)
         if item.hop.hops < way.hops:
             return Dropped(DropReason.HOPS_EXHAUSTED)
         return way.decision
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Discard all ways, because a table has changed or a route expired; keep the choices.
 
         A kept choice is reused while its route still matches."""

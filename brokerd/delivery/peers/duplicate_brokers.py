@@ -120,7 +120,7 @@ class DuplicateBrokers:
         for peer in list(self._around.neighbours()):
             self._around.tell(peer, own)
         self._namers.replace_names(self._me, frozenset(own.broker_ids), self._clock.monotonic())
-        self._judge()
+        self._evaluate()
 
     def came_online(self, peer: InstanceId) -> None:
         """Send the own list to a neighbour that came ONLINE; if it takes none, forget its list."""
@@ -131,7 +131,7 @@ class DuplicateBrokers:
         """Record the broker list of a neighbour."""
         self._places[peer] = self._around.place(peer)
         self._namers.replace_names(peer, frozenset(named.broker_ids), self._clock.monotonic())
-        self._judge()
+        self._evaluate()
 
     def left(self, peer: InstanceId) -> None:
         """Record that no connection leads to a neighbour any more."""
@@ -154,23 +154,23 @@ class DuplicateBrokers:
             # was found: that lasts for 2 min, in which a daemon may be restarted (RTE-73).
             elif not self._namers.is_party(peer):
                 self._namers.forget(peer)
-        self._judge()
+        self._evaluate()
         known = self._namers.known()
         self._places = {peer: at for peer, at in self._places.items() if peer in known}
         return len(self._since)
 
     # Internals.
 
-    def _judge(self) -> None:
+    def _evaluate(self) -> None:
         new, over = self._namers.evaluate(self._clock.monotonic(), self._around.heard_at)
         if not new and not over:
             return
         for one in over:
             del self._since[one]
-            self._log.info(DUPLICATE_BROKER, subclass="over", **self._told(one))
+            self._log.info(DUPLICATE_BROKER, subclass="over", **self._fields_of(one))
         for one in new:
             self._since[one] = self._clock.utc()
-            self._log.error(DUPLICATE_BROKER, subclass="seen", **self._told(one), hint=CURE)
+            self._log.error(DUPLICATE_BROKER, subclass="seen", **self._fields_of(one), hint=CURE)
         self._held = {}
         for one in self._since:
             both = f"{self._show(one.earlier)} and {self._show(one.later)}"
@@ -178,7 +178,7 @@ class DuplicateBrokers:
             self._held.setdefault(one.broker_id, {})[one.later] = why
         self._around.changed(frozenset(one.broker_id for one in (*new, *over)))
 
-    def _told(self, one: Duplicate) -> dict[str, object]:
+    def _fields_of(self, one: Duplicate) -> dict[str, object]:
         return {
             "broker": self._around.name_of(one.broker_id) or MSDB,
             "broker_id": show(one.broker_id),

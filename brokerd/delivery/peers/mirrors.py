@@ -61,7 +61,7 @@ class Mirrors:
         """Return the principal's address; ask for it if it is unknown (RTE-51, RTE-54)."""
         known = self._known.setdefault(pair, Known(pair))
         if not known.principal and self._may_ask(pair):
-            self._ask_both(pair)
+            self._request_both_roles(pair)
             known = self._known[pair]
         return known.where
 
@@ -91,12 +91,12 @@ class Mirrors:
 
     def came_online(self, address: str) -> None:
         """Ask an address that came ONLINE again: its role may have changed."""
-        for pair in self._of(address):
-            self._ask(pair, address)
+        for pair in self._pairs_at(address):
+            self._request_role(pair, address)
 
     def lost(self, address: str) -> None:
         """Record that the connection to an address broke or failed (RTE-53, RTE-54)."""
-        for pair in self._of(address):
+        for pair in self._pairs_at(address):
             self._learn(pair, address, None)
 
     def look(self) -> int:
@@ -110,7 +110,7 @@ class Mirrors:
 
     # Internals.
 
-    def _of(self, address: str) -> list[Pair]:
+    def _pairs_at(self, address: str) -> list[Pair]:
         return [pair for pair in self._known if address in pair[:2]]
 
     def _may_ask(self, pair: Pair) -> bool:
@@ -121,14 +121,14 @@ class Mirrors:
         self._asked_at[pair] = now
         return True
 
-    def _ask_both(self, pair: Pair) -> None:
+    def _request_both_roles(self, pair: Pair) -> None:
         around = self.around
         for address in pair[:2]:
             if around is not None and around.is_suppressed(address):
                 self._learn(pair, address, None)
-            self._ask(pair, address)
+            self._request_role(pair, address)
 
-    def _ask(self, pair: Pair, address: str) -> None:
+    def _request_role(self, pair: Pair, address: str) -> None:
         around = self.around
         if around is None:
             return
@@ -145,7 +145,7 @@ class Mirrors:
             after.principal,
             after.disputed,
         ):
-            self._tell(after)
+            self._log_state(after)
         if before.principal != after.principal:
             self._asked_at.pop(pair, None)
             if not self._news:  # deferred: the caller may be in the middle of classifying
@@ -158,7 +158,7 @@ class Mirrors:
             if self.around is not None and pair in self._known:
                 self.around.changed(pair)
 
-    def _tell(self, known: Known) -> None:
+    def _log_state(self, known: Known) -> None:
         write = self._log.info
         if known.disputed:
             write = self._log.error

@@ -111,7 +111,7 @@ class Pinging:
     def take(self, neighbour: InstanceId, trace: Trace) -> None:
         """Process a TRACE of a neighbour."""
         if trace.leg in (Leg.TOLD_BACK, Leg.TOLD_OUT):
-            self._tell(trace, is_complete=False)
+            self._report(trace, is_complete=False)
             return
         if not self._answers or self._too_many() or len(trace.steps) >= MOST_STEPS:
             return
@@ -161,7 +161,7 @@ class Pinging:
         elif found.outcome == "remote":
             self._pass_on(found.where, trace)
         else:
-            self._tell(trace, is_complete=False)
+            self._report(trace, is_complete=False)
 
     def _arrive(self, trace: Trace, broker: Broker) -> None:
         if trace.leg is Leg.OUT:  # the reply goes by the routes of this broker (RTE-2)
@@ -170,10 +170,10 @@ class Pinging:
             )
             self._leave(broker, back)
         elif trace.number in self._asked:
-            self._tell(trace, is_complete=True)
+            self._report(trace, is_complete=True)
         else:
             text = "replies come to this instance, and not to the one that asks"
-            self._tell(_amended(trace, "", text), is_complete=False)
+            self._report(_amended(trace, "", text), is_complete=False)
 
     def _pass_on(self, address: str, trace: Trace) -> None:
         if self._send_to(address, trace):
@@ -195,9 +195,9 @@ class Pinging:
     def _unreachable(self, address: str, trace: Trace) -> None:
         status = self._status(address)
         text = status.detail[:MOST_DETAIL] or "no connection yet"
-        self._tell(_amended(trace, status.reason or "connect_failed", text), is_complete=False)
+        self._report(_amended(trace, status.reason or "connect_failed", text), is_complete=False)
 
-    def _tell(self, trace: Trace, *, is_complete: bool) -> None:
+    def _report(self, trace: Trace, *, is_complete: bool) -> None:
         """Report the outcome to the requester, back along the path the TRACE came by."""
         asked = self._asked.get(trace.number)
         if asked is not None:

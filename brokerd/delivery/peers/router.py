@@ -147,7 +147,7 @@ class Router:
             why_off=self._why_off,
         )
         self._mirrors.keep(_pairs(self._brokers.values()))
-        self._forget_ways()
+        self._clear_ways()
         return frozenset(normalise(route.address) for route in self._routes - before)
 
     def _why_off(self, broker_id: BrokerId) -> str:
@@ -183,7 +183,7 @@ class Router:
         trimmed = self.ways.trim()
         if self._expires_at is None or self._clock.utc() < self._expires_at:
             return trimmed
-        self._forget_ways()
+        self._clear_ways()
         return trimmed + 1
 
     def learn_own(self, addresses: frozenset[str]) -> None:
@@ -200,7 +200,7 @@ class Router:
 
         No route has changed, but the principal of a mirrored one (RTE-53), or a broker has a
         duplicate (RTE-72)."""
-        self._forget_ways()
+        self._clear_ways()
 
     def allow_forwarding(self, allowed: bool) -> None:
         """Set whether messages for others may pass through, and rebuild (FWD-1)."""
@@ -355,7 +355,7 @@ class Router:
         if isinstance(decision, Dropped) and decision.reason == Reason.BCN_PENDING:
             why = self.missing(self._brokers[MSDB], key.service_name, key.broker_id)
             return Dropped(why.reason, why.detail)
-        self._look_at_copies(key, decision, home=None)
+        self._report_copies(key, decision, home=None)
         return decision
 
     def _is_here(self, item: Item) -> bool:
@@ -366,12 +366,12 @@ class Router:
             for broker in self._brokers.values()
         )
 
-    def _forget_ways(self) -> None:
+    def _clear_ways(self) -> None:
         now = self._clock.utc()
         routes = self._brokers[MSDB].store.catalog.routes.values()
         ends = [one.expires_at for one in routes if one.expires_at is not None]
         self._expires_at = min((one for one in ends if one > now), default=None)
-        self.ways.forget()
+        self.ways.clear()
         self.rebuilt()
 
     def key_of(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKey:
@@ -400,11 +400,11 @@ class Router:
             avoid=None if endpoint.bound else self._avoid,
         )
         if isinstance(decision, Delayed) and decision.reason == Reason.BCN_PENDING:
-            return self._asked(broker, key)
-        self._look_at_copies(key, decision, home=broker.broker_id)
+            return self._request_route(broker, key)
+        self._report_copies(key, decision, home=broker.broker_id)
         return decision
 
-    def _look_at_copies(
+    def _report_copies(
         self,
         key: DialogKey | ArrivalKey,
         decision: OutgoingDecision | Arriving,
@@ -453,7 +453,7 @@ class Router:
             notes=notes,
         )
 
-    def _asked(self, broker: Broker, key: DialogKey) -> Delayed:
+    def _request_route(self, broker: Broker, key: DialogKey) -> Delayed:
         """Ask for a missing route, on behalf of the broker whose table lacks it (BCN-3)."""
         found = self._tables[broker.broker_id].find(
             key.service_name, key.broker_id, now=self._clock.utc(), service_here=False

@@ -265,7 +265,7 @@ def test_a_route_that_is_no_more() -> None:
     stand = Stand()
     stand.take(fragment(1), fragment(2, to_service="other", conversation=b"d" * 16))
     stand.routes["to"] = LOCAL
-    stand.ways.forget()
+    stand.ways.clear()
     stand.forwarder.routes_changed()
     assert stand.reasons() == {"route_no_longer_valid": 1}
     assert len(stand.leave(Y)) == 1

@@ -57,21 +57,21 @@ def ways(
 def test_a_conversation_keeps_its_way() -> None:
     table = Table(X, Y)
     found = ways(table)
-    assert found.of(fragment(1)).address == X.address
-    assert found.of(fragment(2)).address == X.address
+    assert found.for_item(fragment(1)).address == X.address
+    assert found.for_item(fragment(2)).address == X.address
     assert found.arriving(fragment(3)) == X
     assert len(table.asked) == 1
-    assert found.of(fragment(1, conversation=b"d" * 16)).address == Y.address
+    assert found.for_item(fragment(1, conversation=b"d" * 16)).address == Y.address
 
 
 @pytest.mark.rule("RTE-26", "RTE-6")
 def test_a_conversation_that_is_bound_or_routed_anew_keeps_its_choice() -> None:
     table = Table(X, Y)
     found = ways(table)
-    assert found.of(fragment(1)).address == X.address
-    assert found.of(fragment(2, hop=Hop(b"t" * 16, 10, 60_000, 0))).address == X.address
-    found.forget()
-    assert found.of(fragment(3)).address == X.address
+    assert found.for_item(fragment(1)).address == X.address
+    assert found.for_item(fragment(2, hop=Hop(b"t" * 16, 10, 60_000, 0))).address == X.address
+    found.clear()
+    assert found.for_item(fragment(3)).address == X.address
     assert [one.broker_id for one in table.asked] == [None, b"t" * 16, None]
 
 
@@ -103,15 +103,15 @@ def test_what_lacks_an_answer_asks_for_it_each_time(reason: Reason) -> None:
 
 
 def test_what_is_for_here_leaves_by_no_address() -> None:
-    assert ways(Table(HERE)).of(fragment(1)).address is None
-    assert ways(Table(Dropped(Reason.NO_ROUTE))).of(ack()).address is None
+    assert ways(Table(HERE)).for_item(fragment(1)).address is None
+    assert ways(Table(Dropped(Reason.NO_ROUTE))).for_item(ack()).address is None
 
 
 @pytest.mark.rule("RTE-32")
 def test_a_dialog_that_has_its_end_here_stays_here() -> None:
     table = Table(X)
     found = ways(table, here=True)
-    assert [found.of(fragment(n)).address for n in range(2)] == [None, None]
+    assert [found.for_item(fragment(n)).address for n in range(2)] == [None, None]
     assert len(table.asked) == 2  # it may be gone when the next one comes
 
 
@@ -121,7 +121,7 @@ def test_the_oldest_are_forgotten() -> None:
     found = ways(table, most=2)
     ids = [bytes([n]) * 16 for n in (1, 2, 3)]
     for one in (*ids, *ids):
-        assert isinstance(found.of(ack(conversation=one)), object)
+        assert isinstance(found.for_item(ack(conversation=one)), object)
     assert isinstance(ack(), AckOnly)
     assert len(table.asked) == 6
 
@@ -131,15 +131,15 @@ def test_what_nobody_asks_for_is_forgotten_after_its_time() -> None:
     table, clock = Table(X), ManualClock()
     found = ways(table, clock=clock)
     idle, busy = b"i" * 16, b"b" * 16
-    found.of(ack(conversation=idle))
+    found.for_item(ack(conversation=idle))
     for _ in range(31):
-        found.of(ack(conversation=busy))
+        found.for_item(ack(conversation=busy))
         clock.now += 10
         found.trim()
     assert len(table.asked) == 2
-    found.of(ack(conversation=busy))
+    found.for_item(ack(conversation=busy))
     assert len(table.asked) == 2
-    found.of(ack(conversation=idle))
+    found.for_item(ack(conversation=idle))
     assert len(table.asked) == 3
 
 
@@ -148,7 +148,7 @@ def test_no_more_is_noted_than_is_remembered() -> None:
     table = Table(X)
     found = ways(table, most=3)
     for number in range(20):
-        found.of(ack(conversation=bytes([number]) * 16))
+        found.for_item(ack(conversation=bytes([number]) * 16))
     assert len(found._used) == len(found._ways) == len(found._choices) == 3
-    found.forget()
+    found.clear()
     assert found._used.keys() == found._choices.keys()
