@@ -290,7 +290,7 @@ class Assembly(Opening):
                 changed=self._duplicates_changed,
             ),
         )
-        self.duplicates.have(self.router.delivering())
+        self.duplicates.set_own_list(self.router.delivering())
         self.router.barred = self.duplicates.why_barred
         self.answers.notify = self.destinations.notify
         self.answers.deliver_here = self.dispatcher.arrived

@@ -259,7 +259,7 @@ class Parts:
     def _tables_rebuilt(self) -> None:
         """Notify the forwarder and the duplicate check that the routing tables were rebuilt."""
         self.forwarder.routes_changed()
-        self.duplicates.have(self.router.delivering())
+        self.duplicates.set_own_list(self.router.delivering())
 
     def _duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
         """Route the dialogs of brokers whose duplicates appeared or went away (RTE-72)."""
@@ -274,15 +274,15 @@ class Parts:
         """Process a neighbour's notice; a refusal is shown at its sender (NBT-4)."""
         match notice:
             case Trace():
-                self.pinging.take(neighbour, notice)
+                self.pinging.process(neighbour, notice)
             case RoleQuestion():
                 self._send_notice(neighbour, self.mirroring.answer(notice))
             case RoleAnswer():
-                self.mirrors.told(self.destinations.addresses_of(neighbour), notice)
+                self.mirrors.record_role(self.destinations.addresses_of(neighbour), notice)
             case BrokersHere():
-                self.duplicates.told(neighbour, notice)
+                self.duplicates.record_list(neighbour, notice)
             case Notice():
-                if not self.notices.take(notice):
+                if not self.notices.apply(notice):
                     self.forwarder.pass_notice(notice)
 
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:

@@ -35,8 +35,8 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("dialog_log", 1, parts.journal.write_closed, apart=True),  # PER-24
         Pass("notices", fast, parts.notices.trim),  # XMT-10
         Pass("mirrors", 1, parts.mirroring.check, apart=True),  # RTE-55
-        Pass("mirrored_routes", fast, parts.mirrors.look),  # RTE-56
-        Pass("duplicate_brokers", fast, parts.duplicates.look),  # RTE-71
+        Pass("mirrored_routes", fast, parts.mirrors.check_addresses),  # RTE-56
+        Pass("duplicate_brokers", fast, parts.duplicates.check_contested),  # RTE-71
         Pass("transmitter", fast, parts.transmitter.rerouting.reclassify),  # XMT-9
         Pass("instance_routes", fast, parts.router.expire),  # RTE-65
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14

@@ -127,8 +127,8 @@ async def test_a_flood_of_questions_is_answered_in_part(net: Net, west: Peer, ea
     answers = await asyncio.gather(*asking)
     assert 20 <= sum(one.is_complete for one in answers) <= 50
     question = Trace(b"n" * 16, Leg.TOLD_OUT, "urn:x", b"", "urn:y", b"", 0)
-    west.instance.pinging.take(east.instance.instance_id, question)  # nobody has asked
-    west.instance.pinging.take(
+    west.instance.pinging.process(east.instance.instance_id, question)  # nobody has asked
+    west.instance.pinging.process(
         east.instance.instance_id, msgspec.structs.replace(question, leg=Leg.BACK)
     )
 
@@ -146,7 +146,7 @@ async def test_routes_that_lead_in_a_circle_end_it(rig: Through) -> None:
         circle = {"name": "circle", "service": "urn:circle", "address": address}
         await one.session.apply({"broker": {"name": "main"}, kind: [circle]}, ensure=True)
     pinging = rig.middle.instance.pinging
-    with patch.object(pinging, "take", Mock(wraps=pinging.take)) as taken:
+    with patch.object(pinging, "process", Mock(wraps=pinging.process)) as taken:
         found = await rig.east.session.admin.ping("urn:circle")
         assert found.steps[-1].reason == "hops_exhausted"
         assert len(found.steps) == 12

@@ -111,7 +111,7 @@ class DuplicateBrokers:
 
     # Broker lists.
 
-    def have(self, broker_ids: Iterable[BrokerId]) -> None:
+    def set_own_list(self, broker_ids: Iterable[BrokerId]) -> None:
         """Set the brokers whose delivery is on in this instance, and send the list (TRN-46)."""
         own = brokers_here(broker_ids)
         if own == self._own:
@@ -127,7 +127,7 @@ class DuplicateBrokers:
         if not self._around.tell(peer, self._own):
             self._namers.forget(peer)
 
-    def told(self, peer: InstanceId, named: BrokersHere) -> None:
+    def record_list(self, peer: InstanceId, named: BrokersHere) -> None:
         """Record the broker list of a neighbour."""
         self._places[peer] = self._around.place(peer)
         self._namers.replace_names(peer, frozenset(named.broker_ids), self._clock.monotonic())
@@ -139,7 +139,7 @@ class DuplicateBrokers:
 
     # Periodic check.
 
-    def look(self) -> int:
+    def check_contested(self) -> int:
         """Check the contested brokers, every second tick; return the number of duplicates.
 
         The instances that name the same broker get the own list once more, so that they have to

@@ -81,7 +81,7 @@ class Mirrors:
 
     # Events of the transport.
 
-    def told(self, addresses: Sequence[str], answer: RoleAnswer) -> None:
+    def record_role(self, addresses: Sequence[str], answer: RoleAnswer) -> None:
         """Record the role for a broker that the peer at these addresses has answered."""
         standing = Standing(_ROLES.get(answer.role, Role.UNKNOWN), answer.epoch)
         for pair in list(self._known):
@@ -99,7 +99,7 @@ class Mirrors:
         for pair in self._pairs_at(address):
             self._learn(pair, address, None)
 
-    def look(self) -> int:
+    def check_addresses(self) -> int:
         """Record unreachable addresses, every second tick; return the number of pairs."""
         around = self.around
         if around is not None:

@@ -108,7 +108,7 @@ class Pinging:
         done = over.done() and over.result()
         return Pong(last[0].steps, done, self._clock.monotonic() - began)
 
-    def take(self, neighbour: InstanceId, trace: Trace) -> None:
+    def process(self, neighbour: InstanceId, trace: Trace) -> None:
         """Process a TRACE of a neighbour."""
         if trace.leg in (Leg.TOLD_BACK, Leg.TOLD_OUT):
             self._report(trace, is_complete=False)

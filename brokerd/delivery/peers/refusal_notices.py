@@ -142,7 +142,7 @@ class RefusalNotices:
 
     # As the side that is refused.
 
-    def take(self, notice: Notice) -> bool:
+    def apply(self, notice: Notice) -> bool:
         """Apply a NOTICE of a neighbour; False = it concerns no dialog of this instance."""
         found = self._note(notice)
         self.taken += found

@@ -16,8 +16,8 @@ class Told:
     def __init__(self, at: RigInstance) -> None:
         self.sets: list[frozenset[bytes]] = []
         duplicates = at.instance.duplicates
-        self._hand_on: Callable[[InstanceId, BrokersHere], None] = duplicates.told
-        duplicates.told = self._told  # type: ignore[method-assign]
+        self._hand_on: Callable[[InstanceId, BrokersHere], None] = duplicates.record_list
+        duplicates.record_list = self._told  # type: ignore[method-assign]
 
     def _told(self, peer: InstanceId, named: BrokersHere) -> None:
         self.sets.append(frozenset(named.broker_ids))

@@ -85,7 +85,7 @@ async def test_both_are_asked_at_first_use_and_not_with_everything_that_comes() 
     one.clock.now += ASK_EVERY
     one.reason()
     assert len(one.asked) == 4
-    one.mirrors.told([P, "tcp://elsewhere:1"], RoleAnswer(ID, "principal", 5))
+    one.mirrors.record_role([P, "tcp://elsewhere:1"], RoleAnswer(ID, "principal", 5))
     await asyncio.sleep(0)
     assert one.changed == [PAIR]
     assert [one.mirrors.principal(PAIR) for _ in range(3)] == [P] * 3
@@ -96,16 +96,16 @@ async def test_both_are_asked_at_first_use_and_not_with_everything_that_comes() 
 async def test_a_place_that_cannot_be_reached_is_no_principal_and_both_are_asked() -> None:
     one = Known()
     one.reason()
-    one.mirrors.told([P], RoleAnswer(ID, "principal", 5))
-    one.mirrors.told([M], RoleAnswer(ID, "something of a later version", 5))
-    one.mirrors.told([M], RoleAnswer(BrokerId(b"?" * 16), "principal", 50))
+    one.mirrors.record_role([P], RoleAnswer(ID, "principal", 5))
+    one.mirrors.record_role([M], RoleAnswer(ID, "something of a later version", 5))
+    one.mirrors.record_role([M], RoleAnswer(BrokerId(b"?" * 16), "principal", 50))
     one.suppressed.add(P)
     one.asked.clear()
-    assert one.mirrors.look() == 1
+    assert one.mirrors.check_addresses() == 1
     assert one.reason() is Reason.MIRROR_ERROR
     assert one.asked == [(P, 5), (M, 5)]  # whoever is older than this is stale
-    one.mirrors.told([M], RoleAnswer(ID, "principal", 5))
-    one.mirrors.told([M], RoleAnswer(ID, "principal", 6))
+    one.mirrors.record_role([M], RoleAnswer(ID, "principal", 5))
+    one.mirrors.record_role([M], RoleAnswer(ID, "principal", 6))
     assert one.mirrors.principal(PAIR) == M
     assert one.log.lines == [
         ("info", "principal_only", P),
@@ -127,7 +127,7 @@ async def test_this_instance_is_not_asked_over_the_network_and_the_answer_serves
 async def test_a_route_that_goes_takes_what_was_learned_with_it() -> None:
     one = Known()
     one.reason()
-    one.mirrors.told([P], RoleAnswer(ID, "principal", 5))
+    one.mirrors.record_role([P], RoleAnswer(ID, "principal", 5))
     one.mirrors.keep({})
     await asyncio.sleep(0)
     assert one.changed == []
