@@ -194,11 +194,11 @@ class Parts:
             broker.store.breathe()
         items = arrival.items
         if self.forwarder.forwarding:
-            items = self.forwarder.take(items, arrival.headers, arrival.peer)
+            items = self.forwarder.accept(items, arrival.headers, arrival.peer)
         self.dispatcher.arrived(items, arrival.peer)
 
     def _not_forwarded(self, item: Item, reason: str) -> None:
-        self.forwarder.report.tell(item, reason)
+        self.forwarder.report.log_drop(item, reason)
 
     def _send_notice(self, peer: InstanceId, notice: Advice) -> bool:
         return self.destinations.notice(peer, notice)

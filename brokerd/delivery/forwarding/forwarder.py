@@ -127,7 +127,7 @@ class Forwarder:
 
     # Arriving.
 
-    def take(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
+    def accept(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
         """Hold the items for other instances; return those for this instance."""
         ways, now = self._ways, self._clock.monotonic()
         ours: list[Item] = []

@@ -99,9 +99,9 @@ class ForwardReport:
             # A duplicate is no failure: the first copy is still on its way (FWD-10).
             if peer is not None and reason != DropReason.FORWARD_DUPLICATE:
                 self._refuse(item, reason, peer)
-        self.tell(item, reason, size=size, address=address, consumed=consumed)
+        self.log_drop(item, reason, size=size, address=address, consumed=consumed)
 
-    def tell(
+    def log_drop(
         self, item: Item, reason: str, *, size: int = 0, address: str = "", consumed: int = 0
     ) -> None:
         """Log a dropped item, at once or in the sum for its reason and next hop (MON-11)."""

@@ -92,7 +92,7 @@ class Stand(NullLog):
         return self.online
 
     def take(self, *items: Item) -> list[Item]:
-        return self.forwarder.take(*arrived(*items))
+        return self.forwarder.accept(*arrived(*items))
 
     def leave(self, address: str = X, room: int = 128 * 1024, count: int = 512) -> list[Item]:
         return departed(self.forwarder.fill(address, room, count))
