@@ -75,7 +75,7 @@ def load_handler(path: str, queue: str = "") -> Handler:
     """
     found = find(path)
     if hasattr(found, "handler_for"):
-        return _for_queue(path, cast(ByQueue, found), queue)
+        return _for_queue(path, cast("ByQueue", found), queue)
     if not callable(found) or not _is_async(found):
         kind = "a plain function" if inspect.isfunction(found) else type(found).__name__
         raise HandlerError(f"handler {path}: it is {kind}, not an async callable", hint=_SHAPE)

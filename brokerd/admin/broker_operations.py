@@ -16,7 +16,7 @@ import msgspec
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.errors import DuplicateBroker, InvalidArgument
 from brokerd.ids import ID_SIZE, BrokerId, IdSource, Incarnation, InstanceId, parse, show
 from brokerd.model import MSDB

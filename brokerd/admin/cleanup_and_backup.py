@@ -12,7 +12,7 @@ from pathlib import Path
 
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import EndpointKey

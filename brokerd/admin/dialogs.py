@@ -13,8 +13,8 @@ from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
 from brokerd.broker.dialog_events import Told, fields_of
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Instant
 from brokerd.delivery.outgoing.classification import HERE

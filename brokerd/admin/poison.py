@@ -13,9 +13,8 @@ from functools import partial
 from brokerd.broker import checks
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
-from brokerd.broker.parking import CHECK_OVERRUN, Held
-from brokerd.broker.queues import QueuedMessage, QueueState, Taken
+from brokerd.broker.parking import CHECK_OVERRUN
+from brokerd.broker.state import Held, HomeQueue, Live, QueuedMessage, Taken
 from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
@@ -186,7 +185,7 @@ def _held(broker: Broker, group_id: GroupId) -> Held:
     return held
 
 
-def _queue(broker: Broker, held: Held) -> QueueState:
+def _queue(broker: Broker, held: Held) -> HomeQueue:
     queue = broker.held.queue_of(held.row)
     if queue is None:
         raise InvalidArgument("the queue of this group was dropped")

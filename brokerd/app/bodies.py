@@ -30,7 +30,7 @@ def encode(value: object) -> Body:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if _is_pydantic(type(value)):
-        return cast(str, cast(Any, value).model_dump_json()).encode()
+        return cast("str", cast("Any", value).model_dump_json()).encode()
     try:
         return msgspec.json.encode(value)
     except TypeError as error:
@@ -55,7 +55,7 @@ def decode(body: bytes | None, kind: Kind) -> object:
     if _is_pydantic(kind):
         return kind.model_validate_json(body or b"")
     try:
-        return cast(object, msgspec.json.decode(body or b"", type=kind))
+        return cast("object", msgspec.json.decode(body or b"", type=kind))
     except msgspec.MsgspecError as error:  # not everywhere a ValueError
         raise ValueError(str(error)) from None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from brokerd.clock import Instant
 
 if TYPE_CHECKING:
-    from brokerd.broker.groups import Group
+    from brokerd.broker.state import Group
 
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""

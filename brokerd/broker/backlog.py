@@ -30,7 +30,8 @@ import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
-from brokerd.broker.endpoints import Counting, Spawn
+from brokerd.broker.insisting import Spawn
+from brokerd.broker.state import Counting
 from brokerd.clock import Instant
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId
@@ -39,8 +40,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.groups import Group
+    from brokerd.broker.state import Group, Live
     from brokerd.storage.message_counts import Tally
     from brokerd.storage.store import QueuePage
 

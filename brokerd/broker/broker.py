@@ -18,16 +18,16 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.dialog_events import Told
-from brokerd.broker.endpoints import Endpoints, Live, Spawn
-from brokerd.broker.groups import Group, Holder
-from brokerd.broker.insisting import insist
+from brokerd.broker.endpoints import Endpoints
+from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.inspection import Inspection
-from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions
+from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, Sender
 from brokerd.broker.pairs import Pairs
 from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState, WindowOptions
+from brokerd.broker.state import Group, Holder, Live
 from brokerd.broker.unfinished import Unfinished
 from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
@@ -52,7 +52,7 @@ from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
 
 if TYPE_CHECKING:
-    from brokerd.broker.changeset import Lost
+    from brokerd.broker.dialog_events import Lost
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"
@@ -168,7 +168,14 @@ class Broker:
         self.timers = PendingTimers(
             Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
         )
-        self.held = HeldGroups(self, clock)
+        self.held = HeldGroups(
+            store=store,
+            endpoints=self.endpoints,
+            groups=self.groups,
+            queues=self.queues,
+            clock=clock,
+            spawn=spawn,
+        )
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
         self.unfinished = Unfinished(options.unfinished_bytes)
         """Fragments of incomplete messages that are kept in memory (DSP-15)."""
@@ -696,7 +703,7 @@ class Broker:
                 missing = {key for key in missing - set(held) if key in stored}
                 missing = {key for key in missing if not self.endpoints.is_removed(key)}
 
-    async def _page_outgoing(self, live: Live, after: int, limit: int, size: int) -> OutgoingPage:
+    async def _page_outgoing(self, live: Sender, after: int, limit: int, size: int) -> OutgoingPage:
         return await insist(self.store.outgoing.page, live.endpoint.key, after, limit, size)
 
 

@@ -18,10 +18,10 @@ import orjson
 from brokerd.broker import checks, retention
 from brokerd.broker.accepting import Accepting
 from brokerd.broker.closing_lines import closing_line
-from brokerd.broker.dialog_events import Told, began, moved
-from brokerd.broker.endpoints import Live
+from brokerd.broker.dialog_events import Lost, Told, began, moved
 from brokerd.broker.outgoing import Outgoing
-from brokerd.broker.queues import Taken, publish
+from brokerd.broker.queues import publish
+from brokerd.broker.state import Live, NewMessage, Taken
 from brokerd.clock import Instant, later, show_instant
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
@@ -44,36 +44,12 @@ from brokerd.storage.hashes import body_hash, large_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
-    from brokerd.broker.groups import Group
-    from brokerd.broker.queues import QueuedMessage, QueueState
+    from brokerd.broker.queues import QueueState
+    from brokerd.broker.state import Group, QueuedMessage
 
 
 TIMER = -2
 """The sequence of a DialogTimer message (RCV-9)."""
-
-
-class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that an application sends, or that a local delivery carries."""
-
-    message_type: str
-    body: bytes | None
-    message_id: MessageId
-    body_key: BodyKey | None = None
-    """The key under which a large body is stored already."""
-    retained_key: BodyKey | None = None
-    """The key under which the retained copy of a large body is stored already."""
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """An Error that arrived after the application had ended its side (DLG-T20, PBT-4)."""
-
-    endpoint: DialogEndpoint
-    code: int
-    description: str
-    message_types: tuple[str, ...]
-    """Types of the messages that the peer does not have, as far as they were in memory."""
-    count: int
-    """Number of the messages that the peer does not have."""
 
 
 class _Piece(msgspec.Struct, frozen=True, gc=False):
@@ -511,7 +487,8 @@ class Round:
         check: in this changeset, and in memory before the message can be received (OBJ-62)."""
         for at, row in reversed(self._arrivals):
             if at is live and row.sequence == sequence:
-                self._broker.held.unchecked(self, live, row, why)
+                report = self._broker.held.unchecked(self.changes, live, row, why)
+                self.when_published(report)
                 return
 
     def _take_part(self, live: Live, fragment: Fragment) -> None:
@@ -577,7 +554,7 @@ class Round:
         self.changes.enqueued.append(row)
         live.unpublished.append(row)
         if place:
-            queue.past.joining(row)
+            queue.joining(row)
         self._arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
@@ -585,7 +562,7 @@ class Round:
         self.consume(dropped)
         for row in live.unpublished:
             self.changes.dequeue(row.paged, [row.queuing_order])
-        beyond = live.queue.past.drop(live)
+        beyond = live.queue.drop_backlog(live)
         if beyond != 0:
             # None: the messages beyond the window were not counted.
             count = None if beyond is None else beyond + len(dropped)

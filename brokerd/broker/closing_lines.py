@@ -16,7 +16,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
+    from brokerd.broker.state import Live
 
 
 def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:

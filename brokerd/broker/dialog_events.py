@@ -20,7 +20,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
+    from brokerd.broker.state import Live
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -37,6 +37,18 @@ class Told(msgspec.Struct, frozen=True):
     def is_trouble(self) -> bool:
         """Whether a dialog went wrong."""
         return self.what in _TROUBLE
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """An Error that arrived after the application had ended its side (DLG-T20, PBT-4)."""
+
+    endpoint: DialogEndpoint
+    code: int
+    description: str
+    message_types: tuple[str, ...]
+    """Types of the messages that the peer does not have, as far as they were in memory."""
+    count: int
+    """Number of the messages that the peer does not have."""
 
 
 def fields_of(told: Told) -> dict[str, object]:

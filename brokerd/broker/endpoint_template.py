@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
+from brokerd.broker.state import Group, Live
 from brokerd.ids import ConversationId, GroupId, Handle, MessageId
 
 if TYPE_CHECKING:

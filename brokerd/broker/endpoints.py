@@ -7,27 +7,15 @@ Never: writes; `changeset.py` steps endpoints and records what they become.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.insisting import insist
-from brokerd.ids import BodyKey, ConversationId, EndpointKey, Handle
-from brokerd.model import SYSTEM_TYPES, Contract
+from brokerd.broker.insisting import Spawn, insist
+from brokerd.broker.state import Live
+from brokerd.ids import ConversationId, EndpointKey, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-
-if TYPE_CHECKING:
-    from brokerd.broker.groups import Group
-    from brokerd.broker.outgoing import Outgoing
-    from brokerd.broker.pairs import Pair
-    from brokerd.broker.queues import QueuedMessage, QueueState
-    from brokerd.storage.changes import QueueRow
-    from brokerd.storage.retention import Kept
-
-Spawn = Callable[[Coroutine[object, object, None]], object]
-"""Starts a supervised task (design, The code: only the daemon creates them)."""
 
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2
@@ -35,129 +23,6 @@ _OVER_A_TURN = 2
 _LOOKS = 16
 """Endpoints that are checked for eviction whenever one is added beyond the capacity."""
 _LOOKS_A_TICK = 5_000
-
-
-class Counting:
-    """Changes to an endpoint's backlog while it is being counted."""
-
-    __slots__ = ("application", "messages")
-
-    def __init__(self) -> None:
-        self.messages = self.application = 0
-
-    def add(self, message_type: str, count: int) -> None:
-        """Add to the number of messages of that type."""
-        self.messages += count
-        if message_type not in SYSTEM_TYPES:
-            self.application += count
-
-
-class Live:
-    """A dialog endpoint in memory: the truth between two commits (design D1)."""
-
-    __slots__ = (
-        "beyond",
-        "beyond_unread",
-        "body_key",
-        "coming",
-        "contract",
-        "counting",
-        "dropped_before",
-        "endpoint",
-        "gone",
-        "group",
-        "is_local",
-        "kept",
-        "outgoing",
-        "parts",
-        "parts_size",
-        "parts_stored",
-        "peer",
-        "pins",
-        "queue",
-        "ready",
-        "release",
-        "serial",
-        "touched",
-        "undelivered",
-        "unpublished",
-    )
-
-    def __init__(
-        self,
-        endpoint: DialogEndpoint,
-        *,
-        group: Group,
-        queue: QueueState,
-        contract: Contract,
-        coming: Pair,
-        is_local: bool,
-    ) -> None:
-        self.endpoint = endpoint
-        self.group = group
-        self.queue = queue
-        self.contract = contract
-        self.coming = coming
-        """Counts the messages that arrive for the endpoint."""
-        self.is_local = is_local
-        """Whether the peer is (or will be) in this same broker."""
-        self.parts: list[bytes] = []
-        """Stored fragments of the incomplete message, if they are in memory."""
-        self.parts_stored = 0
-        """Number of fragments of the incomplete message, if they are only in the store (DSP-15)."""
-        self.parts_size = 0
-        """Bytes of the fragments of the incomplete message, wherever they are."""
-        self.body_key: BodyKey | None = None
-        """The key of those fragments in the store; None = there are none, or they were not read."""
-        self.undelivered = 0
-        """Number of own messages that were withdrawn before the peer had them."""
-        self.ready: deque[QueuedMessage] = deque()
-        """The messages in the queue's window, in the order of RECEIVE (RCV-8)."""
-        self.unpublished: deque[QueueRow] = deque()
-        """Arrived messages whose commit is under way."""
-        self.beyond: int | None = 0
-        """Number of messages in the queue's backlog; None = not counted yet."""
-        self.beyond_unread = 0
-        """Number of messages in the queue's backlog that an application sent."""
-        self.counting: Counting | None = None
-        """While the backlog is being counted: the changes meanwhile."""
-        self.dropped_before = 0
-        """Messages with a lower queuing order were dropped unread (DLG-T10)."""
-        self.outgoing: Outgoing | None = None
-        """The messages in the transmission queue; None = there never were any."""
-        self.peer: Live | None = None
-        """The peer, if it is in this broker and in memory."""
-        self.kept: Kept | None = None
-        """How much of the dialog is retained, if that is limited and was read (PBT-24)."""
-        self.gone = False
-        self.pins = 0
-        """Number of users that need it in memory: open transactions, reads, the arrivals part."""
-        self.release: Callable[[], None] | None = None
-        """Asks `delivery.incoming` to unpin the endpoint, now that the dialog is over."""
-        self.serial = 0
-        """The serial of the flush with the latest change of the endpoint."""
-        self.touched = True
-
-    @property
-    def unread(self) -> int:
-        """Number of application messages that arrived and were not received."""
-        if not self.ready and not self.unpublished:
-            return self.beyond_unread
-        return self.beyond_unread + sum(
-            one.message_type not in SYSTEM_TYPES for many in (self.ready, self.unpublished)
-            for one in many
-        )  # fmt: skip
-
-    def is_sending(self) -> bool:
-        """Return whether messages of the endpoint are in the transmission queue, or join it."""
-        out = self.outgoing
-        return out is not None and bool(len(out.window) or out.waiting or out.unpublished)
-
-    def delivers_directly(self) -> bool:
-        """Return whether a message can go directly onto the peer's queue now (SND-14, SND-15)."""
-        if self.outgoing is not None and self.is_sending():
-            return False
-        return self.peer is None or self.peer.queue.queue.enqueue_enabled
 
 
 class Endpoints:

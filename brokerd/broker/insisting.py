@@ -5,10 +5,13 @@ Never:  gives up. A read that is cut short (`Busy`) suits callers that can ask a
 waiter would never be called back, or a supervised task would end, and the daemon with it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import ParamSpec, TypeVar
 
 from brokerd.errors import Busy
+
+Spawn = Callable[[Coroutine[object, object, None]], object]
+"""Starts a supervised task (design, The code: only the daemon creates them)."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.groups import Group
+    from brokerd.broker.state import Group, Live
 
 
 class Moves:

@@ -13,23 +13,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from brokerd.broker.ack_state import AckState, Ranges
-from brokerd.broker.endpoints import Spawn
+from brokerd.broker.insisting import Spawn
 from brokerd.broker.outgoing_route import OutgoingRoute
-from brokerd.ids import Incarnation
+from brokerd.ids import BrokerId, Incarnation
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol.dialog import WHOLE
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack
 from brokerd.protocol.sending import SendWindow, WindowLimits
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
     from brokerd.broker.pairs import Pair
     from brokerd.storage.store import OutgoingPage
 
@@ -93,7 +93,19 @@ class OutgoingMemory:
         return self.used + self.reading + size <= self.limit
 
 
-PageOutgoing = Callable[["Live", int, int, int], Awaitable["OutgoingPage"]]
+class Sender(Protocol):
+    """The dialog endpoint that sends these messages, a `Live`, as its transmission sees it."""
+
+    endpoint: DialogEndpoint
+    gone: bool
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """The identifier of the endpoint's broker."""
+        ...
+
+
+PageOutgoing = Callable[[Sender, int, int, int], Awaitable["OutgoingPage"]]
 """(endpoint, from sequence, limit, bytes) to its rows that are not in memory, by sequence."""
 
 
@@ -140,7 +152,7 @@ class Outgoing:
 
     def __init__(
         self,
-        live: Live,
+        live: Sender,
         *,
         options: OutgoingOptions,
         memory: OutgoingMemory,

@@ -12,15 +12,17 @@ A held group is skipped by every receive; its messages count as parked, not as r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.deadlines import Deadline
-from brokerd.broker.insisting import insist
+from brokerd.broker.endpoints import Endpoints
+from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
+from brokerd.broker.state import Held, HomeQueue
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show
@@ -31,11 +33,9 @@ from brokerd.storage.changes import Changes, HeldRow, QueueRow
 from brokerd.storage.held_groups import RecoveredGroup
 
 if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
-    from brokerd.broker.changeset import Round
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.groups import Group
-    from brokerd.broker.queues import QueuedMessage, QueueState, Taken
+    from brokerd.broker.queues import QueueState
+    from brokerd.broker.state import Group, Live, QueuedMessage, Taken
+    from brokerd.storage.store import Store
 
 Received = list[tuple["QueueState", list["Taken"]]]
 CHECK_OVERRUN: Final = "check_overrun"
@@ -44,37 +44,26 @@ BY_POISON = "poison handling"
 """The author of the change, if a queue is switched off for its rollbacks (PBT-1)."""
 
 
-class Held:
-    """One group that has a row."""
-
-    __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays", "unchecked")
-
-    def __init__(self, row: HeldRow, messages: int = 0) -> None:
-        self.row = row
-        self.messages = messages
-        """How many of its messages count as parked."""
-        self.holds = False
-        """Whether it is not received now; if not, only its counts are kept."""
-        self.changes = 0
-        """How often messages came or went while it was held."""
-        self.stays = False
-        """Whether committed receives leave it held, because an operator is to receive all of it."""
-        self.damaged: set[int] = set()
-        """Queuing orders of its messages in memory whose bodies fail their hash (REL-6).
-
-        Nothing of the group is received until these are gone, or given a body again."""
-        self.unchecked: int | None = None
-        """Queuing order of the message whose check came to no verdict (OBJ-62).
-
-        None = there is none, or it is the one in the row, if that has this reason."""
-
-
 class HeldGroups:
     """The groups of one broker with rolled back transactions, and none committed since."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        *,
+        store: Store,
+        endpoints: Endpoints,
+        groups: Mapping[GroupId, Group],
+        queues: Mapping[str, QueueState],
+        clock: Clock,
+        spawn: Spawn,
+    ) -> None:
+        """Create the parking of a broker, which changes `groups` and `queues` as it runs."""
+        self._store = store
+        self._endpoints = endpoints
+        self._groups = groups
+        self._queues = queues
         self._clock = clock
+        self._spawn = spawn
         self.by_id: dict[GroupId, Held] = {}
         self._waits: list[tuple[Instant, GroupId]] = []
         self.deadline = Deadline(clock, self._due)
@@ -161,7 +150,7 @@ class HeldGroups:
         fields = self._about(row, group)
         self._write(row.group_id, row, lambda: self._told(what, fields))
 
-    def handled(self, round_: Round, taken: list[Taken]) -> None:
+    def handled(self, changes: Changes, taken: list[Taken]) -> None:
         """Free the group of a transaction that received from it and commits (PSN-4).
 
         It stays held while an operator receives from it, or a message without a sound body or
@@ -182,7 +171,7 @@ class HeldGroups:
             return
         del self.by_id[group.group_id]
         self._end(held, group)
-        round_.changes.rarely().held[group.group_id] = None
+        changes.rarely().held[group.group_id] = None
 
     # Damage.
 
@@ -215,9 +204,13 @@ class HeldGroups:
 
     # Checks without a verdict.
 
-    def unchecked(self, round_: Round, live: Live, row: QueueRow, why: str) -> None:
+    def unchecked(
+        self, changes: Changes, live: Live, row: QueueRow, why: str
+    ) -> Callable[[], None]:
         """Park the group of a message that is being enqueued though its check came to no verdict:
-        in either mode of its queue, in the changeset that stores the message (OBJ-62)."""
+        in either mode of its queue, in the changeset that stores the message (OBJ-62).
+
+        Return the report, to be made once the changeset is durable."""
         group = live.group
         known = self.by_id.get(group.group_id)
         if known is None:
@@ -236,8 +229,8 @@ class HeldGroups:
             self._begin_in(
                 known, group, 0 if group.holder is None else group.holder.taken_of(group)
             )
-        round_.changes.rarely().held[group.group_id] = known.row
-        round_.when_published(partial(self.on_parking, "parked", self._about(known.row, group)))
+        changes.rarely().held[group.group_id] = known.row
+        return partial(self.on_parking, "parked", self._about(known.row, group))
 
     def is_unchecked(self, live: Live) -> bool:
         """Return whether the group is parked for a message of this dialog that has no verdict."""
@@ -250,7 +243,7 @@ class HeldGroups:
 
     def is_damaged(self, group_id: GroupId) -> bool:
         """Return whether the group has a message in memory with a damaged body."""
-        held, group = self.by_id.get(group_id), self._broker.groups.get(group_id)
+        held, group = self.by_id.get(group_id), self._groups.get(group_id)
         if held is None or group is None or not held.damaged:
             return False
         held.damaged &= {one.order for live in group.members.values() for one in live.ready}
@@ -287,12 +280,12 @@ class HeldGroups:
         """Stop the timer: the store is about to close."""
         self.deadline.close()
 
-    def queue_of(self, row: HeldRow) -> QueueState | None:
+    def queue_of(self, row: HeldRow) -> HomeQueue | None:
         """Return the queue that the group's messages are on; None = it was dropped."""
-        group = self._broker.groups.get(row.group_id)
+        group = self._groups.get(row.group_id)
         if group is not None:
             return group.queue
-        named = (one for one in self._broker.queues.values() if one.queue.key == row.queue)
+        named = (one for one in self._queues.values() if one.queue.key == row.queue)
         return next(named, None)
 
     # How it works.
@@ -301,14 +294,14 @@ class HeldGroups:
         """Hold a group in memory; `taken`: messages that a transaction may still give back."""
         self._begin(held, _in_memory(group) + taken, group)
         if not group.whole or any(one.beyond is None for one in group.members.values()):
-            self._broker.spawn(self._recount(held))
+            self._spawn(self._recount(held))
 
     def _begin(self, held: Held, messages: int, group: Group | None = None) -> None:
         held.holds, held.messages = True, messages
         queue = self.queue_of(held.row)
         if queue is not None:
             queue.parked += messages
-        group = group or self._broker.groups.get(held.row.group_id)
+        group = group or self._groups.get(held.row.group_id)
         if group is not None:
             group.held, group.entry = held, None
             group.queue.aside.add(group)
@@ -330,7 +323,7 @@ class HeldGroups:
 
     def _free(self, held: Held) -> None:
         """Stop holding the group and offer it: its messages count as arrivals (RCV-34)."""
-        group, queue = self._broker.groups.get(held.row.group_id), self.queue_of(held.row)
+        group, queue = self._groups.get(held.row.group_id), self.queue_of(held.row)
         was_empty = queue is not None and not queue.ready_count
         is_held = held.holds
         self._end(held, group)
@@ -357,7 +350,7 @@ class HeldGroups:
 
     async def _recount(self, held: Held) -> None:
         """Count a held group's messages, stored or in memory; again if their number changes."""
-        store, endpoints = self._broker.store, self._broker.endpoints
+        store, endpoints = self._store, self._endpoints
         while held.holds:
             mark, total = held.changes, 0
             for stored in await insist(store.endpoints.in_group, held.row.group_id):
@@ -381,7 +374,7 @@ class HeldGroups:
         changes = Changes()
         changes.rarely().held[group_id] = row
         with suppress(StoreFault):  # the daemon is stopping for it already (REL-5)
-            self._broker.store.join(changes, done)
+            self._store.join(changes, done)
 
     def _told(self, what: str, fields: dict[str, object]) -> None:
         if what:

@@ -15,7 +15,7 @@ from brokerd.telemetry.metrics import Histogram
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerd.broker.queues import Taken
+    from brokerd.broker.state import Taken
     from brokerd.clock import Instant
 
 _EVERY = 8

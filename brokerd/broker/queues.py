@@ -24,61 +24,16 @@ from brokerd.broker.backlog import Beyond, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
-from brokerd.broker.receive_waiters import ReceiveWait, WaitingLine
+from brokerd.broker.receive_waiters import WaitingLine
+from brokerd.broker.state import HomeQueue, QueuedMessage, ReceiveWait, Taken, size_of
 from brokerd.clock import Instant
-from brokerd.ids import BrokerId, MessageId
+from brokerd.ids import BrokerId
 from brokerd.model import SYSTEM_TYPES, Queue, is_system
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.groups import Group, Holder
-
-
-class QueuedMessage(msgspec.Struct, gc=False):
-    """A committed message in the window."""
-
-    order: int
-    sequence: int
-    message_type: str
-    enqueued_at: Instant
-    message_id: MessageId
-    body: bytes | None
-    place: int = 0
-    """The place in the store (`QueueRow.paged`)."""
-    deliveries: int = 0
-    """Receives of it that were rolled back since this daemon started (RCV-30)."""
-
-    @classmethod
-    def of(cls, row: QueueRow) -> QueuedMessage:
-        """Return the message of a row."""
-        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
-        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
-
-    @classmethod
-    def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
-        """Return the messages of rows, each in half the time of `of`."""
-        return [
-            cls(order, sequence, message_type, at, message_id, body, place)
-            for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
-        ]
-
-
-class Taken(NamedTuple):
-    """Messages of one conversation that a receive dequeued, in their order (RCV-7)."""
-
-    live: Live
-    messages: list[QueuedMessage]
-    size: int
-    """Bytes of the bodies."""
-    at: Instant
-    """When they were dequeued."""
-
-
-def size_of(messages: Iterable[QueuedMessage]) -> int:
-    """Return the bytes of the bodies."""
-    return sum([len(one.body) for one in messages if one.body])
+    from brokerd.broker.state import Group, Holder, Live
 
 
 class WindowOptions(msgspec.Struct, frozen=True):
@@ -544,10 +499,18 @@ class QueueState:
         self.received += count
         self.times.consumed(taken, now)
 
+    def joining(self, row: QueueRow) -> None:
+        """Note that a message of the backlog has joined the commit pipeline."""
+        self.past.joining(row)
+
+    def drop_backlog(self, live: Live) -> int | None:
+        """Drop an endpoint's messages in the backlog; return their number, None = unknown."""
+        return self.past.drop(live)
+
     def drop(self, live: Live) -> list[QueuedMessage]:
         """Drop an endpoint's unread messages; return those that were in memory.
 
-        `Beyond.drop` drops those in the backlog."""
+        `drop_backlog` drops the others."""
         dropped = list(live.ready)
         if live.group.held is not None:
             self.held_changed(live.group, -len(dropped) - (live.beyond or 0))
@@ -715,8 +678,8 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
     """Publish durable messages to their queues, and notify each queue once (REL-4).
 
     `freed`: groups whose locks end with the same commit. Waiters choose among all (GRP-14)."""
-    groups: dict[QueueState, dict[Group, None]] = {}
-    empty: dict[QueueState, bool] = {}
+    groups: dict[HomeQueue, dict[Group, None]] = {}
+    empty: dict[HomeQueue, bool] = {}
     for live, row in arrivals:
         live.unpublished.popleft()
         queue = live.queue

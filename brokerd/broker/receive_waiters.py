@@ -13,38 +13,11 @@ from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from brokerd.broker.blocked import Resume
+from brokerd.broker.state import ReceiveWait
 from brokerd.ids import GroupId
 
 if TYPE_CHECKING:
-    from brokerd.broker.groups import Group, Holder
-
-
-class ReceiveWait:
-    """A receive or get_group that waits for a message."""
-
-    __slots__ = ("end", "group_id", "holder", "line", "resume", "ticket")
-
-    def __init__(
-        self,
-        *,
-        holder: Holder,
-        group_id: GroupId | None,
-        ticket: int,
-        resume: Resume,
-        end: Resume,
-    ) -> None:
-        self.holder = holder
-        self.group_id = group_id
-        """The group it selects; None = any group."""
-        self.ticket = ticket
-        """The number in the order of arrival (RCV-21)."""
-        self.resume = resume
-        """Tries again: there may be a message."""
-        self.end = end
-        """Gives up, as if the timeout had expired."""
-        self.line: WaitingLine | None = None
-        """The line it waits in; None = it was woken, or has left."""
+    from brokerd.broker.state import Group
 
 
 _ticket = attrgetter("ticket")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.insisting import insist
+from brokerd.broker.state import HomeQueue
 from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
@@ -25,13 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from brokerd.broker.broker import Broker
-    from brokerd.broker.changeset import NewMessage
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.queues import QueueState, Taken
-    from brokerd.broker.transaction import Transaction
+    from brokerd.broker.state import Live, NewMessage, Taken
 
 
-def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | None:
+def before_send(broker: Broker, lives: Iterable[Live], size: int) -> Blocked | None:
     """Check that a send may be retained by its own queue; return the wait if the count has to be
     read first (SND-17, PBT-24)."""
     for live in lives:
@@ -44,17 +42,17 @@ def before_send(tx: Transaction, lives: Iterable[Live], size: int) -> Blocked | 
                 "cannot be kept",
                 ssb_code=9618,
             )
-        blocked = _room(tx.broker, live, 1, size)
+        blocked = _room(broker, live, 1, size)
         if blocked is not None:
             return blocked
     return None
 
 
-def before_receive(tx: Transaction, lives: Iterable[Live]) -> Blocked | None:
+def before_receive(broker: Broker, lives: Iterable[Live]) -> Blocked | None:
     """Read how much is retained of conversations that are about to be received from."""
     for live in lives:
         if live.queue.retains and _is_counted(live) and live.kept is None:
-            return _count(tx.broker, live)
+            return _count(broker, live)
     return None
 
 
@@ -64,11 +62,12 @@ def check_received(taken: Sequence[Taken]) -> None:
         _check(live, len(messages), size)
 
 
-def reserve(tx: Transaction, live: Live, rows: int, size: int) -> None:
-    """Count what a verb of this transaction is going to retain; a rollback gives it back."""
-    if live.queue.retains and _is_counted(live) and live.kept is not None:
-        live.kept = Kept(live.kept.rows + rows, live.kept.bytes + size)
-        tx.reserved(live, rows, size)
+def reserve(live: Live, rows: int, size: int) -> bool:
+    """Count what a verb is going to retain of a conversation; return whether that is counted."""
+    if not live.queue.retains or not _is_counted(live) or live.kept is None:
+        return False
+    live.kept = Kept(live.kept.rows + rows, live.kept.bytes + size)
+    return True
 
 
 def give_back(live: Live, rows: int, size: int) -> None:
@@ -101,7 +100,7 @@ def sent_copy(
     )
 
 
-def trim_of(broker: Broker, queue: QueueState) -> Trim | None:
+def trim_of(broker: Broker, queue: HomeQueue) -> Trim | None:
     """Return the limits to which the store trims what it has retained; None = it does not."""
     limit = queue.queue.retention_limit
     if not _is_limited(limit) or limit.policy is RetentionPolicy.ERROR:

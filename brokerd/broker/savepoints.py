@@ -13,7 +13,7 @@ import msgspec
 from brokerd.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from brokerd.broker.groups import Group
+    from brokerd.broker.state import Group
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog

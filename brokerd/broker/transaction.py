@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from brokerd.broker import retention
-from brokerd.broker.changeset import NewMessage, Round
+from brokerd.broker.changeset import Round
 from brokerd.broker.kept_bodies import KeptBodies
 from brokerd.broker.moves import Moves
-from brokerd.broker.queues import Taken, publish, size_of
+from brokerd.broker.queues import publish
 from brokerd.broker.savepoints import Mark, Savepoints
+from brokerd.broker.state import NewMessage, Taken, size_of
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import BodyKey, ClientId, EndpointKey
@@ -34,11 +35,9 @@ from brokerd.security.grants import Rights
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
-    from brokerd.broker.endpoints import Live
-    from brokerd.broker.groups import Group
     from brokerd.broker.poison import Undone
-    from brokerd.broker.queues import QueuedMessage, QueueState
-    from brokerd.broker.receive_waiters import ReceiveWait
+    from brokerd.broker.queues import QueueState
+    from brokerd.broker.state import Group, Live, QueuedMessage, ReceiveWait
     from brokerd.errors import BrokerError
     from brokerd.storage.changes import EventChanges, QueueRow
 
@@ -196,9 +195,11 @@ class Transaction:
         self._begun.append(live)
         self.pin(live)
 
-    def reserved(self, live: Live, rows: int, size: int) -> None:
-        """Note what its verbs have reserved to be retained of a conversation (PBT-24)."""
-        self._reserved = [*(self._reserved or ()), (live, rows, size)]
+    def reserve(self, live: Live, rows: int, size: int) -> None:
+        """Count what a verb is going to have retained of a conversation, if that is limited; a
+        rollback gives it back (PBT-24)."""
+        if retention.reserve(live, rows, size):
+            self._reserved = [*(self._reserved or ()), (live, rows, size)]
 
     def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
         """Set, replace or cancel a timer of an endpoint at commit (DLG-37)."""
@@ -252,6 +253,11 @@ class Transaction:
         """Note that get_group returns this group to the transaction."""
         self.returned.add(group)
         self.keeps_locks = True
+
+    def group_before_move(self, live: Live) -> Group | None:
+        """Return the group in which everybody else sees a conversation that it has moved; None = it
+        has not moved it."""
+        return self.moves.group_before(live)
 
     def move(self, live: Live, group: Group) -> None:
         """Move an endpoint to another group; this transaction has locked both (GRP-18)."""
@@ -447,7 +453,7 @@ class Transaction:
             for one in taken:
                 messages += one.messages
             if held.by_id:
-                held.handled(round_, taken)
+                held.handled(round_.changes, taken)
             if taken and taken[0].live.endpoint.error_queue is not None:
                 _end_posted(round_, taken)
         round_.consume(messages)

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from brokerd.broker.endpoints import Live
+    from brokerd.broker.state import Live
 
 COST: Final = 64
 """Bytes of memory that a fragment costs in addition to its body."""

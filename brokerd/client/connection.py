@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
 
         Raises: nothing.
         """
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_WRITE_HIGH)
 
     def data_received(self, data: bytes) -> None:

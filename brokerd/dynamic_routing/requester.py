@@ -21,7 +21,7 @@ import msgspec
 
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.dynamic_routing.made_routes import Made, MadeRoutes

@@ -23,7 +23,7 @@ import msgspec
 
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import BrokerError, StoreFault

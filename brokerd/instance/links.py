@@ -17,12 +17,11 @@ from brokerd.admin.broker_operations import Operations
 from brokerd.admin.metrics_rows import Figures
 from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import LIFETIMES, Broker
-from brokerd.broker.changeset import Lost
-from brokerd.broker.dialog_events import Told, fields_of
-from brokerd.broker.endpoints import Live
+from brokerd.broker.dialog_events import Lost, Told, fields_of
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
+from brokerd.broker.state import Live
 from brokerd.checking.checker import Checker
 from brokerd.clock import Instant, show_instant
 from brokerd.config.exposure import OpenListener

@@ -7,7 +7,7 @@ Never: removes a row before its guard time is over; works in batches between oth
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint

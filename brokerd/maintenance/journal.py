@@ -17,7 +17,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import dialog_line
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
 from brokerd.protocol.endpoint import DialogEndpoint

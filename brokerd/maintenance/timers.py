@@ -7,7 +7,7 @@ Wakes: when the earliest is due, and every tick.
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
 from brokerd.storage.timers import Timer

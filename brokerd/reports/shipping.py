@@ -154,7 +154,7 @@ def landing_at(where: str) -> Landing:
         system, root = fsspec.core.url_to_fs(where)
     except (ImportError, ValueError) as error:  # the error names the missing package
         raise LandingRefused(f"{where}: {error}") from error
-    return RemoteLanding(cast(FileSystem, system), cast(str, root))
+    return RemoteLanding(cast("FileSystem", system), cast("str", root))
 
 
 def ship(

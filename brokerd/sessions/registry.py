@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Spawn
+from brokerd.broker.insisting import Spawn
 from brokerd.broker.poison import Undone
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock

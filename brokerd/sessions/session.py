@@ -19,7 +19,7 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.groups import ends_by_itself
+from brokerd.broker.deadlock import ends_by_itself
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transaction import Transaction

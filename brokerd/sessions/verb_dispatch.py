@@ -13,7 +13,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import TIMER
 from brokerd.broker.poison import Undone
-from brokerd.broker.queues import Taken
+from brokerd.broker.state import Taken
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded

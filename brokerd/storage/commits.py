@@ -429,7 +429,7 @@ class CommitPipeline:
             elif error is not None and not future.done():
                 future.set_exception(error)
             elif not future.done():
-                outcome.append(cast(T, value))
+                outcome.append(cast("T", value))
                 future.set_result(None)
 
         self._writer.submit(job, reported)

@@ -304,7 +304,7 @@ class AsyncReader:
         if self._compiled_reader() is None:
             (row,) = await self.hot(page.packed, values)
             return page.unpack(row)
-        most = max(0, cast(int, values["max_bytes"]))
+        most = max(0, cast("int", values["max_bytes"]))
         return await self._in_one_hop(*_text_of(page.rows).bind(values), most)
 
     def _compiled_reader(self) -> CompiledReader | None:
@@ -323,7 +323,7 @@ class AsyncReader:
                 self._hot = asyncio.ensure_future(self._open_hot())
             connection = await asyncio.shield(self._hot)
             self._until = self._clock.monotonic() + READ_LIMIT
-            return cast(list[Values], await connection.execute_fetchall(text, arguments))
+            return cast("list[Values]", await connection.execute_fetchall(text, arguments))
         except sqlite3.Error as error:
             raise _refusal(DBAPIError(text, None, error)) from error
 

@@ -191,7 +191,7 @@ def configure(
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
-    log = cast(FilteringBoundLogger, structlog.get_logger().bind())
+    log = cast("FilteringBoundLogger", structlog.get_logger().bind())
     return EventLog(
         log=log,
         repeats=repeats,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.instance.instance import Instance
 from brokerd.routing.reasons import MEANING
 from brokerd.storage.verifying import verify

@@ -174,7 +174,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the login, because the stream is open."""
-        stream = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        stream = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._transport = stream
         self.connected_at = self._clock.utc()
         stream.set_write_buffer_limits(high=self._options.send_mark)

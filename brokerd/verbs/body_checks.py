@@ -11,7 +11,7 @@ from functools import partial
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.checking.checker import Outcome
 from brokerd.errors import CheckOverrun, CheckUnavailable

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from brokerd.broker.blocked import Blocked
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import ErrorNeedsCodeAndText, InvalidArgument, InvalidState
 from brokerd.ids import Handle, show

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.groups import Group
+from brokerd.broker.state import Group
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction, TxState
 from brokerd.errors import StoreFault
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, break_deadlock, ends_by_itself
+from brokerd.broker.deadlock import break_deadlock, ends_by_itself
+from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import ConversationNotFound, GroupNotFound, LockTimeout
 from brokerd.ids import GroupId, Handle, show
@@ -108,7 +108,7 @@ def group_of(tx: Transaction, live: Live) -> Group:
     group = live.group
     if group.holder is None or group.holder is tx:
         return group
-    return group.holder.moves.group_before(live) or group
+    return group.holder.group_before_move(live) or group
 
 
 def lock_group_of(tx: Transaction, live: Live) -> Blocked | None:

@@ -14,10 +14,9 @@ from typing import Final
 
 from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group, break_deadlock
-from brokerd.broker.queues import QueueState, Taken
-from brokerd.broker.receive_waiters import ReceiveWait
+from brokerd.broker.deadlock import break_deadlock
+from brokerd.broker.queues import QueueState
+from brokerd.broker.state import Group, Live, ReceiveWait, Taken
 from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
@@ -272,7 +271,7 @@ def _take_retained(
     tx: Transaction, queue: QueueState, group: Group, limits: tuple[int, int], only: Live | None
 ) -> list[Taken] | Blocked:
     """Dequeue messages if there is room to retain them (PBT-24)."""
-    blocked = retention.before_receive(tx, group.ready.values())
+    blocked = retention.before_receive(tx.broker, group.ready.values())
     if blocked is not None:
         return blocked
     taken = queue.take(group, *limits, only=only, but=tx.ended)
@@ -282,7 +281,7 @@ def _take_retained(
         queue.put_back(taken)
         raise
     for live, messages, size, _ in taken:
-        retention.reserve(tx, live, len(messages), size)
+        tx.reserve(live, len(messages), size)
     return taken
 
 

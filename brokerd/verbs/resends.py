@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InvalidArgument, InvalidState, QuotaExceeded
 from brokerd.ids import Handle, MessageId

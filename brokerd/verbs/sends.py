@@ -16,10 +16,8 @@ import msgspec
 from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import NewMessage
 from brokerd.broker.checks import check_before_sending
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
+from brokerd.broker.state import Group, Live, NewMessage
 from brokerd.broker.transaction import SEND, Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
@@ -260,7 +258,7 @@ def send(
     for live in lives:
         fresh = MessageId(broker.ids.fresh())
         tx.want(live, SEND, _new_message(tx, live, message_type, body, fresh))
-        retention.reserve(tx, live, 1, size)
+        tx.reserve(live, 1, size)
     broker.sends += 1
     return None
 
@@ -269,7 +267,7 @@ def _make_room(
     tx: Transaction, lives: Sequence[Live], body: bytes | None, size: int
 ) -> Blocked | None:
     """Check that this much may be sent and retained; store a large body first."""
-    blocked = retention.before_send(tx, lives, size)
+    blocked = retention.before_send(tx.broker, lives, size)
     if blocked is not None:
         return blocked
     most = tx.broker.options.max_bytes
@@ -314,10 +312,10 @@ def send_as(
     """Send a message on a dialog that is locked, under the id it had before (PBT-12)."""
     _check_send(tx, live, message_type)
     size = len(body or b"")
-    blocked = retention.before_send(tx, (live,), size)
+    blocked = retention.before_send(tx.broker, (live,), size)
     if blocked is None:
         tx.want(live, SEND, _new_message(tx, live, message_type, body, message_id))
-        retention.reserve(tx, live, 1, size)
+        tx.reserve(live, 1, size)
         tx.size += size
     return blocked
 

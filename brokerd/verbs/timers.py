@@ -6,7 +6,7 @@ Fails: with the errors of appendix A.
 """
 
 from brokerd.broker.blocked import Blocked
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Instant, show_instant
 from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifetime

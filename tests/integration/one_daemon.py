@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from brokerd.broker.broker import Broker, BrokerOptions
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant
 from brokerd.config.settings import Clients, ClockSettings, Dialog, Settings

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.client.session import Session
 from brokerd.config.settings import Settings
 from brokerd.ids import ConversationId, Handle

@@ -50,7 +50,7 @@ def acknowledging(sequence: int) -> Ack:
 
 def _ack(out: Outgoing) -> Ack:
     """The acknowledgement that the dialog would send now."""
-    broker_id = out.live.queue.broker_id
+    broker_id = out.live.broker_id
     return out.acks.build(base_sequence=out.base_sequence, broker_id=broker_id)
 
 

@@ -13,7 +13,8 @@ from random import Random
 
 import pytest
 
-from brokerd.broker.queues import QueueState, Taken, WindowOptions
+from brokerd.broker.queues import QueueState, WindowOptions
+from brokerd.broker.state import Taken
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import sqlalchemy
 
-from brokerd.broker.groups import Group
+from brokerd.broker.state import Group
 from brokerd.client.messages import FOREVER, Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction

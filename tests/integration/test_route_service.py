@@ -149,7 +149,7 @@ async def test_what_ends_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
     path.write_text(FILE)
     service = RouteService(path, lambda _: None)
     with pytest.raises(ProtocolError, match="nonsense"):
-        await service.run(cast(Session, Broken()), asyncio.Event())
+        await service.run(cast("Session", Broken()), asyncio.Event())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from brokerd.broker.groups import Group, Holder
 from brokerd.broker.queues import QueueState
+from brokerd.broker.state import Group, Holder
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.errors import BadRequest, InvalidArgument, QuotaExceeded

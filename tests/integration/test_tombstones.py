@@ -12,7 +12,7 @@ import pytest
 
 from brokerd.admin.objects import terminate
 from brokerd.broker.changeset import Round
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
 from brokerd.ids import ConversationId, Handle, show

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.client.session import Session
 from brokerd.ids import ConversationId
 from brokerd.protocol.frames import Item

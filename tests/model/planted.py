@@ -18,9 +18,9 @@ from unittest.mock import patch
 from sqlalchemy import func, select
 
 from brokerd.broker.changeset import Round
-from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
 from brokerd.broker.receive_waiters import WaitingLine
+from brokerd.broker.state import Group
 from brokerd.broker.transaction import Transaction
 from brokerd.storage import flush, retention
 from brokerd.storage.ended_dialogs import RetainedSweep

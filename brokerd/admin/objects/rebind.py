@@ -14,9 +14,8 @@ from functools import partial
 
 from brokerd.broker.blocked import Blocked, settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
 from brokerd.broker.queues import QueueState
+from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InUse
 from brokerd.storage.catalog import Catalog, CatalogChanges

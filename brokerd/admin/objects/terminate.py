@@ -16,7 +16,7 @@ from brokerd.admin.objects.plan import Ending
 from brokerd.broker import sweeps
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog

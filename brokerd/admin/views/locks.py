@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from brokerd.broker.groups import Group
+from brokerd.broker.state import Group
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import ClientId, show

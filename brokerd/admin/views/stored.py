@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.outgoing.transmission_status import Attempts

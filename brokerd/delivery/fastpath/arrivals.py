@@ -8,7 +8,7 @@ dispatcher takes the general path. A test compares the paths.
 
 from __future__ import annotations
 
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment

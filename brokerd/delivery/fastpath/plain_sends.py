@@ -6,8 +6,7 @@ Never: waits or reports an error: anything unusual is left to `verbs.sends`, whi
 
 from __future__ import annotations
 
-from brokerd.broker.changeset import NewMessage
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live, NewMessage
 from brokerd.broker.transaction import Transaction
 from brokerd.ids import Handle, MessageId
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from brokerd.broker.accepting import Accepting
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.clock import Instant
 from brokerd.ids import MessageId
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -79,5 +79,5 @@ class Straight:
         flush.bytes += size
         live.unpublished.append(row)
         if place:
-            queue.past.joining(row)
+            queue.joining(row)
         self.arrived.append((live, row))

@@ -16,10 +16,9 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
-from brokerd.broker.groups import Group
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
+from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.ids import ClientId, Handle, MessageId

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import one_way_line, one_way_rest
 from brokerd.broker.endpoint_template import Alike
-from brokerd.broker.endpoints import Live
 from brokerd.broker.queues import publish
+from brokerd.broker.state import Live
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.delivery.fastpath.sends import Done

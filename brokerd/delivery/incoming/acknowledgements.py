@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.clock import Clock
 from brokerd.delivery.incoming.counters import Accounts
 from brokerd.delivery.incoming.open_changesets import OpenChangesets

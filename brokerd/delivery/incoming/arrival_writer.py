@@ -14,8 +14,7 @@ from functools import partial
 
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
-from brokerd.broker.queues import QueueState
+from brokerd.broker.state import HomeQueue, Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.buffer import Arrivals
@@ -151,7 +150,7 @@ class ArrivalWriter:
             return []
         service = arrivals.run[0].to_service
         if one.live is not None:
-            queue = one.live.queue
+            queue: HomeQueue = one.live.queue
         else:
             known = one.broker.services.get(service)
             if known is None:
@@ -239,7 +238,7 @@ class ArrivalWriter:
         self._memory.size -= size - arrivals.size
         return run
 
-    def _reject_run(self, one: ArrivingDialog, queue: QueueState, reason: Reason) -> None:
+    def _reject_run(self, one: ArrivingDialog, queue: HomeQueue, reason: Reason) -> None:
         """Drop a run whose queue is off or store is full; its sender keeps it (DSP-11, REL-26)."""
         assert one.arrivals is not None
         first = one.arrivals.run[0]

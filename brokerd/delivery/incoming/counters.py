@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import InstanceId, show

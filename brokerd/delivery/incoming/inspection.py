@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.broker.parking import CHECK_OVERRUN
+from brokerd.broker.state import Live
 from brokerd.checking.checker import Outcome, Verdict
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.model import MessageType

@@ -14,7 +14,7 @@ from collections import Counter
 from msgspec import Struct
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.ids import ConversationId, EndpointKey, InstanceId
 from brokerd.protocol.transitions import State
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.clock import Clock, later
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares

@@ -7,7 +7,8 @@ Never: writes anything unless the log has level debug (MON-16): callers check `i
 from __future__ import annotations
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.outgoing import Sender
+from brokerd.broker.state import Live
 from brokerd.ids import show
 from brokerd.protocol.frames import AckOnly, Fragment, Item
 from brokerd.telemetry.log import Log
@@ -24,7 +25,7 @@ class AckLog:
         self.is_on = is_on
         """Whether the log has level debug."""
 
-    def sent(self, broker: Broker, item: Item, live: Live | None, *, elevation: int = 0) -> None:
+    def sent(self, broker: Broker, item: Item, live: Sender | None, *, elevation: int = 0) -> None:
         """Log the ack of an item that leaves; `elevation`: levels gained by waiting (TRN-42)."""
         self._write("sent", broker, item, live, starvation_elevation=elevation)
 
@@ -33,7 +34,7 @@ class AckLog:
         self._write("received", broker, item, live)
 
     def _write(
-        self, way: str, broker: Broker, item: Item, live: Live | None, **more: object
+        self, way: str, broker: Broker, item: Item, live: Sender | None, **more: object
     ) -> None:
         ack = item.ack if type(item) is Fragment or type(item) is AckOnly else None
         if ack is None:

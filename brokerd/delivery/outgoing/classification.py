@@ -154,16 +154,21 @@ class Classifier:
         text = "the dialog must be encrypted, and no dialog security is set up for this service"
         now = self._clock.utc()
         out.route.explain(Reason.NO_BINDING, out.live.endpoint.far_service, now)
+        live = broker.endpoints.get(out.live.endpoint.key)
+        if live is None:
+            return  # the dialog has ended meanwhile
         round_ = Round(broker, now)
-        round_.step(out.live, dialog.FaultStruck(NO_BINDING, text))
+        round_.step(live, dialog.FaultStruck(NO_BINDING, text))
         round_.join(lambda: None)
 
     def _keep_choice(
         self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
     ) -> None:
         """Store the chosen route of a dialog before its first fragment leaves (RTE-29)."""
+        live = broker.endpoints.get(out.live.endpoint.key)
+        if live is None:
+            return  # the dialog has ended meanwhile
         round_ = Round(broker, self._clock.utc())
-        live = out.live
         chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
         round_.apply(live, dialog.Step(chosen))
         out.route.storing_choice()

@@ -30,7 +30,7 @@ class ItemBuilder:
     def fragment(self, out: Outgoing, row: OutgoingRow, number: int, count: int) -> Fragment:
         """Return one fragment of a message, which carries an ack that is owed (DLP-18)."""
         endpoint = out.live.endpoint
-        broker_id = out.live.queue.broker_id
+        broker_id = out.live.broker_id
         acks = out.acks
         ack: Ack | None = None
         if acks.due_at is not None or acks.first_acked or not endpoint.is_initiator:
@@ -61,7 +61,7 @@ class ItemBuilder:
     def unsequenced(self, out: Outgoing) -> list[Item]:
         """Return the errors and the dedicated ack of one dialog, and clear them (DLP-3, DLP-5)."""
         endpoint = out.live.endpoint
-        broker_id = out.live.queue.broker_id
+        broker_id = out.live.broker_id
         items: list[Item] = [
             BrokerErrorItem(
                 endpoint.conversation_id,

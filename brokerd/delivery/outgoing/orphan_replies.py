@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
+from brokerd.broker.state import Live
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import BrokerId, InstanceId

@@ -286,7 +286,7 @@ class Transmitter:
 
     def _note_sent(self, out: Outgoing, items: list[Item], elevation: int = 0) -> None:
         """Log the acknowledgements that leave with these items (MON-16)."""
-        home = out.live.queue.broker_id
+        home = out.live.broker_id
         broker = next((one for one in self._brokers.values() if one.broker_id == home), None)
         for item in items:
             if broker is not None:

@@ -15,7 +15,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
-from brokerd.broker.queues import QueueState
+from brokerd.broker.state import HomeQueue
 from brokerd.clock import Clock
 from brokerd.ids import ConversationId, InstanceId
 from brokerd.protocol.frames import Fragment
@@ -81,7 +81,7 @@ class RefusalNotices:
     def refuse_for(
         self,
         broker: Broker,
-        queue: QueueState,
+        queue: HomeQueue,
         item: Fragment,
         neighbour: InstanceId | None,
         reason: Reason,

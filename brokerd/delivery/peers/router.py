@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.endpoints import Live
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.state import Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
 from brokerd.delivery.peers.mirrors import Mirrors

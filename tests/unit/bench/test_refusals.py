@@ -115,10 +115,10 @@ class Full:
 
 
 async def paced(room: int) -> tuple[Full, Tally]:
-    clock, session = cast(SystemClock, Moving()), Full(room)
+    clock, session = cast("SystemClock", Moving()), Full(room)
     tally = Tally(Times(0.0, 0.0, 2.0), clock, Counters("", 0))
     load = Load(role="pace", address="", clients=1, rate=10.0)
-    await _pace(cast(Session, session), load, [b"h"], tally)
+    await _pace(cast("Session", session), load, [b"h"], tally)
     return session, tally
 
 

@@ -87,7 +87,7 @@ async def begun(one: Shape) -> list[Begun]:
     sessions = [Begun() for _ in range(one.clients)]
     load = sender(one, "")
     for at, session in enumerate(sessions):
-        await opened(cast(Session, session), load, at)
+        await opened(cast("Session", session), load, at)
     return sessions
 
 
@@ -131,7 +131,7 @@ async def test_the_points_are_told_that_nobody_asked_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("brokerd.bench.scale._measure", measure)
     result = await scale(ScaleOptions(by=By.QUEUES), said.append)
-    assert cast(dict[str, object], result["settings"])["points"] == POINTS[By.QUEUES]
+    assert cast("dict[str, object]", result["settings"])["points"] == POINTS[By.QUEUES]
     assert said[0] == "queues, each with a service: 1"
 
 

@@ -36,7 +36,7 @@ class Counting:
 
 async def test_counters_and_processor_time_are_those_between_two_looks() -> None:
     daemons = [Known("east", [1.0, 1.5]), Known("west", [7.0, 7.001])]
-    sessions = [cast(Session, one) for one in (Counting(100, 150), Counting(3, 7))]
+    sessions = [cast("Session", one) for one in (Counting(100, 150), Counting(3, 7))]
     watch = Watch(daemons, sessions)
     await watch.look()
     await watch.look()

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.broker.backlog import Beyond, Place
-from brokerd.broker.groups import Group
-from brokerd.broker.queues import QueuedMessage
+from brokerd.broker.state import Group, QueuedMessage
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.groups import Group, LockWait, deadlock_of, ends_by_itself
+from brokerd.broker.deadlock import deadlock_of, ends_by_itself
+from brokerd.broker.state import Group, LockWait
 
 
 class Holder:

@@ -29,7 +29,7 @@ class Pages:
 
 
 def stuck(pages: Pages) -> tuple[list[Any], bool]:
-    return asyncio.run(stuck_messages(cast(Session, pages)))
+    return asyncio.run(stuck_messages(cast("Session", pages)))
 
 
 @pytest.mark.rule("MON-22")

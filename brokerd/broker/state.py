@@ -1,0 +1,499 @@
+"""The records of one broker's live state: dialog endpoints, conversation groups, their messages.
+
+Reads: nothing.      Calls: nothing.
+Never: waits, and never knows how queues, transactions or the transmission queue work. What a record
+needs of these is a small protocol below, which they satisfy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from brokerd.broker.blocked import Blocked, Resume
+from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.pairs import Pair
+from brokerd.clock import Instant
+from brokerd.errors import LockTimeout
+from brokerd.ids import BodyKey, BrokerId, EndpointKey, GroupId, MessageId, show
+from brokerd.model import SYSTEM_TYPES, Contract, Queue
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.storage.changes import HeldRow, QueueRow
+from brokerd.storage.retention import Kept
+
+
+class HomeQueue(Protocol):
+    """The queue of an endpoint and of its group, as far as these know it: a `QueueState`."""
+
+    queue: Queue
+    """The queue as it is declared."""
+    broker_id: BrokerId
+    retains: bool
+    """Whether received and sent messages are kept until the conversation ends (RCV-31)."""
+    is_system: bool
+    """Whether it is an internal queue of the broker (EVT-12)."""
+    aside: set[Group]
+    """Groups in memory that are set aside: they are not received for now (PBT-3)."""
+    parked: int
+    """Messages of groups that are not received for now (PBT-20)."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        ...
+
+    @property
+    def takes_system_messages(self) -> bool:
+        """Whether the broker can enqueue messages of its own now (DLG-41)."""
+        ...
+
+    @property
+    def ready_count(self) -> int:
+        """Number of messages that can be received (RCV-34)."""
+        ...
+
+    def must_page(self, priority: int, size: int) -> bool:
+        """Return whether a new message of this level has to go to the backlog."""
+        ...
+
+    def joining(self, row: QueueRow) -> None:
+        """Note that a message of the backlog has joined the commit pipeline."""
+        ...
+
+    def published(self, live: Live, row: QueueRow) -> bool:
+        """Add a durable message; return whether its group may have something new for a waiter."""
+        ...
+
+    def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
+        """Note that messages have been committed; offer these groups to waiters."""
+        ...
+
+    def unlocked(self, groups: Collection[Group]) -> None:
+        """Offer the groups that an ended transaction had locked (RCV-20)."""
+        ...
+
+    def count_beyond(self, live: Live) -> Blocked:
+        """Return the wait until an endpoint's messages in the backlog are counted."""
+        ...
+
+    def drop(self, live: Live) -> list[QueuedMessage]:
+        """Drop an endpoint's messages in the window; return them."""
+        ...
+
+    def drop_backlog(self, live: Live) -> int | None:
+        """Drop an endpoint's messages in the backlog; return their number, None = unknown."""
+        ...
+
+    def moved(self, live: Live, left: Group, to: Group) -> None:
+        """Update the counts after an endpoint moved between two groups."""
+        ...
+
+    def held_changed(self, group: Group, count: int) -> None:
+        """Count messages that a held group got, or lost (negative `count`)."""
+        ...
+
+
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that an application sends, or that a local delivery carries."""
+
+    message_type: str
+    body: bytes | None
+    message_id: MessageId
+    body_key: BodyKey | None = None
+    """The key under which a large body is stored already."""
+    retained_key: BodyKey | None = None
+    """The key under which the retained copy of a large body is stored already."""
+
+
+class QueuedMessage(msgspec.Struct, gc=False):
+    """A committed message in the window."""
+
+    order: int
+    sequence: int
+    message_type: str
+    enqueued_at: Instant
+    message_id: MessageId
+    body: bytes | None
+    place: int = 0
+    """The place in the store (`QueueRow.paged`)."""
+    deliveries: int = 0
+    """Receives of it that were rolled back since this daemon started (RCV-30)."""
+
+    @classmethod
+    def of(cls, row: QueueRow) -> QueuedMessage:
+        """Return the message of a row."""
+        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
+        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
+
+    @classmethod
+    def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
+        """Return the messages of rows, each in half the time of `of`."""
+        return [
+            cls(order, sequence, message_type, at, message_id, body, place)
+            for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
+        ]
+
+
+class Taken(NamedTuple):
+    """Messages of one conversation that a receive dequeued, in their order (RCV-7)."""
+
+    live: Live
+    messages: list[QueuedMessage]
+    size: int
+    """Bytes of the bodies."""
+    at: Instant
+    """When they were dequeued."""
+
+
+def size_of(messages: Iterable[QueuedMessage]) -> int:
+    """Return the bytes of the bodies."""
+    return sum([len(one.body) for one in messages if one.body])
+
+
+class Counting:
+    """Changes to an endpoint's backlog while it is being counted."""
+
+    __slots__ = ("application", "messages")
+
+    def __init__(self) -> None:
+        self.messages = self.application = 0
+
+    def add(self, message_type: str, count: int) -> None:
+        """Add to the number of messages of that type."""
+        self.messages += count
+        if message_type not in SYSTEM_TYPES:
+            self.application += count
+
+
+class Live:
+    """A dialog endpoint in memory: the truth between two commits (design D1)."""
+
+    __slots__ = (
+        "beyond",
+        "beyond_unread",
+        "body_key",
+        "coming",
+        "contract",
+        "counting",
+        "dropped_before",
+        "endpoint",
+        "gone",
+        "group",
+        "is_local",
+        "kept",
+        "outgoing",
+        "parts",
+        "parts_size",
+        "parts_stored",
+        "peer",
+        "pins",
+        "queue",
+        "ready",
+        "release",
+        "serial",
+        "touched",
+        "undelivered",
+        "unpublished",
+    )
+
+    def __init__(
+        self,
+        endpoint: DialogEndpoint,
+        *,
+        group: Group,
+        queue: HomeQueue,
+        contract: Contract,
+        coming: Pair,
+        is_local: bool,
+    ) -> None:
+        self.endpoint = endpoint
+        self.group = group
+        self.queue = queue
+        self.contract = contract
+        self.coming = coming
+        """Counts the messages that arrive for the endpoint."""
+        self.is_local = is_local
+        """Whether the peer is (or will be) in this same broker."""
+        self.parts: list[bytes] = []
+        """Stored fragments of the incomplete message, if they are in memory."""
+        self.parts_stored = 0
+        """Number of fragments of the incomplete message, if they are only in the store (DSP-15)."""
+        self.parts_size = 0
+        """Bytes of the fragments of the incomplete message, wherever they are."""
+        self.body_key: BodyKey | None = None
+        """The key of those fragments in the store; None = there are none, or they were not read."""
+        self.undelivered = 0
+        """Number of own messages that were withdrawn before the peer had them."""
+        self.ready: deque[QueuedMessage] = deque()
+        """The messages in the queue's window, in the order of RECEIVE (RCV-8)."""
+        self.unpublished: deque[QueueRow] = deque()
+        """Arrived messages whose commit is under way."""
+        self.beyond: int | None = 0
+        """Number of messages in the queue's backlog; None = not counted yet."""
+        self.beyond_unread = 0
+        """Number of messages in the queue's backlog that an application sent."""
+        self.counting: Counting | None = None
+        """While the backlog is being counted: the changes meanwhile."""
+        self.dropped_before = 0
+        """Messages with a lower queuing order were dropped unread (DLG-T10)."""
+        self.outgoing: Outgoing | None = None
+        """The messages in the transmission queue; None = there never were any."""
+        self.peer: Live | None = None
+        """The peer, if it is in this broker and in memory."""
+        self.kept: Kept | None = None
+        """How much of the dialog is retained, if that is limited and was read (PBT-24)."""
+        self.gone = False
+        self.pins = 0
+        """Number of users that need it in memory: open transactions, reads, the arrivals part."""
+        self.release: Callable[[], None] | None = None
+        """Asks `delivery.incoming` to unpin the endpoint, now that the dialog is over."""
+        self.serial = 0
+        """The serial of the flush with the latest change of the endpoint."""
+        self.touched = True
+
+    @property
+    def broker_id(self) -> BrokerId:
+        """The identifier of its broker."""
+        return self.queue.broker_id
+
+    @property
+    def unread(self) -> int:
+        """Number of application messages that arrived and were not received."""
+        if not self.ready and not self.unpublished:
+            return self.beyond_unread
+        return self.beyond_unread + sum(
+            one.message_type not in SYSTEM_TYPES for many in (self.ready, self.unpublished)
+            for one in many
+        )  # fmt: skip
+
+    def is_sending(self) -> bool:
+        """Return whether messages of the endpoint are in the transmission queue, or join it."""
+        out = self.outgoing
+        return out is not None and bool(len(out.window) or out.waiting or out.unpublished)
+
+    def delivers_directly(self) -> bool:
+        """Return whether a message can go directly onto the peer's queue now (SND-14, SND-15)."""
+        if self.outgoing is not None and self.is_sending():
+            return False
+        return self.peer is None or self.peer.queue.queue.enqueue_enabled
+
+
+class Held:
+    """One group that has a row."""
+
+    __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays", "unchecked")
+
+    def __init__(self, row: HeldRow, messages: int = 0) -> None:
+        self.row = row
+        self.messages = messages
+        """How many of its messages count as parked."""
+        self.holds = False
+        """Whether it is not received now; if not, only its counts are kept."""
+        self.changes = 0
+        """How often messages came or went while it was held."""
+        self.stays = False
+        """Whether committed receives leave it held, because an operator is to receive all of it."""
+        self.damaged: set[int] = set()
+        """Queuing orders of its messages in memory whose bodies fail their hash (REL-6).
+
+        Nothing of the group is received until these are gone, or given a body again."""
+        self.unchecked: int | None = None
+        """Queuing order of the message whose check came to no verdict (OBJ-62).
+
+        None = there is none, or it is the one in the row, if that has this reason."""
+
+
+class Holder(Protocol):
+    """The holder of group locks: a transaction."""
+
+    locked: list[Group]
+    ready: dict[Group, None]
+    """The locked groups that may have messages in the window."""
+    waits_for: Group | None
+    """The group whose lock it waits for, or without which a receive that selects it cannot end."""
+    receiving: ReceiveWait | None
+    """The wait for a message, if it waits for one."""
+    idle: bool
+    """Whether it is open and no request of its client is being executed."""
+    opened: int
+    """The number of the transaction; the youngest has the highest (GRP-12)."""
+    ended: set[Live]
+    """Conversations that it has ended, and so receives nothing from (DLG-T10)."""
+
+    def took(self, group: Group) -> None:
+        """Note that the lock of a group is held from now on."""
+        ...
+
+    def abort(self) -> None:
+        """End its wait, to break a deadlock."""
+        ...
+
+    def taken_of(self, group: Group) -> int:
+        """Return the number of messages of a group that a rollback would give back."""
+        ...
+
+    def group_before_move(self, live: Live) -> Group | None:
+        """Return the group in which everybody else sees a conversation that it has moved; None = it
+        has not moved it."""
+        ...
+
+    def describe(self) -> str:
+        """Describe the holder for `LockTimeout` (GRP-11)."""
+        ...
+
+
+class LockWait:
+    """A place in the line for a group's lock."""
+
+    __slots__ = ("_granted", "_over", "group", "holder")
+
+    def __init__(self, group: Group, holder: Holder, granted: Callable[[], None]) -> None:
+        self.group = group
+        self.holder = holder
+        self._granted = granted
+        self._over = False
+
+    def tell(self) -> None:
+        """Go on with the lock held, unless the waiter has given up in the meantime."""
+        if not self._over:
+            self._over = True
+            self._granted()
+
+    def give_up(self) -> LockTimeout | None:
+        """Leave the line. Return the error to report; None if the lock was granted already."""
+        self._over = True
+        if self not in self.group.line:
+            return None
+        self.group.line.remove(self)
+        self.holder.waits_for = None
+        by = self.group.holder
+        held_by = by.describe() if by else "nobody"
+        return LockTimeout(f"conversation group {show(self.group.group_id)} is held by {held_by}")
+
+
+class Group:
+    """A conversation group with an endpoint in memory."""
+
+    __slots__ = (
+        "entry",
+        "group_id",
+        "held",
+        "holder",
+        "line",
+        "members",
+        "queue",
+        "ready",
+        "service",
+        "state",
+        "state_known",
+        "thinned",
+        "whole",
+    )
+
+    def __init__(self, group_id: GroupId, service: str, queue: HomeQueue) -> None:
+        self.group_id = group_id
+        self.service = service
+        self.queue = queue
+        self.holder: Holder | None = None
+        self.line: list[LockWait] = []  # a deque is 600 bytes, and nearly every line is empty
+        self.members: dict[EndpointKey, Live] = {}
+        """The endpoints of the group that are in memory."""
+        self.whole = False
+        """Whether `members` has all endpoints of the group."""
+        self.ready: dict[EndpointKey, Live] = {}
+        """The members with messages in the window."""
+        self.entry: tuple[int, int, Group] | None = None
+        """The entry among the ready groups; None while locked or without messages."""
+        self.state: bytes | None = None
+        """The state that the application keeps for the group, as committed (GRP-22)."""
+        self.state_known = False
+        """Whether `state` has been read."""
+        self.held: Held | None = None
+        """Why the group is not received: it waits for its next attempt, or is parked (PBT-3)."""
+        self.thinned = False
+        """Whether an endpoint has ended or moved away, and selecting waiters are to be woken."""
+
+    def __lt__(self, other: Group) -> bool:
+        """Return False: two entries of one rank name the same group, after a message was moved."""
+        return False
+
+    def lock(self, holder: Holder) -> bool:
+        """Take the lock if it is free. Return whether this transaction holds it (GRP-8)."""
+        if self.holder is None:
+            self.holder = holder
+            holder.took(self)
+            self.entry = None
+            if self.ready:
+                holder.ready[self] = None
+            return True
+        return self.holder is holder
+
+    def take_in(self, live: Live) -> None:
+        """Move an endpoint, with its messages, from its group to this one (GRP-18)."""
+        key, left = live.endpoint.key, live.group
+        del left.members[key]
+        left.ready.pop(key, None)
+        left.thinned = True
+        live.group = self
+        self.members[key] = live
+        if left.held is not None or self.held is not None:
+            self.queue.moved(live, left, self)
+        if live.ready:
+            self.has_ready(live)
+
+    def has_ready(self, live: Live) -> None:
+        """Note that a conversation of the group has messages in the window."""
+        self.ready[live.endpoint.key] = live
+        if self.holder is not None:
+            self.holder.ready[self] = None
+
+    def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
+        """Join the line; `granted` is called later, with the lock held (GRP-9)."""
+        place = LockWait(self, holder, granted)
+        self.line.append(place)
+        holder.waits_for = self
+        return place
+
+    def release(self) -> LockWait | None:
+        """Hand the lock to the next in line, and return its place for the caller to notify. None:
+        the lock is free.
+
+        Notify it in a turn of its own: it may commit and release the lock immediately, and a long
+        line would make a deep stack (REL-18)."""
+        self.holder = None
+        if not self.line:
+            return None
+        place = self.line.pop(0)
+        place.holder.waits_for = None
+        self.lock(place.holder)
+        return place
+
+
+class ReceiveWait:
+    """A receive or get_group that waits for a message."""
+
+    __slots__ = ("end", "group_id", "holder", "line", "resume", "ticket")
+
+    def __init__(
+        self,
+        *,
+        holder: Holder,
+        group_id: GroupId | None,
+        ticket: int,
+        resume: Resume,
+        end: Resume,
+    ) -> None:
+        self.holder = holder
+        self.group_id = group_id
+        """The group it selects; None = any group."""
+        self.ticket = ticket
+        """The number in the order of arrival (RCV-21)."""
+        self.resume = resume
+        """Tries again: there may be a message."""
+        self.end = end
+        """Gives up, as if the timeout had expired."""
+        self.line: object | None = None
+        """The line it waits in; None = it was woken, or has left."""
