@@ -26,9 +26,10 @@ from brokerd.broker.pairs import Pairs
 from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
-from brokerd.broker.queues import QueueState, WindowOptions
+from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Holder, Live
 from brokerd.broker.unfinished import Unfinished
+from brokerd.broker.window import WindowOptions
 from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
 from brokerd.ids import (

@@ -1,31 +1,30 @@
-"""One queue in memory: ready groups, a window of messages, and waiting receives (RCV, design D4).
+"""One queue in memory: what arrives, what is received, and who is notified of it (RCV, design D4).
 
-Reads: the store, for messages of the backlog.      Calls: storage (through `page`).
-Never: commits; transactions dequeue messages here and give them back.
+Reads:  nothing by itself.      Calls: its window, ready groups, backlog and waiting receives.
+Never:  commits; transactions dequeue messages here and give them back.
+Wakes:  waiting receives and the queue monitor, once all of a flush is published (GRP-15).
 
-The window holds, level by level, the messages with the lowest queuing orders. A message that
-arrives while others of its level are in the backlog goes to the backlog too (`backlog.py`), and
-nothing is received while a message that comes before it is only in the store.
+A queue has four parts. The window (`window.py`) holds, level by level, the messages with the lowest
+queuing orders; the backlog (`backlog.py`) those that are only in the store. The ready groups
+(`ready_groups.py`) are those that can be received, and the line (`receive_waiters.py`) has the
+receives that wait. A message that arrives while others of its level are in the backlog goes to the
+backlog too, and nothing is received while a message that comes before it is only in the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from brokerd.broker.ageing import Ageing, oldest_at
 from brokerd.broker.backlog import Beyond, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
+from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
-from brokerd.broker.state import HomeQueue, QueuedMessage, ReceiveWait, Taken, size_of
+from brokerd.broker.state import HomeQueue, QueuedMessage, ReceiveWait, Taken
+from brokerd.broker.window import Window, WindowOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import SYSTEM_TYPES, Queue, is_system
@@ -33,19 +32,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
 
 if TYPE_CHECKING:
-    from brokerd.broker.state import Group, Holder, Live
-
-
-class WindowOptions(msgspec.Struct, frozen=True):
-    """How much of a queue is held in memory."""
-
-    window_messages: int = 50_000
-    window_bytes: int = 32 * 1024 * 1024
-    page_messages: int = 2_000
-    """Messages loaded at a time."""
-    page_bytes: int = 4 * 1024 * 1024
-    locked_factor: int = 4
-    """How many windows may be in memory before a receive stops looking past locked groups."""
+    from brokerd.broker.state import Group, Live
 
 
 class Depth(NamedTuple):
@@ -55,14 +42,6 @@ class Depth(NamedTuple):
     """Messages not received, or received by a transaction that is still open."""
     parked: int
     """Messages of groups that are set aside (PBT-3)."""
-
-
-_STALE = 1000
-"""Heap entries of groups locked since that are tolerated, however few other entries there are."""
-NEXT_UP = 16
-"""How many of the groups to be received next are checked for messages to load ahead."""
-MESSAGE_COST = 400
-"""Bytes of memory that a message in the window costs in addition to its body."""
 
 
 class QueueState:
@@ -83,7 +62,6 @@ class QueueState:
         utc: Callable[[], Instant],
     ) -> None:
         self._now = now
-        self._utc = utc
         self.youngest_at: float | None = None
         """When the latest message was committed (monotonic)."""
         self.times = times
@@ -99,7 +77,6 @@ class QueueState:
         self.is_system = is_system(queue.name)
         """Whether it is an internal queue of the broker (EVT-12)."""
         self.broker_id = broker_id
-        self._options = options
         self.past = Beyond(
             source,
             page_messages=options.page_messages,
@@ -108,11 +85,10 @@ class QueueState:
             entered=self.offer,
         )
         """The backlog: messages that are only in the store."""
-        self._heap: list[tuple[int, int, Group]] = []
-        self._heap_limit = _STALE
-        self._window = 0
-        self._window_bytes = 0
-        self._ageing: Ageing | None = None
+        self.groups = ReadyGroups(self, utc)
+        """The groups that can be received, in the order of their turns."""
+        self.window = Window(options, utc)
+        """The messages that are in memory."""
         self.line = WaitingLine()
         """Receives that wait for a message."""
         self.taken = 0
@@ -125,7 +101,7 @@ class QueueState:
         """The current run of rollbacks (PSN-2)."""
         self.enqueued = self.received = self.rolled_back = 0
         """Counts since this daemon started: arrivals, committed receives, receives given back."""
-        self._take_options()
+        self._use_options()
 
     @property
     def name(self) -> str:
@@ -145,12 +121,12 @@ class QueueState:
     @property
     def ready_count(self) -> int:
         """Number of messages that can be received, locked groups included, held not (RCV-34)."""
-        return self._window + self.past.total - self.parked
+        return self.window.count + self.past.total - self.parked
 
     @property
     def depth(self) -> Depth:
         """The number of committed messages, by kind."""
-        ready = self._window + self.past.total + self.taken - self.parked
+        ready = self.window.count + self.past.total + self.taken - self.parked
         return Depth(ready, self.parked)
 
     @property
@@ -164,22 +140,11 @@ class QueueState:
 
         Locked groups do not count. For levels with nothing in memory, as after a start, the backlog
         says it."""
-        first: dict[int, tuple[int, int, Group]] = {}
-        for entry in self._heap:  # all of it: it is ordered by level, and holds stale entries
-            level, order, group = entry
-            if group.entry is entry and group.ready:
-                known = first.get(level)
-                if known is None or order < known[1]:
-                    first[level] = entry
-        times = [oldest_at(group) for _, _, group in first.values()]
+        by_level = self.groups.oldest_by_level()
+        times = list(by_level.values())
         if self.ready_count:
-            times += self.past.since(besides={-level for level in first})
+            times += self.past.since(besides=by_level.keys())
         return min(times, default=None)
-
-    def ready_groups(self, most: int) -> int:
-        """Count the unlocked groups in memory that have messages, up to `most`."""
-        free = (entry for entry in self._heap if entry[2].entry is entry and entry[2].ready)
-        return sum(1 for _ in islice(free, most))
 
     def recovered(self, priority: int, count: int, since: int) -> None:
         """Add messages of a level that were in the store at the start to the backlog; `since`: when
@@ -191,32 +156,19 @@ class QueueState:
         if queue.is_on and not self.queue.is_on:
             self.streak = NO_STREAK
         self.queue, self.retains = queue, queue.retention
-        self._take_options()
+        self._use_options()
         if not queue.receive_enabled:
             self.line.wake_all()
 
-    def _take_options(self) -> None:
-        """Start or stop the ageing of levels (PBT-16), and place the ready groups again."""
-        interval = self.queue.receive_ageing
-        if interval is None and self._ageing is None:
-            return
-        self._ageing = self.past.ageing = None if interval is None else Ageing(interval, self._utc)
-        entries, self._heap = self._heap, []
-        for entry in entries:
-            group = entry[2]
-            if group.entry is entry:
-                group.entry = None
-                self._put(group)
+    def _use_options(self) -> None:
+        """Start or stop the ageing of levels (PBT-16)."""
+        self.past.ageing = self.groups.use_ageing(self.queue.receive_ageing)
 
     # Messages come in.
 
     def must_page(self, priority: int, size: int) -> bool:
         """Return whether a new message of this level has to go to the backlog."""
-        return (
-            self.past.holds(priority)
-            or self._window >= self._options.window_messages
-            or self._window_bytes + size > self._options.window_bytes
-        )
+        return self.past.holds(priority) or not self.window.has_room_for(size)
 
     def published(self, live: Live, row: QueueRow) -> bool:
         """Add a durable message to the window or the backlog, unless it was dropped unread
@@ -236,21 +188,8 @@ class QueueState:
         if row.sequence >= 0:
             self.past.passed(row.priority, row.queuing_order)
         is_first = row.sequence < 0 or not live.ready
-        self.add(live, QueuedMessage.of(row))
+        self.window.add(live, QueuedMessage.of(row))
         return is_first
-
-    def add(self, live: Live, message: QueuedMessage) -> None:
-        """Add a committed message to the window; the caller offers its group afterwards."""
-        ready = live.ready
-        if not ready:
-            live.group.has_ready(live)
-            ready.append(message)
-        elif message.sequence < 0:
-            _insert(ready, (message,))
-        else:
-            ready.append(message)
-        self._window += 1
-        self._window_bytes += MESSAGE_COST + len(message.body or b"")
 
     def offer(self, group: Group) -> None:
         """Put an unlocked group among the ready ones, and wake waiters for it (RCV-20, RCV-21)."""
@@ -261,7 +200,7 @@ class QueueState:
         if group.holder is not None or not group.ready or group.held is not None:
             return False
         is_new = group.entry is None
-        self._put(group)
+        self.groups.put(group)
         return is_new
 
     def _wake_for(self, group: Group, *, is_new: bool) -> None:
@@ -275,24 +214,6 @@ class QueueState:
         elif self.beyond or group.thinned:
             group.thinned = False
             self.line.wake_for(group, is_new=False)
-
-    def _put(self, group: Group) -> None:
-        """Give an unlocked group its place, unless it has one that is as good."""
-        known, place = group.entry, self._place(group)
-        if known is not None and known[:2] <= place:
-            return
-        entry = group.entry = (*place, group)
-        heappush(self._heap, entry)
-        if len(self._heap) > self._heap_limit:
-            self._forget_stale()
-        if self._ageing is not None:
-            self._ageing.watch(group)
-
-    def _forget_stale(self) -> None:
-        """Drop the entries of groups locked since: perhaps no receive ever pops them."""
-        self._heap = [entry for entry in self._heap if entry[2].entry is entry]
-        heapify(self._heap)
-        self._heap_limit = 2 * len(self._heap) + _STALE
 
     def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
         """Note that messages have been committed; waiters and the queue monitor are notified
@@ -343,7 +264,7 @@ class QueueState:
 
     def _wake_next(self) -> bool:
         """Wake the first waiter if an unlocked group has messages. Return whether one was woken."""
-        if not self.waiting or self._first() is None:
+        if not self.waiting or self.groups.first() is None:
             return False
         self.line.wake_one()
         return True
@@ -361,60 +282,7 @@ class QueueState:
 
     # Messages go out.
 
-    def best(self, holder: Holder, but: Container[Group] = ()) -> Group | None:
-        """Return the group an unselective receive takes: unlocked or the transaction's own (RCV-3).
-
-        `but`: groups of the transaction to skip (GRP-16)."""
-        first = self._first()
-        ended = holder.ended
-        own: list[Group] = []
-        for group in list(holder.ready):
-            if not group.ready:  # all of its messages are received
-                del holder.ready[group]
-                continue
-            is_here = group.queue is self and group.held is None
-            if is_here and group not in but and _lives(group, ended):
-                own.append(group)
-        if not own:
-            return None if first is None else first[2]
-        place, mine = min((self._place(one, ended), at) for at, one in enumerate(own))
-        return first[2] if first is not None and first[:2] < place else own[mine]
-
-    def best_unlocked(self) -> Group | None:
-        """Return the best unlocked group; None if there is none."""
-        first = self._first()
-        return None if first is None else first[2]
-
-    def _first(self) -> tuple[int, int, Group] | None:
-        """Return the heap entry of the best unlocked group; None if there is none."""
-        if self._ageing is not None:
-            for group in self._ageing.risen():
-                if group.queue is self:  # otherwise its service has moved to another queue (OBJ-35)
-                    self._put(group)
-                    self._ageing.watch(group)
-        heap = self._heap
-        while heap:
-            entry = heap[0]
-            if entry[2].entry is entry:
-                return entry
-            heappop(heap)
-        return None
-
-    def _place(self, group: Group, but: Collection[Live] = ()) -> tuple[int, int]:
-        """Return the rank of a group among the others, lowest first (GRP-15, PBT-16).
-
-        `but`: conversations of the group that do not count."""
-        ready = group.ready
-        if len(ready) == 1 and not but:
-            (live,) = ready.values()
-            level, order = live.endpoint.priority, _oldest(live)
-        else:
-            level, order = _rank(_lives(group, but))
-        if self._ageing is not None:
-            level = self._ageing.level(level, oldest_at(group))
-        return -level, order
-
-    def take(
+    def dequeue(
         self,
         group: Group,
         limit: int,
@@ -425,48 +293,11 @@ class QueueState:
         now: Instant | None = None,
     ) -> list[Taken]:
         """Remove up to `limit` messages, at least one, of a locked group from the window, in order
-        (RCV-7).
-
-        The first message is taken however large it is. `only`: take from this conversation alone
-        (RCV-5). `but`: skip these conversations. `now`: the instant, for a caller that takes from
-        many groups at once."""
-        taken: list[Taken] = []
-        now = self._utc() if now is None else now
-        lives = _lives(group, but, only) if but or only else list(group.ready.values())
-        if len(lives) > 1:
-            lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))
-        count = size = 0
-        for live in lives:
-            ready = live.ready
-            here = len(ready)
-            if here == 1:
-                message = ready[0]
-                messages, its_size = [message], len(message.body or b"")
-            else:
-                messages = list(islice(ready, limit))
-                its_size = size_of(messages)
-            # A message that does not fit ends the receive (limit 0), as none may overtake it.
-            if its_size > max_bytes:
-                messages, limit = _fitting(messages, max_bytes, least=0 if taken else 1), 0
-                its_size = size_of(messages)
-            its_count = len(messages)
-            if messages:
-                taken.append(Taken(live, messages, its_size, now))
-                count += its_count
-                size += its_size
-            if its_count < here:
-                for _ in messages:
-                    ready.popleft()
-                break
-            ready.clear()
-            del group.ready[live.endpoint.key]
-            limit -= its_count
-            max_bytes -= its_size
-            if limit <= 0:
-                break
+        (RCV-7). The arguments are those of `Window.dequeue`."""
+        taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but, now=now)
         if count:
-            self._left_window(count, size)
             self.taken += count
+            self._fill_window()
         return taken
 
     def put_back(self, taken: Sequence[Taken]) -> None:
@@ -475,21 +306,8 @@ class QueueState:
             self.taken -= len(messages)
             self.rolled_back += len(messages)
             if not live.gone:
-                self._put_back(live, [one for one in messages if one.order >= live.dropped_before])
-
-    def _put_back(self, live: Live, messages: Sequence[QueuedMessage]) -> None:
-        if not messages:
-            return
-        ready = live.ready
-        if ready and ready[0].sequence < messages[-1].sequence:  # a timer or Error came meanwhile
-            _insert(ready, messages)
-        else:
-            ready.extendleft(reversed(messages))
-        live.group.has_ready(live)
-        for message in messages:
-            message.deliveries += 1
-            self._window_bytes += MESSAGE_COST + len(message.body or b"")
-        self._window += len(messages)
+                kept = [one for one in messages if one.order >= live.dropped_before]
+                self.window.put_back(live, kept)
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """Count messages whose receives have become durable."""
@@ -511,12 +329,10 @@ class QueueState:
         """Drop an endpoint's unread messages; return those that were in memory.
 
         `drop_backlog` drops the others."""
-        dropped = list(live.ready)
         if live.group.held is not None:
-            self.held_changed(live.group, -len(dropped) - (live.beyond or 0))
-        live.ready.clear()
-        live.group.ready.pop(live.endpoint.key, None)
-        self._left_window(len(dropped), size_of(dropped))
+            self.held_changed(live.group, -len(live.ready) - (live.beyond or 0))
+        dropped = self.window.drop(live)
+        self._fill_window()
         return dropped
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
@@ -538,25 +354,12 @@ class QueueState:
             held.changes += 1
             self.parked += count
 
-    def _left_window(self, count: int, size: int) -> None:
-        self._window -= count
-        self._window_bytes -= count * MESSAGE_COST + size
-        if self.past.total and self._has_room:
+    def _fill_window(self) -> None:
+        """Load the next page after messages have left the window, as soon as it fits."""
+        if self.past.total and self.window.has_room_for_page:
             self.past.fetch()
 
     # Messages of the backlog.
-
-    @property
-    def _has_room(self) -> bool:
-        """Whether the next page fits into the window.
-
-        A page is loaded as soon as it fits: successive messages lie together in the file, and cost
-        a third of the work of as many messages of one group, which lie scattered."""
-        options = self._options
-        return (
-            self._window + options.page_messages <= options.window_messages
-            and self._window_bytes + options.page_bytes <= options.window_bytes
-        )
 
     def must_look_further(self, group: Group | None, but: Collection[Live]) -> bool:
         """Return whether a message of the backlog may precede those of the best group in memory.
@@ -566,15 +369,14 @@ class QueueState:
             return False
         if group is None:
             return True
-        level, order = self._place(group, but)
+        level, order = self.groups.place(group, but)
         return self.past.outranks(-level, order)
 
     def look_ahead(self, limit: int) -> None:
         """Load what the next receives will take, if they are like the one just done."""
         if self.beyond and not self._is_full:
-            next_up = [one for _, _, one in sorted(self._heap[:NEXT_UP]) if one.entry is not None]
             # Only groups of one conversation: what a receive takes of them is known without a lock.
-            alone = [group for group in next_up if group.whole and len(group.members) == 1]
+            alone = [one for one in self.groups.next_up() if one.whole and len(one.members) == 1]
             self.past.look_ahead([live for one in alone for live in one.ready.values()], limit)
 
     def page_in(self) -> Blocked:
@@ -613,65 +415,13 @@ class QueueState:
         return Blocked("page", lambda resume: self.past.count(live, resume))
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether the window is full, so that arrivals go to the backlog."""
-        options = self._options
-        return self._window >= options.window_messages or self._window_bytes >= options.window_bytes
-
-    @property
     def _is_full(self) -> bool:
-        """Whether locked groups fill so much memory that nothing more is loaded.
-
-        Groups that are set aside do not count: perhaps nobody ever releases them, and the messages
-        behind them would never be received."""
-        options, most = self._options, self._options.locked_factor
-        count, size = self._window, self._window_bytes
-        if count < most * options.window_messages and size < most * options.window_bytes:
-            return False
-        for group in self.aside:
-            if group.held is not None and group.queue is self:
-                for live in group.ready.values():
-                    count -= len(live.ready)
-                    size -= len(live.ready) * MESSAGE_COST + size_of(live.ready)
-        return count >= most * options.window_messages or size >= most * options.window_bytes
+        """Whether locked groups fill so much memory that nothing more is loaded."""
+        return self.window.is_full(self)
 
     def _enter(self, found: Found) -> Iterable[Group]:
-        """Add messages of conversations to the window, each conversation's in their order.
-
-        Return the groups to offer, those with the oldest messages first. A receivable group that
-        had messages here keeps its place, since those added behind them are younger. Not so if its
-        first message is a DialogTimer or an Error, which is first whatever its age (RCV-9)."""
-        firsts: dict[Group, int] = {}
-        is_expected = self.line.is_expecting
-        count = size = 0
-        for live, rows in found:
-            messages = QueuedMessage.all_of(rows)
-            ready, group = live.ready, live.group
-            has_place = bool(ready) and ready[0].sequence >= 0
-            if not ready:
-                group.has_ready(live)
-            if min([one.sequence for one in messages]) < 0:
-                _insert(ready, messages)
-                has_place = False
-            else:
-                ready.extend(messages)
-            if is_expected or not has_place:
-                order = messages[0].order
-                firsts[group] = min(order, firsts.get(group, order))
-            count += len(messages)
-            size += size_of(messages)
-        self._window += count
-        self._window_bytes += count * MESSAGE_COST + size
-        return sorted(firsts, key=firsts.__getitem__)
-
-
-def _fitting(messages: list[QueuedMessage], room: int, *, least: int) -> list[QueuedMessage]:
-    """Return the messages up to the first that exceeds the room, but at least `least`."""
-    for at, message in enumerate(messages):
-        room -= len(message.body or b"")
-        if room < 0 and at >= least:
-            return messages[:at]
-    return messages
+        """Add messages of the backlog to the window; return the groups to offer."""
+        return self.window.enter(found, is_expected=self.line.is_expecting)
 
 
 def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = ()) -> None:
@@ -701,34 +451,3 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
             queue.arrived(together, was_empty=empty[queue])
         else:
             queue.unlocked(together)
-
-
-def _lives(group: Group, but: Collection[Live], only: Live | None = None) -> list[Live]:
-    """Return a group's conversations with messages in the window, without `but`; or only `only`."""
-    if only is not None:
-        return [only] if only.ready else []
-    ready = group.ready.values()
-    return [live for live in ready if live not in but] if but else list(ready)
-
-
-def _rank(lives: Sequence[Live]) -> tuple[int, int]:
-    """Return the level of a group, and the order of its oldest message of that level (GRP-15).
-
-    Messages of lower levels may be older; they may be in the backlog, and do not count."""
-    level = max(live.endpoint.priority for live in lives)
-    return level, min(_oldest(live) for live in lives if live.endpoint.priority == level)
-
-
-def _oldest(live: Live) -> int:
-    """Return the order of a conversation's oldest message; an Error is first whatever its order."""
-    first = live.ready[0]
-    if first.sequence < 0:
-        return min(message.order for message in live.ready)
-    return first.order
-
-
-def _insert(ready: deque[QueuedMessage], messages: Iterable[QueuedMessage]) -> None:
-    """Put messages at their places by sequence: DialogTimer, then Error, then the rest (RCV-9)."""
-    ordered = sorted([*ready, *messages], key=lambda one: (one.sequence, one.order))
-    ready.clear()
-    ready.extend(ordered)

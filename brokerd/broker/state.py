@@ -450,6 +450,13 @@ class Group:
         if self.holder is not None:
             self.holder.ready[self] = None
 
+    def with_messages(self, but: Collection[Live], only: Live | None = None) -> list[Live]:
+        """Return its conversations with messages in the window, without `but`; or only `only`."""
+        if only is not None:
+            return [only] if only.ready else []
+        ready = self.ready.values()
+        return [live for live in ready if live not in but] if but else list(ready)
+
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
         """Join the line; `granted` is called later, with the lock held (GRP-9)."""
         place = LockWait(self, holder, granted)

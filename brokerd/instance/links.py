@@ -386,7 +386,7 @@ class Parts:
             ready=state.ready_count > 0,
             youngest_ready_at=state.youngest_at,
             waiting=len(state.waiting),
-            ready_groups=1 if first == 1 else state.ready_groups(first),
+            ready_groups=1 if first == 1 else state.groups.count(first),
         )
 
     def _ready(self, broker: str, queue: str) -> Ready:
@@ -395,7 +395,7 @@ class Parts:
         state = None if home is None else home.queues.get(queue)
         if state is None:
             return Ready()
-        groups = state.ready_groups(MANY_GROUPS)
+        groups = state.groups.count(MANY_GROUPS)
         return Ready(
             messages=state.ready_count,
             groups=groups,

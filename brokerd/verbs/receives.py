@@ -170,7 +170,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
         return True
     now, most = tx.broker.clock.utc(), tx.broker.options.max_bytes
     while True:
-        group = queue.best_unlocked()
+        group = queue.groups.best_unlocked()
         if group is None:
             _found_nothing(queue, request)
             return False
@@ -178,7 +178,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
             return True
         group.lock(tx)
         limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-        found = queue.take(group, limit, most - tx.size, now=now)
+        found = queue.dequeue(group, limit, most - tx.size, now=now)
         for one in found:
             tx.size += one.size
         tx.received(queue, found)
@@ -223,7 +223,7 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
         request.completed = True
         return queue.complete(group, limit, size, only, tx.ended)
     if not queue.retains:
-        taken: list[Taken] | Blocked = queue.take(group, limit, size, only=only, but=tx.ended)
+        taken: list[Taken] | Blocked = queue.dequeue(group, limit, size, only=only, but=tx.ended)
     else:
         taken = _take_retained(tx, queue, group, (limit, size), only)
     if isinstance(taken, Blocked):
@@ -274,7 +274,7 @@ def _take_retained(
     blocked = retention.before_receive(tx.broker, group.ready.values())
     if blocked is not None:
         return blocked
-    taken = queue.take(group, *limits, only=only, but=tx.ended)
+    taken = queue.dequeue(group, *limits, only=only, but=tx.ended)
     try:
         retention.check_received(taken)
     except QuotaExceeded:
@@ -290,7 +290,7 @@ def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | Non
     queue = _queue(tx, request)
     found = _best(tx, queue, but=tx.returned)
     if found is None:
-        found = queue.best(tx)  # one returned before, as there is no other (GRP-16)
+        found = queue.groups.best(tx)  # one returned before, as there is no other (GRP-16)
     if isinstance(found, Blocked):
         return found
     if found is None:
@@ -321,7 +321,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
 
 
 def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Group | Blocked | None:
-    group = queue.best(tx, but)
+    group = queue.groups.best(tx, but)
     if queue.must_look_further(group, tx.ended):
         return queue.page_in()
     return group

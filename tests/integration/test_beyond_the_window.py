@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from brokerd.broker.changeset import Round
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -376,9 +376,9 @@ def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: 
         handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
         await session.send(handle, b"one", "Ask")
         queue = daemon.broker.queues["shop"]
-        group = queue.best_unlocked()
+        group = queue.groups.best_unlocked()
         assert group is not None
-        (taken,) = queue.take(group, 1, 99)
+        (taken,) = queue.dequeue(group, 1, 99)
         for place in range(4):
             taken.messages[0].place = place
             round_ = Round(daemon.broker, daemon.clock.utc())

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import FOREVER, Message
 from brokerd.client.session import Session
 from brokerd.errors import BadRequest, QueueNotFound

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 from brokerd.model import ERROR

@@ -13,8 +13,9 @@ from random import Random
 
 import pytest
 
-from brokerd.broker.queues import QueueState, WindowOptions
+from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Taken
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction

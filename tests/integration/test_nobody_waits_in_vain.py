@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction

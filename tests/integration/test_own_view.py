@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound, GroupNotFound
 from tests.integration.one_daemon import Daemon, play

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.clock import SECOND

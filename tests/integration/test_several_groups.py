@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from brokerd.broker.queues import QueueState
+from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.state import Group, Holder
 from brokerd.client.messages import FOREVER
 from brokerd.client.session import Session
@@ -147,13 +147,13 @@ async def test_groups_that_are_done_with_are_looked_at_no_more(
     """A transaction that has many groups would choose the slower the more it has."""
     handles = [await talk(session, b"%d" % one) for one in range(40)]
     looked: list[int] = []
-    best = QueueState.best
+    best = ReadyGroups.best
 
-    def counting(queue: QueueState, holder: Holder, but: Container[Group] = ()) -> Group | None:
+    def counting(ready: ReadyGroups, holder: Holder, but: Container[Group] = ()) -> Group | None:
         looked.append(len(holder.ready))
-        return best(queue, holder, but)
+        return best(ready, holder, but)
 
-    with patch.object(QueueState, "best", counting):
+    with patch.object(ReadyGroups, "best", counting):
         async with session.transaction() as tx:
             assert len(await tx.receive("shop", groups=40)) == 40
             assert max(looked) <= 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.queues import WindowOptions
 from brokerd.broker.transaction import Transaction
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.errors import (

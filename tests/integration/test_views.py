@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from brokerd.admin.views.columns import COLUMNS
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.outcomes import Park, Retry
 from brokerd.client.session import Session
 from brokerd.clock import SECOND

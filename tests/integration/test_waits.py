@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.broker import queues
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker import ready_groups
+from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import FOREVER, Message
 from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
@@ -651,7 +651,7 @@ def test_transactions_whose_commit_waits_for_a_lock_are_no_limit_for_others(
 def test_a_group_that_is_locked_again_and_again_has_one_place_among_the_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "_STALE", 10)
+    monkeypatch.setattr(ready_groups, "_STALE", 10)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
@@ -662,7 +662,7 @@ def test_a_group_that_is_locked_again_and_again_has_one_place_among_the_ready(
             async with session.transaction() as tx:
                 await tx.send(handle, b"1", "Ask")
                 await tx.send(handle, b"2", "Ask")
-        assert len(daemon.broker.queues["desk"]._heap) <= 13
+        assert len(daemon.broker.queues["desk"].groups._heap) <= 13
         await session.close()
 
     play(program, tmp_path)

@@ -6,7 +6,7 @@ Mostly they mean something; now and then they name what is gone, or what may not
 from itertools import count
 from typing import Any
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from tests.model.driver import Driver
 from tests.model.engine import SMALL
 from tests.model.objects import CATALOG, PAIRS

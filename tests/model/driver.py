@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.client.requests import Kind, Pending
 from brokerd.errors import DeadlockVictim
 from brokerd.model import DIALOG_TIMER

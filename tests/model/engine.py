@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import BrokerOptions
-from brokerd.broker.queues import WindowOptions
 from brokerd.broker.state import LockWait
 from brokerd.broker.transaction import Transaction
+from brokerd.broker.window import WindowOptions
 from brokerd.client.link import Link
 from brokerd.client.messages import Message, read_page
 from brokerd.client.session import Session, connect

@@ -18,10 +18,11 @@ from unittest.mock import patch
 from sqlalchemy import func, select
 
 from brokerd.broker.changeset import Round
-from brokerd.broker.queues import QueueState
+from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
 from brokerd.broker.state import Group
 from brokerd.broker.transaction import Transaction
+from brokerd.broker.window import Window
 from brokerd.storage import flush, retention
 from brokerd.storage.ended_dialogs import RetainedSweep
 from brokerd.storage.tables import retained_messages
@@ -91,27 +92,27 @@ def nobody_woken() -> Any:
 @planted
 def newest_group_first() -> Any:
     """Of groups of one level, the one whose oldest message is the youngest comes first (GRP-15)."""
-    real = QueueState._place
+    real = ReadyGroups.place
 
-    def place(self: QueueState, *args: Any) -> tuple[int, int]:
+    def place(self: ReadyGroups, *args: Any) -> tuple[int, int]:
         level, order = real(self, *args)
         return level, -order
 
-    return patch.object(QueueState, "_place", place)
+    return patch.object(ReadyGroups, "place", place)
 
 
 @planted
 def put_back_behind() -> Any:
     """What a rollback gives back stands behind what has come since (RCV-15)."""
-    real = QueueState._put_back
+    real = Window.put_back
 
-    def put_back(self: QueueState, live: Any, messages: Sequence[Any]) -> None:
+    def put_back(self: Window, live: Any, messages: Sequence[Any]) -> None:
         there = list(live.ready)
         live.ready.clear()
         real(self, live, messages)
         live.ready.extendleft(reversed(there))
 
-    return patch.object(QueueState, "_put_back", put_back)
+    return patch.object(Window, "put_back", put_back)
 
 
 # Retention.

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from tests.model import engine
 from tests.model.objects import CATALOG, declaration
 from tests.model.soak import play

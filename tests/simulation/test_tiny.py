@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.outgoing import OutgoingOptions
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.config.settings import Endpoint, Settings
 from brokerd.testing.link import Conditions
 from tests.engine.simulation import objects, runs

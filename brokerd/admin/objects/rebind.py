@@ -70,7 +70,7 @@ def _queues(broker: Broker, moved: Mapping[str, str]) -> list[QueueState]:
 
 async def _bring_in(queue: QueueState) -> None:
     """Load the messages that wait outside memory, as far as there is room."""
-    while queue.beyond and not queue.is_crowded:
+    while queue.beyond and not queue.window.is_crowded:
         before = queue.beyond
         fetched = [False]
 
@@ -108,7 +108,7 @@ def _move(live: Live, target: QueueState) -> None:
     live.queue = live.group.queue = target
     live.beyond, live.beyond_unread = 0, 0
     for message in messages:
-        target.add(live, message)
+        target.window.add(live, message)
     if live.group.held is not None:
         target.held_changed(live.group, len(messages))
     target.past.came_in(live, [message.order for message in messages])

@@ -11,7 +11,7 @@ import msgspec
 
 from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.outgoing import OutgoingOptions
-from brokerd.broker.queues import WindowOptions
+from brokerd.broker.window import WindowOptions
 from brokerd.testing.link import Conditions
 from brokerd.testing.rng import Streams, chance
 from tests.engine.simulation import features
