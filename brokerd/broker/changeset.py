@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from brokerd.broker import checks, retention
+from brokerd.broker import retention
 from brokerd.broker.accepting import Accepting
+from brokerd.broker.arriving_bodies import ArrivingBodies
 from brokerd.broker.closing_lines import closing_line
-from brokerd.broker.dialog_events import Lost, Told, began, moved
+from brokerd.broker.dialog_events import Lost, Told, began, lost_by, moved
+from brokerd.broker.local_delivery import LocalPiece, hand_over
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Live, NewMessage, Taken
@@ -27,7 +29,7 @@ from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
-from brokerd.protocol.frames import END, Ack, Fragment
+from brokerd.protocol.frames import END, Fragment
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import (
@@ -37,7 +39,6 @@ from brokerd.storage.changes import (
     OutgoingRemoval,
     OutgoingRow,
     Owner,
-    PieceRow,
     QueueRow,
 )
 from brokerd.storage.hashes import body_hash, large_hash
@@ -52,20 +53,6 @@ TIMER = -2
 """The sequence of a DialogTimer message (RCV-9)."""
 
 
-class _Piece(msgspec.Struct, frozen=True, gc=False):
-    """A message handed over inside one broker, in the form of a fragment (SND-14)."""
-
-    sequence: int
-    flags: int
-    message_type: str
-    message_id: MessageId
-    body: bytes
-    body_key: BodyKey | None
-    fragment: int = 0
-    fragments: int = 1
-    ack: Ack | None = None
-
-
 class Round:
     """A changeset under construction; `join` hands it to the commit pipeline."""
 
@@ -73,13 +60,13 @@ class Round:
         "_accepting",
         "_after",
         "_arrivals",
+        "_arriving_bodies",
         "_broker",
         "_closed",
         "_damaged",
         "_done",
         "_ends",
         "_gone",
-        "_incomplete",
         "_lost",
         "_outgoing",
         "_states",
@@ -99,7 +86,7 @@ class Round:
         self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
         self._closed: list[Live] = []
-        self._incomplete: list[tuple[Live, bool]] = []
+        self._arriving_bodies: ArrivingBodies | None = None
         self._lost: list[Lost] | None = None
         self._damaged: list[tuple[Live, QueueRow]] | None = None
         self._told: list[Told] | None = None
@@ -251,7 +238,7 @@ class Round:
         deleted (GRP-2)."""
         self.changes.rarely().groups_left.append(group_id)
         group = self._broker.groups.get(group_id)
-        if group is not None and _is_over(group, live):
+        if group is not None and group.is_over(without=live):
             group.state, group.state_known = None, group.whole
 
     def _effect(self, live: Live, effect: dialog.Effect, message: NewMessage | None) -> None:
@@ -261,7 +248,7 @@ class Round:
             case dialog.Deliver(last):
                 self._deliver(live, last)
             case dialog.KeepPart(fragment):
-                self._take_part(live, fragment)
+                self._bodies.store(live, fragment)
             case dialog.DeliverError(code, description):
                 self._deliver_error(live, code, description)
             case dialog.FreezeOutgoing():
@@ -286,7 +273,7 @@ class Round:
             self._retain_sent(live, effect.sequence, message)
         direct = not effect.frozen and self._broker.goes_direct(live, effect.sequence)
         if direct and self._is_checked(message):
-            self._hand_over(live, effect, message)
+            hand_over(self, self._broker, live, effect, message)
             return
         broker, endpoint = self._broker, live.endpoint
         out = broker.outgoing(live)
@@ -351,98 +338,6 @@ class Round:
             removal = live.outgoing.withdraw(self._broker.store.next_transmission_order())
             self.remove_outgoing(live, removal)
 
-    def _hand_over(
-        self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
-    ) -> None:
-        """Deliver inside one broker, in the sender's own transaction (SND-14, SND-16, DLG-16)."""
-        endpoint, flags = live.endpoint, effect.flags
-        if not flags:
-            pairs, service, far = self._broker.pairs, endpoint.service, endpoint.far_service
-            pairs.of(service, far, endpoint.contract).sent += 1
-        # The first message creates the target. Later the verbs have loaded the peer, if it exists.
-        peer = live.peer
-        if peer is None and endpoint.is_initiator and effect.sequence == 0:
-            refusal = self._open(live, message)
-            if refusal is not None:
-                live.undelivered = 1
-                self.step(live, dialog.ErrorReceived(*refusal))
-                return
-            peer = live.peer
-        if peer is None or peer.gone:
-            live.undelivered += not flags
-            self.step(live, dialog.ErrorReceived(dialog.PEER_GONE, "the other side is gone"))
-            return
-        if flags & ERROR_FLAG:
-            told = dialog.ErrorReceived(
-                endpoint.error_code or 0, endpoint.error_text or "", effect.sequence
-            )
-            outcome = self.step(peer, told)
-        else:
-            outcome = self._arrive(live, peer, effect, message)
-        for answer in outcome.effects:
-            if isinstance(answer, dialog.Refuse):
-                self.step(live, dialog.ErrorReceived(answer.code, answer.description))
-                return
-        # No peer sends an acknowledgement of a direct delivery: it binds the dialog, and settles an
-        # END or Error.
-        if not live.endpoint.bound or flags:
-            ack = Ack(effect.sequence, dialog.WHOLE, effect.sequence, 0, self._broker.broker_id)
-            self.step(live, dialog.AckReceived(ack))
-
-    def _arrive(
-        self, live: Live, peer: Live, effect: dialog.StoreOutgoing, message: NewMessage | None
-    ) -> dialog.Step:
-        if message is None:
-            message = NewMessage("", None, MessageId(self._broker.ids.fresh()))
-        elif not effect.flags and peer.endpoint.state is State.CONVERSING:
-            refusal = checks.refuse_message(
-                peer.contract, message.message_type, message.body,
-                known=self._broker.message_types, from_initiator=live.endpoint.is_initiator,
-                judge=self._broker.inspection.judge,
-            )  # fmt: skip
-            if refusal is not None:  # both sides are errored (DLG-43)
-                self.step(peer, dialog.FaultStruck(*checks.struck(refusal)))
-                return dialog.Step(peer.endpoint, (dialog.Refuse(*refusal),))
-        piece = _Piece(
-            effect.sequence,
-            effect.flags,
-            message.message_type,
-            message.message_id,
-            message.body or b"",
-            message.body_key,
-        )
-        run = dialog.FragmentsReceived([piece])  # type: ignore[list-item]  # all that a step reads
-        return self.step(peer, run)
-
-    def _open(self, live: Live, message: NewMessage | None) -> checks.Refusal | None:
-        """Create the target endpoint of a dialog inside this broker. Return the refusal if it is
-        refused (DLP-40)."""
-        broker, endpoint = self._broker, live.endpoint
-        refusal = checks.refuse_dialog(
-            broker.catalog_index,
-            service=endpoint.far_service,
-            contract=endpoint.contract,
-            message_type=message.message_type if message else "",
-            body=message.body if message else None,
-            expires_at=endpoint.expires_at,
-            now=self.now,
-            judge=broker.inspection.judge,
-        )
-        if refusal is not None:
-            return refusal
-        target = broker.new_target(
-            conversation_id=endpoint.conversation_id,
-            service=endpoint.far_service,
-            contract=endpoint.contract,
-            far_service=endpoint.service,
-            far_broker=broker.broker_id,
-            expires_at=endpoint.expires_at,
-            now=self.now,
-        )
-        target.peer, live.peer = live, target
-        self.create(target)
-        return None
-
     # Arriving.
 
     def _deliver(self, live: Live, last: Fragment) -> None:
@@ -453,20 +348,12 @@ class Round:
             return
         # A damaged message must not reach `_enqueue` below, which would store a sound hash of it.
         body: bytes = last.body
-        key = last.body_key if isinstance(last, _Piece) else None
+        key = last.body_key if isinstance(last, LocalPiece) else None
         if live.endpoint.key in self._broker.damaged_parts:
             self._deliver_damaged(live, last)
             return
         if last.fragments > 1:
-            assert not live.parts_stored, "they are read before the last one is taken"
-            body = b"".join((*live.parts, body))
-            if len(body) >= self._broker.options.large_body:  # it stays where its parts are stored
-                key = self._keep_part(live, last)
-                self._broker.unfinished.remove(live)
-                live.body_key = None
-                self._incomplete.append((live, False))
-            else:
-                self._forget_parts(live)
+            body, key = self._bodies.join(live, last)
         kind = last.message_type
         self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
 
@@ -475,12 +362,19 @@ class Round:
 
         Its row has no body and a hash that says so, and its group is parked before anybody can
         receive it (REL-6)."""
-        self._forget_parts(live)
+        self._bodies.delete(live)
         endpoint = live.endpoint
         place = endpoint.conversation_id, not endpoint.is_initiator, last.sequence
         lost = body_hash(*place, last.body)
         self._enqueue(live, last.message_id, last.sequence, last.message_type, None, lost=lost)
         self._damaged = [*(self._damaged or ()), self._arrivals[-1]]
+
+    @property
+    def _bodies(self) -> ArrivingBodies:
+        """The bodies that arrive in fragments; most changesets have none."""
+        if self._arriving_bodies is None:
+            self._arriving_bodies = ArrivingBodies(self._broker, self.changes)
+        return self._arriving_bodies
 
     def park_unchecked(self, live: Live, sequence: int, why: str) -> None:
         """Park the group of the message with this sequence, just delivered without a verdict of its
@@ -490,21 +384,6 @@ class Round:
                 report = self._broker.held.unchecked(self.changes, live, row, why)
                 self.when_published(report)
                 return
-
-    def _take_part(self, live: Live, fragment: Fragment) -> None:
-        if live.endpoint.key not in self._broker.damaged_parts:
-            self._keep_part(live, fragment)
-            self._broker.unfinished.add(live, fragment.body)
-        self._incomplete.append((live, True))
-
-    def _keep_part(self, live: Live, fragment: Fragment) -> BodyKey:
-        """Append a fragment to the stored pieces of its message."""
-        key, changes = live.body_key, self.changes
-        if key is None:
-            key = live.body_key = self._broker.store.next_body_key()
-            changes.bodies[key] = BodyRow(key, Owner.ARRIVING, live.endpoint.key, 0)
-        changes.pieces.append(PieceRow(key, fragment.fragment, fragment.body))
-        return key
 
     def _own(self, key: BodyKey, owner: Owner, number: int, body: bytes | None) -> None:
         """Make a body that is stored in pieces belong to a message."""
@@ -574,27 +453,7 @@ class Round:
             self.changes.rarely().timers_removed_of.append(live.endpoint.key)
         is_stored = live.endpoint.key in self._broker.incomplete  # they may not be loaded
         if live.parts or live.parts_stored or is_stored:
-            self._forget_parts(live)
-
-    def _forget_parts(self, live: Live) -> None:
-        """Delete the fragments kept so far, including those that this changeset was to store."""
-        left = live.parts_stored or len(live.parts)
-        self._broker.unfinished.remove(live)
-        self._broker.damaged_parts.discard(live.endpoint.key)
-        self._incomplete.append((live, False))
-        key, changes = live.body_key, self.changes
-        live.body_key = None
-        if key is None:  # they were not read since the start
-            changes.bodies_removed_of.append(live.endpoint.key)
-            return
-        kept = changes.pieces
-        while kept and kept[-1].body_key == key:
-            kept.pop()
-            left -= 1
-        if left or key not in changes.bodies:
-            changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
-        else:  # no piece of it is stored, or going to be
-            del changes.bodies[key]
+            self._bodies.delete(live)
 
     # Timers (DLG-35 to DLG-42).
 
@@ -632,12 +491,7 @@ class Round:
 
     def _lose(self, live: Live, code: int, text: str) -> None:
         """Note an Error that no application will see, and what the peer does not have (PBT-4)."""
-        out = live.outgoing
-        rows = out.window.messages() if out is not None else []
-        types = sorted({row.message_type for row in rows if not row.flags})
-        count = live.undelivered + (0 if out is None else out.undelivered)
-        lost = Lost(live.endpoint, code, text, tuple(types), count)
-        self._lost = [*(self._lost or ()), lost]
+        self._lost = [*(self._lost or ()), lost_by(live, code, text)]
 
     def _close(self, live: Live, last: DialogEndpoint) -> None:
         if last.state is not State.CLOSED or live.is_local:
@@ -648,11 +502,9 @@ class Round:
         self._touched.append(live)
 
     def _log(self, live: Live, last: DialogEndpoint) -> None:
-        if not self._broker.writes_closing_lines:
-            return
-        if not last.send_sequence and not last.receive_sequence:
-            return  # begun and abandoned: its peer never heard of it (DLG-T3)
-        self.changes.closed.append(DialogLogRow(last.key, closing_line(live, last, self.now)))
+        # A dialog that was begun and abandoned has no line: its peer never heard of it (DLG-T3).
+        if self._broker.writes_closing_lines and (last.send_sequence or last.receive_sequence):
+            self.changes.closed.append(DialogLogRow(last.key, closing_line(live, last, self.now)))
 
     # Committing.
 
@@ -700,7 +552,7 @@ class Round:
         """Set the state that the application keeps for a group (GRP-22)."""
         self._broker.keeps_states = True
         self.changes.group_states[group.group_id] = state
-        if _is_over(group):  # ended by this very transaction, or by an administrator
+        if group.is_over():  # ended by this very transaction, or by an administrator
             self.changes.rarely().groups_left.append(group.group_id)
             group.state, group.state_known = None, group.whole  # members in the store may keep it
         else:
@@ -756,12 +608,8 @@ class Round:
             if not live.gone and row.queuing_order >= live.dropped_before:
                 self._broker.held.damaged(live, row.queuing_order, row.message_id)
         self._ends(self._arrivals)
-        incomplete = self._broker.incomplete
-        for live, is_incomplete in self._incomplete:
-            if is_incomplete:
-                incomplete[live.endpoint.key] = live.endpoint.service
-            else:
-                incomplete.pop(live.endpoint.key, None)
+        if self._arriving_bodies is not None:
+            self._arriving_bodies.publish()
         if self.changes.rare is not None:
             self._broker.timers.published(self.changes.rare.timers)
         self._notify()
@@ -782,14 +630,6 @@ def _leaves_group(before: DialogEndpoint, after: DialogEndpoint | None) -> bool:
     if after is None or after.group_id != before.group_id:
         return True
     return after.state is State.CLOSED and before.state is not State.CLOSED
-
-
-def _is_over(group: Group, without: Live | None = None) -> bool:
-    """Return whether no endpoint of the group that is in memory is open, apart from `without`."""
-    return all(
-        one is without or one.gone or one.endpoint.state is State.CLOSED
-        for one in group.members.values()
-    )
 
 
 def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:

@@ -51,6 +51,15 @@ class Lost(msgspec.Struct, frozen=True):
     """Number of the messages that the peer does not have."""
 
 
+def lost_by(live: Live, code: int, description: str) -> Lost:
+    """Return an Error that no application will see, and what the peer does not have (PBT-4)."""
+    out = live.outgoing
+    rows = out.window.messages() if out is not None else []
+    types = sorted({row.message_type for row in rows if not row.flags})
+    count = live.undelivered + (0 if out is None else out.undelivered)
+    return Lost(live.endpoint, code, description, tuple(types), count)
+
+
 def fields_of(told: Told) -> dict[str, object]:
     """Return the fields of an event's line (MON-16), with ids as text, so that all logs agree."""
     endpoint = told.endpoint

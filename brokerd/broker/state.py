@@ -21,6 +21,7 @@ from brokerd.errors import LockTimeout
 from brokerd.ids import BodyKey, BrokerId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import SYSTEM_TYPES, Contract, Queue
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.transitions import State
 from brokerd.storage.changes import HeldRow, QueueRow
 from brokerd.storage.retention import Kept
 
@@ -456,6 +457,13 @@ class Group:
             return [only] if only.ready else []
         ready = self.ready.values()
         return [live for live in ready if live not in but] if but else list(ready)
+
+    def is_over(self, without: Live | None = None) -> bool:
+        """Return whether none of its endpoints in memory is open, apart from `without`."""
+        return all(
+            one is without or one.gone or one.endpoint.state is State.CLOSED
+            for one in self.members.values()
+        )
 
     def wait(self, holder: Holder, granted: Callable[[], None]) -> LockWait:
         """Join the line; `granted` is called later, with the lock held (GRP-9)."""
