@@ -43,19 +43,16 @@ class ArrivingBodies:
             self.delete(live)
             return body, None
         key = self._append(live, last)
-        self._broker.unfinished.remove(live)
-        live.body_key = None
+        self._broker.unfinished.close(live)
         self._marks.append((live, False))
         return body, key
 
     def delete(self, live: Live) -> None:
         """Delete the fragments kept so far, including those that this changeset was to store."""
         left = live.parts_stored or len(live.parts)
-        self._broker.unfinished.remove(live)
+        key, changes = self._broker.unfinished.close(live), self._changes
         self._broker.damaged_parts.discard(live.endpoint.key)
         self._marks.append((live, False))
-        key, changes = live.body_key, self._changes
-        live.body_key = None
         if key is None:  # they were not read since the start
             changes.bodies_removed_of.append(live.endpoint.key)
             return
@@ -81,7 +78,8 @@ class ArrivingBodies:
         """Append a fragment to the stored pieces of its message."""
         key, changes = live.body_key, self._changes
         if key is None:
-            key = live.body_key = self._broker.store.next_body_key()
+            key = self._broker.store.next_body_key()
+            self._broker.unfinished.open(live, key)
             changes.bodies[key] = BodyRow(key, Owner.ARRIVING, live.endpoint.key, 0)
         changes.pieces.append(PieceRow(key, fragment.fragment, fragment.body))
         return key

@@ -256,7 +256,7 @@ class Beyond:
             if room <= 0:
                 return
             if live.endpoint.key not in self._filling and _is_worth_reading(live, limit):
-                live.pins += 1
+                live.pin()
                 self._source.spawn(self._read_ahead(live, limit))
                 room -= 1
 
@@ -306,7 +306,7 @@ class Beyond:
         found = [(held[key], its) for key, its in of_each.items() if key in held]
         self._enter(level, found, page.damaged)
         for live in held.values():
-            live.pins -= 1
+            live.unpin()
 
     async def _prepare(self, level: int, held: Collection[Live]) -> None:
         """Find out for a whole page what the receives of its messages would ask for one by one.
@@ -390,7 +390,7 @@ class Beyond:
             members = [only] if only is not None else await self._source.members(group)
             lives = [live for live in members if live not in but]
             for live in lives:
-                live.pins += 1  # the receive may be cancelled meanwhile, and its pins with it
+                live.pin()  # the receive may be cancelled meanwhile, and its pins with it
             for live in lives:
                 if live.beyond is None:  # otherwise two receives that find nothing wake each other
                     await self._learn(live)
@@ -407,7 +407,7 @@ class Beyond:
                 size -= sum(len(message.body or b"") for message in live.ready)
         finally:
             for live in lives:
-                live.pins -= 1
+                live.unpin()
             resume()
 
     async def _read_ahead(self, live: Live, limit: int) -> None:
@@ -415,7 +415,7 @@ class Beyond:
             with suppress(Busy):  # a receive that needs it will wait for it
                 await self._fill(live, limit, self._page_bytes)
         finally:
-            live.pins -= 1
+            live.unpin()
 
     async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
         """Load messages of one conversation until `limit` or `size` is reached, or all are loaded.

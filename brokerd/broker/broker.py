@@ -230,7 +230,7 @@ class Broker:
                 state.alter(queue)
         self.retains |= any(state.retains for state in self.queues.values())
         for live in self.endpoints.all():
-            live.kept = None  # the limits may have changed
+            live.forget_retained()  # the limits may have changed
         for name in [name for name in self.queues if name not in catalog.queues]:
             self.queues.pop(name).line.wake_all()  # waiters find that the queue is gone (RCV-19)
 
@@ -386,7 +386,7 @@ class Broker:
 
     def forget(self, live: Live) -> None:
         """Drop an endpoint that is gone, or was never committed."""
-        live.gone = True
+        live.removed()
         self.endpoints.remove(live)
         self._drop(live)
 
@@ -403,7 +403,7 @@ class Broker:
             pinned_here = live.endpoint.far_broker == self.broker_id
             if not (missing and pinned_here) and not self._delivers_here(self, live):
                 return False  # a service that a pinned broker lacks is refused immediately (DLG-6)
-            live.is_local = True
+            live.set_local(True)
         if not live.delivers_directly():
             return False
         # No target endpoint exists yet: the message would open one in the queue of its service.
@@ -430,15 +430,14 @@ class Broker:
         return live.outgoing
 
     def _take_in(self, endpoint: DialogEndpoint, *, alone: bool) -> Live:
-        live = self._adopt(endpoint)
+        live = self._adopt(endpoint, is_new=True)
         self.lifetimes.at_latest(endpoint.expires_at)
-        live.beyond = 0
         if alone or self.endpoints.complete:
-            live.group.whole = True
+            live.group.mark_whole()
         self.endpoints.add(live)
         return live
 
-    def _adopt(self, endpoint: DialogEndpoint) -> Live:
+    def _adopt(self, endpoint: DialogEndpoint, *, is_new: bool = False) -> Live:
         queue = self._queue_of(endpoint.service)
         if endpoint.error_queue:  # the service's queue, if the error queue was dropped
             queue = self.queues.get(endpoint.error_queue, queue)
@@ -447,9 +446,9 @@ class Broker:
             group = Group(endpoint.group_id, endpoint.service, queue)
             self.groups[endpoint.group_id] = group
             if self.held.by_id:
-                group.held = self.held.holding(endpoint.group_id)
-                if group.held is not None:
-                    queue.aside.add(group)
+                held = self.held.holding(endpoint.group_id)
+                if held is not None:
+                    group.hold(held)
         local = (
             endpoint.bound
             and endpoint.far_broker == self.broker_id
@@ -463,15 +462,15 @@ class Broker:
             contract=contract,
             coming=self.pairs.of(endpoint.far_service, endpoint.service, endpoint.contract),
             is_local=local,
+            beyond=None if queue.beyond and not is_new else 0,  # None = not counted yet
         )
-        live.beyond = None if queue.beyond else 0
         group.members[endpoint.key] = live
         if local:
             peer = self.endpoints.find_conversation(
                 endpoint.conversation_id, not endpoint.is_initiator
             )
             if peer is not None:
-                live.peer, peer.peer = peer, live
+                live.pair_with(peer)
         return live
 
     def _queue_of(self, service: str) -> QueueState:
@@ -491,17 +490,14 @@ class Broker:
         group = live.group
         group.members.pop(live.endpoint.key, None)
         if live.gone:
-            group.thinned = True
+            group.lost_member()
             if group.group_id in self.held.by_id:
                 self._release_if_over(group)
         else:
-            group.whole = False
+            group.mark_whole(False)
             self._completing.discard(group.group_id)
         self.tidy(group)
-        if live.peer is not None and live.peer.peer is live:
-            if not live.gone:
-                live.peer.peer = None
-            live.peer = None
+        live.unpair()
 
     # Groups.
 
@@ -561,10 +557,10 @@ class Broker:
         if not found:
             self._absent_groups.add(group_id)
         for live in found:
-            live.pins += 1
+            live.pin()
         resume()
         for live in found:
-            live.pins -= 1
+            live.unpin()
         self._absent_groups.discard(group_id)
 
     async def _members_of(self, group_id: GroupId) -> list[Live]:
@@ -585,16 +581,16 @@ class Broker:
                     continue  # moved by a transaction that is not durable yet (GRP-18)
                 if live.endpoint.state is not State.CLOSED:
                     found.append(live)
-                    live.pins += 1
+                    live.pin()
         for live in found:
-            live.pins -= 1
+            live.unpin()
         return found
 
     async def _members(self, group: Group) -> list[Live]:
         """Return all endpoints of a locked group; the lock keeps them in memory."""
         if not group.whole:
             await self._members_of(group.group_id)
-            group.whole = True
+            group.mark_whole()
         return list(group.members.values())
 
     async def _complete_groups(self, lives: Collection[Live]) -> None:
@@ -610,9 +606,11 @@ class Broker:
             stored = await insist(self.store.endpoints.keys_in_groups, sorted(groups))
             for group_id, group in groups.items():
                 if group_id in self._completing and self.groups.get(group_id) is group:
-                    group.whole = all(
-                        self.endpoints.get(key) is not None or self.endpoints.is_removed(key)
-                        for key in stored.get(group_id, ())
+                    group.mark_whole(
+                        all(
+                            self.endpoints.get(key) is not None or self.endpoints.is_removed(key)
+                            for key in stored.get(group_id, ())
+                        )
                     )
         self._completing -= groups.keys()
 
@@ -622,7 +620,7 @@ class Broker:
         async def read() -> None:
             state = await insist(self.store.endpoints.group_state, group.group_id)
             if not group.state_known:
-                group.state, group.state_known = state, True
+                group.keep_state(state)
             resume()
 
         self.spawn(read())
@@ -681,7 +679,7 @@ class Broker:
         for key in sorted(keys):
             live = self.endpoints.get(key)
             if live is not None:
-                live.pins += 1
+                live.pin()
                 held[key] = live
         await self._hold(keys - set(held), held)
         return held
@@ -699,7 +697,7 @@ class Broker:
                             continue
                         live = self.endpoints.adopt(stored[key])
                     if live is not None:
-                        live.pins += 1
+                        live.pin()
                         held[key] = live
                 missing = {key for key in missing - set(held) if key in stored}
                 missing = {key for key in missing if not self.endpoints.is_removed(key)}

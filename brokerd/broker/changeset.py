@@ -120,15 +120,13 @@ class Round:
     ) -> None:
         """Record a step that was computed on the endpoint as it stands, for this event."""
         before, after = live.endpoint, outcome.endpoint
-        # What the peer has in the transmission queue may arrive again after this side has closed:
-        # then the endpoint is kept, like one with a peer elsewhere (DLG-33).
-        live.is_local = live.is_local and not self._may_be_repeated(live, after)
+        self._expect_repeats(live, after)
         if event is not None and (after is None or after.state is not before.state):
             self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
         if after is not None and after is not before:
             if after.state is not before.state:
                 after = msgspec.structs.replace(after, state_since=self.now)
-            live.endpoint = after
+            live.stepped(after)
             if after.state is before.state and after.only_moved(before):
                 self.changes.move(after)
             else:
@@ -152,7 +150,7 @@ class Round:
         may get lost, and a peer that retransmits has to get it again (DLP-56)."""
         least = later(self.now, self._broker.options.replay_guard)
         if closed.purge_at is not None and closed.purge_at < least:
-            live.endpoint = msgspec.structs.replace(closed, purge_at=least)
+            live.stepped(msgspec.structs.replace(closed, purge_at=least))
             self.changes.put(live.endpoint)
         self._closed.append(live)
 
@@ -184,7 +182,7 @@ class Round:
         if event.code is not None or self._may_be_repeated(live, after):
             return False
         if after is not None:
-            live.endpoint = after
+            live.stepped(after)
         self._close(live, live.endpoint)
         return True
 
@@ -215,13 +213,20 @@ class Round:
         kind, body = message.message_type, message.body
         if not accepting.accepts(peer.contract, kind, body, from_initiator=before.is_initiator):
             return False
-        live.endpoint, peer.endpoint = sent, got
+        live.stepped(sent)
+        peer.stepped(got)
         self.changes.move(sent)
         self.changes.move(got)
         self._touched += (live, peer)
         peer.coming.sent += 1
         self._enqueue(peer, message.message_id, got.receive_sequence - 1, kind, body)
         return True
+
+    def _expect_repeats(self, live: Live, after: DialogEndpoint | None) -> None:
+        # What the peer has in the transmission queue may arrive again after this side has closed:
+        # then the endpoint is kept, like one with a peer elsewhere (DLG-33).
+        if live.is_local and self._may_be_repeated(live, after):
+            live.set_local(False)
 
     def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:
         """Return whether the endpoint closes while its peer, in this broker, still has messages in
@@ -239,7 +244,7 @@ class Round:
         self.changes.rarely().groups_left.append(group_id)
         group = self._broker.groups.get(group_id)
         if group is not None and group.is_over(without=live):
-            group.state, group.state_known = None, group.whole
+            group.forget_state()
 
     def _effect(self, live: Live, effect: dialog.Effect, message: NewMessage | None) -> None:
         match effect:
@@ -334,7 +339,7 @@ class Round:
         way."""
         if live.outgoing is not None:
             if not is_settled:
-                live.undelivered += live.outgoing.undelivered
+                live.withdrew(live.outgoing.undelivered)
             removal = live.outgoing.withdraw(self._broker.store.next_transmission_order())
             self.remove_outgoing(live, removal)
 
@@ -446,7 +451,7 @@ class Round:
             # None: the messages beyond the window were not counted.
             count = None if beyond is None else beyond + len(dropped)
             self.changes.dequeued_of[live.endpoint.key] = count
-        live.dropped_before = self._broker.store.next_queuing_order()
+        live.dropped_unread(self._broker.store.next_queuing_order())
         if self._broker.retains:
             self.changes.rarely().retained_removed_of.append(live.endpoint.key)
         if self._broker.timers.any:
@@ -496,7 +501,7 @@ class Round:
     def _close(self, live: Live, last: DialogEndpoint) -> None:
         if last.state is not State.CLOSED or live.is_local:
             self._log(live, last)
-        live.gone = True
+        live.removed()
         self.changes.remove(last.key)
         self._gone.append(live)
         self._touched.append(live)
@@ -554,7 +559,7 @@ class Round:
         self.changes.group_states[group.group_id] = state
         if group.is_over():  # ended by this very transaction, or by an administrator
             self.changes.rarely().groups_left.append(group.group_id)
-            group.state, group.state_known = None, group.whole  # members in the store may keep it
+            group.forget_state()
         else:
             self._states.append((group, state))
 
@@ -579,7 +584,7 @@ class Round:
         # First of all: endpoints that are removed below must carry the serial of the flush that
         # deletes their rows, so that no read before it brings them back.
         for live in self._touched:
-            live.serial = serial
+            live.joined(serial)
         for live in self._gone:
             self._broker.forget(live)
         for live in self._closed:
@@ -601,7 +606,7 @@ class Round:
     def _publish(self) -> None:
         """Publish the durable changeset to memory, readers and the transmitter (REL-4)."""
         for group, state in self._states:
-            group.state, group.state_known = state, True
+            group.keep_state(state)
         for out, sent in self._outgoing:
             out.published(sent)
         for live, row in self._damaged or ():  # before any receive

@@ -51,7 +51,7 @@ class Alike:
             last_message=last_message,
         )
         group = broker.groups[group_id] = Group(group_id, mold.service, queue)
-        group.whole = True
+        group.mark_whole()
         live = group.members[key] = Live(
             endpoint,
             group=group,

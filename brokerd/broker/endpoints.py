@@ -204,7 +204,7 @@ class Endpoints:
                 if endpoint.key in self._removed or not is_wanted:
                     continue
                 live = self.adopt(endpoint)
-                live.pins += 1  # adopting the next one may evict it otherwise
+                live.pin()  # adopting the next one may evict it otherwise
                 held.append(live)
         return held
 
@@ -315,7 +315,7 @@ class LookUps:
                 for key in keys:
                     self._tell(key)
                 for live in held:
-                    live.pins -= 1
+                    live.unpin()
         finally:
             self._is_reading = False
 

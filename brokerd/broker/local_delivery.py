@@ -67,12 +67,12 @@ def hand_over(
     if peer is None and endpoint.is_initiator and effect.sequence == 0:
         refusal = _open(changeset, broker, live, message)
         if refusal is not None:
-            live.undelivered = 1
+            live.withdrew(1)
             changeset.step(live, dialog.ErrorReceived(*refusal))
             return
         peer = live.peer
     if peer is None or peer.gone:
-        live.undelivered += not flags
+        live.withdrew(not flags)
         changeset.step(live, dialog.ErrorReceived(dialog.PEER_GONE, "the other side is gone"))
         return
     if flags & ERROR_FLAG:
@@ -155,6 +155,6 @@ def _open(
         expires_at=endpoint.expires_at,
         now=changeset.now,
     )
-    target.peer, live.peer = live, target
+    live.pair_with(target)
     changeset.create(target)
     return None

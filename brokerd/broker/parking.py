@@ -303,8 +303,7 @@ class HeldGroups:
             queue.parked += messages
         group = group or self._groups.get(held.row.group_id)
         if group is not None:
-            group.held, group.entry = held, None
-            group.queue.aside.add(group)
+            group.hold(held)
         if held.row.retry_at is not None:
             heappush(self._waits, (held.row.retry_at, held.row.group_id))
             self.deadline.at_latest(self._waits[0][0])
@@ -318,8 +317,7 @@ class HeldGroups:
         if queue is not None:
             queue.parked -= held.messages
         if group is not None:
-            group.held = None
-            group.queue.aside.discard(group)
+            group.free()
 
     def _free(self, held: Held) -> None:
         """Stop holding the group and offer it: its messages count as arrivals (RCV-34)."""

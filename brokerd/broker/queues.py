@@ -212,7 +212,7 @@ class QueueState:
         elif group.ready and group.held is None:
             self.line.wake_for(group, is_new=is_new and group.entry is not None)
         elif self.beyond or group.thinned:
-            group.thinned = False
+            group.noticed_loss()
             self.line.wake_for(group, is_new=False)
 
     def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:

@@ -170,7 +170,17 @@ class Counting:
 
 
 class Live:
-    """A dialog endpoint in memory: the truth between two commits (design D1)."""
+    """A dialog endpoint in memory: the truth between two commits (design D1).
+
+    Only the methods below assign its fields, except for those of which another module keeps the
+    invariant, and which that module alone assigns:
+
+    - `backlog`: `beyond`, `beyond_unread`, `counting` (the messages of the queue's backlog)
+    - `unfinished`: `parts`, `parts_stored`, `parts_size`, `body_key` (the incomplete message)
+    - `retention`: `kept`
+    - `endpoints`: `touched`
+    - `broker`: `outgoing`
+    """
 
     __slots__ = (
         "beyond",
@@ -209,6 +219,7 @@ class Live:
         contract: Contract,
         coming: Pair,
         is_local: bool,
+        beyond: int | None = 0,
     ) -> None:
         self.endpoint = endpoint
         self.group = group
@@ -232,7 +243,7 @@ class Live:
         """The messages in the queue's window, in the order of RECEIVE (RCV-8)."""
         self.unpublished: deque[QueueRow] = deque()
         """Arrived messages whose commit is under way."""
-        self.beyond: int | None = 0
+        self.beyond = beyond
         """Number of messages in the queue's backlog; None = not counted yet."""
         self.beyond_unread = 0
         """Number of messages in the queue's backlog that an application sent."""
@@ -254,6 +265,72 @@ class Live:
         self.serial = 0
         """The serial of the flush with the latest change of the endpoint."""
         self.touched = True
+
+    # Changes, each named after what has happened.
+
+    def pin(self) -> None:
+        """Keep the endpoint in memory, until `unpin`."""
+        self.pins += 1
+
+    def unpin(self) -> None:
+        """Note that one user does not need the endpoint in memory any more."""
+        self.pins -= 1
+
+    def pin_for_arrivals(self, release: Callable[[], None]) -> None:
+        """Pin the endpoint for `delivery.incoming`; `release` asks it to unpin the endpoint."""
+        self.pins += 1
+        self.release = release
+
+    def unpin_for_arrivals(self) -> None:
+        """Undo `pin_for_arrivals`."""
+        self.pins -= 1
+        self.release = None
+
+    def stepped(self, endpoint: DialogEndpoint) -> None:
+        """Note what a step has made of the endpoint; from now on that holds for everybody (D1)."""
+        self.endpoint = endpoint
+
+    def joined(self, serial: int) -> None:
+        """Note the flush that a change of the endpoint has joined."""
+        self.serial = serial
+
+    def removed(self) -> None:
+        """Note that the endpoint is gone, or was never committed; it never comes back."""
+        self.gone = True
+
+    def pair_with(self, peer: Live) -> None:
+        """Note that the peer is in this broker and in memory."""
+        self.peer, peer.peer = peer, self
+
+    def unpair(self) -> None:
+        """Note that the endpoint leaves memory. A peer of one that is gone keeps it, to find that
+        out; the peer of one that was evicted looks it up again."""
+        peer = self.peer
+        if peer is not None and peer.peer is self:
+            if not self.gone:
+                peer.peer = None
+            self.peer = None
+
+    def set_local(self, is_local: bool) -> None:
+        """Note whether the peer is (or will be) in this broker and nothing can repeat messages."""
+        self.is_local = is_local
+
+    def withdrew(self, count: int) -> None:
+        """Count own messages that were withdrawn before the peer had them."""
+        self.undelivered += count
+
+    def dropped_unread(self, before: int) -> None:
+        """Note that messages with a lower queuing order were dropped unread (DLG-T10)."""
+        self.dropped_before = before
+
+    def change_queue(self, queue: HomeQueue) -> None:
+        """Move the endpoint and its group to another queue; the backlog stays behind (OBJ-35)."""
+        self.queue = self.group.queue = queue
+        self.beyond = self.beyond_unread = 0
+
+    def forget_retained(self) -> None:
+        """Forget how much is retained, so that it is read again."""
+        self.kept = None
 
     @property
     def broker_id(self) -> BrokerId:
@@ -376,7 +453,12 @@ class LockWait:
 
 
 class Group:
-    """A conversation group with an endpoint in memory."""
+    """A conversation group with an endpoint in memory.
+
+    Only the methods below assign its fields, except for `entry`, which `ready_groups` assigns. A
+    group has an entry only while it is unlocked, not held, and has messages in the window; `lock`
+    and `hold` take the entry away. `ready` has exactly the members with messages in the window.
+    """
 
     __slots__ = (
         "entry",
@@ -444,6 +526,38 @@ class Group:
             self.queue.moved(live, left, self)
         if live.ready:
             self.has_ready(live)
+
+    # Changes, each named after what has happened.
+
+    def mark_whole(self, is_whole: bool = True) -> None:
+        """Note whether all endpoints of the group are in memory."""
+        self.whole = is_whole
+
+    def lost_member(self) -> None:
+        """Note that an endpoint has ended: waiters that select the group are to be woken."""
+        self.thinned = True
+
+    def noticed_loss(self) -> None:
+        """Note that the waiters that select the group have been woken."""
+        self.thinned = False
+
+    def keep_state(self, state: bytes | None) -> None:
+        """Note the state that the application keeps for the group, as committed (GRP-22)."""
+        self.state, self.state_known = state, True
+
+    def forget_state(self) -> None:
+        """Note that the group is over. Endpoints of it in the store may keep its state."""
+        self.state, self.state_known = None, self.whole
+
+    def hold(self, held: Held) -> None:
+        """Set the group aside: it is not received for now (PBT-3)."""
+        self.held, self.entry = held, None
+        self.queue.aside.add(self)
+
+    def free(self) -> None:
+        """Let the group be received again; the caller offers it."""
+        self.held = None
+        self.queue.aside.discard(self)
 
     def has_ready(self, live: Live) -> None:
         """Note that a conversation of the group has messages in the window."""

@@ -37,7 +37,7 @@ async def batch(
                 if broker.endpoints.is_removed(endpoint.key):
                     continue
                 live = broker.endpoints.adopt(endpoint)
-            live.pins += 1
+            live.pin()
             lives.append(live)
     return lives, stored[-1].key if len(stored) == limit else None
 
@@ -45,7 +45,7 @@ async def batch(
 def release(lives: list[Live]) -> None:
     """Unpin endpoints, so that they may be evicted again."""
     for live in lives:
-        live.pins -= 1
+        live.unpin()
 
 
 async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
@@ -71,7 +71,7 @@ def _remove(round_: Round, live: Live) -> None:
     unread = live.unread
     if unread:  # for the closing line
         discarded = live.endpoint.discarded + unread
-        live.endpoint = msgspec.structs.replace(live.endpoint, discarded=discarded)
+        live.stepped(msgspec.structs.replace(live.endpoint, discarded=discarded))
     round_.step(live, dialog.CleanupRequested())
 
 

@@ -476,6 +476,66 @@ class Transaction:
             if not group.members:
                 self.broker.tidy(group)
 
+    # What its verbs and its client do.
+
+    def restrict(self, rights: Rights | None) -> None:
+        """Set the rights of the client's user."""
+        self.rights = rights
+
+    def begin_verb(self, name: str) -> None:
+        """Note the verb that is executed now, or waits."""
+        self.verb = name
+
+    def count_verbs(self, count: int = 1) -> None:
+        """Count verbs that were executed."""
+        self.verbs += count
+
+    def charge(self, size: int) -> None:
+        """Count the bytes of bodies that were sent or received."""
+        self.size += size
+
+    def keep_locks(self) -> None:
+        """Note that it does more than begin and send: it keeps its locks until durable (GRP-4)."""
+        self.keeps_locks = True
+
+    def attach_events(self, events: EventChanges) -> None:
+        """Set the changes to the dialogs of event notifications, for its commit."""
+        self.events = events
+
+    def inspecting(self, bodies: Iterable[bytes]) -> None:
+        """Note bodies that are given to the checking process."""
+        self.inspected += bodies
+
+    def become_idle(self) -> None:
+        """Note that no request of its client is being executed."""
+        self.idle = True
+
+    def become_busy(self) -> None:
+        """Note that a request of its client is being executed."""
+        self.idle = False
+
+    def fail(self) -> None:
+        """Note that a verb has failed: only a rollback is accepted."""
+        self.state = TxState.FAILED
+
+    # The wait of a verb, for a lock or a message.
+
+    def wait(self, cancel: Callable[[], BrokerError | None], resume: Callable[[], None]) -> None:
+        """Note that a verb waits; `cancel` ends the wait, and `resume` calls the verb again."""
+        self.waiting, self.resume = cancel, resume
+
+    def waits_without(self, group: Group | None) -> None:
+        """Note the group without which the waiting receive cannot end; None = there is none."""
+        self.waits_for = group
+
+    def stopped_waiting(self) -> None:
+        """Note that no verb waits any more: it has the lock, or there may be a message."""
+        self.waiting = None
+
+    def lock_failed(self, failure: BrokerError | None) -> None:
+        """Note that the wait for a lock has ended without the lock."""
+        self.waiting, self.failure = None, failure
+
     # Locks and memory.
 
     def took(self, group: Group) -> None:
@@ -511,14 +571,14 @@ class Transaction:
         pinned, peer = self._pinned, live.peer
         if live not in pinned:
             pinned.add(live)
-            live.pins += 1
+            live.pin()
         if peer is not None and peer not in pinned:
             pinned.add(peer)
-            peer.pins += 1
+            peer.pin()
 
     def _unpin(self) -> None:
         for live in self._pinned:
-            live.pins -= 1
+            live.unpin()
         self._pinned.clear()
         for body in self.inspected:
             self.broker.inspection.forget(body)

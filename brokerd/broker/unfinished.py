@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from brokerd.broker.state import Live
+    from brokerd.ids import BodyKey
 
 COST: Final = 64
 """Bytes of memory that a fragment costs in addition to its body."""
@@ -41,6 +42,22 @@ class Unfinished:
             return
         live.parts.append(body)
         self._grow(live, len(body) + COST)
+
+    def open(self, live: Live, key: BodyKey) -> None:
+        """Note the key under which the fragments of a new message are stored."""
+        live.body_key = key
+
+    def recovered(self, live: Live, key: BodyKey | None, fragments: int, size: int) -> None:
+        """Note how much of a message is stored since before the start; none of it is in memory."""
+        live.body_key = key
+        live.parts_stored, live.parts_size = fragments, size
+
+    def close(self, live: Live) -> BodyKey | None:
+        """Drop the fragments of a message whose stored body is deleted, or has become that of its
+        message. Return the key of that body; None = they were not read since the start."""
+        self.remove(live)
+        key, live.body_key = live.body_key, None
+        return key
 
     def have(self, live: Live, bodies: list[bytes]) -> None:
         """Add the stored fragments of a message, read because its last one is here.

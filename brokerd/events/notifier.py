@@ -357,7 +357,7 @@ class Notifier:
         await self._commit(tx, changes)
 
     async def _commit(self, tx: Transaction, changes: EventChanges) -> None:
-        tx.events = changes
+        tx.attach_events(changes)
         await tx.committed()
 
     def _give_back(self, key: NotificationKey, rows: list[Owed]) -> None:

@@ -55,7 +55,7 @@ async def expire(broker: Broker) -> int:
 def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
     """Bring the endpoint into memory and pin it, so that the next one does not evict it."""
     live = broker.endpoints.adopt(endpoint)
-    live.pins += 1
+    live.pin()
     return live
 
 
@@ -83,7 +83,7 @@ async def purge(broker: Broker) -> int:
                 continue
             serial = broker.store.gathering  # no read brings it back before
             if live is not None:
-                live.serial = serial
+                live.joined(serial)
                 broker.forget(live)
             else:
                 broker.endpoints.removing(key, serial)

@@ -36,7 +36,7 @@ async def fire(broker: Broker) -> int:
             if not round_.empty:
                 await round_.commit()  # joins before a verb can change one of the timers
         for live in lives.values():
-            live.pins -= 1
+            live.unpin()
         if held:
             timers.any_held = True
             timers.any_crowded |= any(_crowded(lives[one.endpoint]) for one in held)

@@ -36,7 +36,7 @@ class Work(ABC):
         self._client = client
         self._turn = 0
         self.tx = Transaction(client.broker, client.owner)
-        self.tx.rights = client.rights
+        self.tx.restrict(client.rights)
 
     def run(self) -> None:
         """Run until the work has to wait or is done. An unforeseen error ends the connection."""

@@ -181,8 +181,8 @@ def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
         return False
     if tx.verbs >= tx.broker.options.max_verbs or not plainly(tx, args):
         return False
-    tx.verb = verb
-    tx.verbs += 1
+    tx.begin_verb(verb)
+    tx.count_verbs()
     return True
 
 

@@ -87,7 +87,7 @@ class OpenTx(Work):
         self.number = number
         self._todo: deque[tuple[int, wire.Verb | Unfit]] = deque()
         self._prepared = 0  # requests at the head of `_todo` that `next_to_check` has returned
-        self.tx.idle = True
+        self.tx.become_idle()
         self._receive: receives.ReceiveRequest | None = None
         self._cancelled: set[int] = set()
         self._given_up: str | None = None
@@ -215,7 +215,7 @@ class OpenTx(Work):
 
     def _run_until_blocked(self) -> None:
         """Run requests until one has to wait or none is left."""
-        self.tx.idle = False
+        self.tx.become_busy()
         # The request stays first in `_todo` while it runs: a wait resumes it, and CANCEL and
         # CLP-113 find it there.
         while self._todo:
@@ -244,7 +244,7 @@ class OpenTx(Work):
             self._refuse_rest()
         else:
             self.used_at = self._client.now()
-            self.tx.idle = True
+            self.tx.become_idle()
             self._client.gate.work_changed()
 
     def _remove_first(self) -> wire.Verb | Unfit:
@@ -274,7 +274,7 @@ class OpenTx(Work):
         self._remove_first()
         self._stop_receiving()
         if self.tx.state is TxState.OPEN:
-            self.tx.state = TxState.FAILED
+            self.tx.fail()
             self._first_failure = error.code
         # A deadlock victim rolls back now, not at its rollback: the others wait for its locks
         # (GRP-12). A failure for others' locks or for lack of room keeps the rollback from counting
@@ -314,10 +314,10 @@ class OpenTx(Work):
             case wire.GetGroup():
                 return self._run_get_group(request, verb)
             case wire.GetState(group_id, take_lock):
-                tx.verb = "get_state"
+                tx.begin_verb("get_state")
                 return groups.get_state(tx, GroupId(group_id), take_lock=take_lock)
             case wire.ResendPending(old, new):
-                tx.verb = "resend_pending"
+                tx.begin_verb("resend_pending")
                 resent = resend_pending(tx, Handle(old), Handle(new))
                 return resent if isinstance(resent, Blocked) else list(map(astuple, resent))
             case (
@@ -382,7 +382,7 @@ class OpenTx(Work):
 
         None = answer empty: it was cancelled before its turn, or its reader was asked to end."""
         if self._receive is None:
-            self.tx.verb = "receive" if isinstance(verb, wire.Receive) else "get_group"
+            self.tx.begin_verb("receive" if isinstance(verb, wire.Receive) else "get_group")
             self._receive = to_receive(verb)
             if request in self._cancelled:
                 self._cancelled.discard(request)

@@ -43,7 +43,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     Return what it waits for; None = it is done."""
     if tx.verbs >= tx.broker.options.max_verbs:
         raise QuotaExceeded(f"a transaction has at most {tx.broker.options.max_verbs} verbs")
-    tx.verb = wire.NAMES[type(verb)]
+    tx.begin_verb(wire.NAMES[type(verb)])
     blocked: Blocked | None = None
     match verb:
         case wire.Send(handles, message_type, body):
@@ -61,7 +61,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
         case wire.SetState(group_id, state):
             groups.set_state(tx, GroupId(group_id), state)
     if blocked is None:  # one that waits is performed again, and must count once
-        tx.verbs += 1
+        tx.count_verbs()
     return blocked
 
 

@@ -41,7 +41,7 @@ def before_send(
         return None
     if _has_verdict(broker, kind, body):
         return None
-    tx.inspected.append(body)
+    tx.inspecting((body,))
     return Blocked(CHECK, partial(broker.inspection.look, kind, body))
 
 
@@ -70,7 +70,7 @@ def check_ahead(
         for live in map(broker.endpoints.find, handles)
     ):
         return False
-    tx.inspected.append(body)
+    tx.inspecting((body,))
     broker.inspection.look(kind, body, done)
     return True
 
@@ -91,7 +91,7 @@ def before_sends(
             wanted.append((kind, body))
     if not wanted:
         return None
-    tx.inspected += [body for _, body in wanted]
+    tx.inspecting(body for _, body in wanted)
 
     def look(resume: Resume) -> None:
         left = len(wanted)

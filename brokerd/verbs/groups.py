@@ -70,7 +70,7 @@ def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes |
         if blocked is not None:
             return blocked
     group = locked(tx, group_id)
-    tx.keeps_locks = True
+    tx.keep_locks()
     mine, state = tx.state_of(group)
     if mine:
         return state

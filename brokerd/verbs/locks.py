@@ -71,7 +71,7 @@ class _Wait:
         self._tx, self._resume = tx, resume
         self._place = group.wait(tx, self._granted)
         self._begin()
-        tx.waiting, tx.resume = self._give_up, resume
+        tx.wait(self._give_up, resume)
         break_deadlock(tx)
 
     def _begin(self) -> None:
@@ -79,7 +79,7 @@ class _Wait:
         self._timer = loop.call_later(self._tx.broker.options.lock_timeout, self._expired)
 
     def _granted(self) -> None:
-        self._tx.waiting = None
+        self._tx.stopped_waiting()
         self._end()
         self._resume()
 
@@ -89,8 +89,7 @@ class _Wait:
         if holder is not None and ends_by_itself(holder):
             self._begin()
             return
-        self._tx.waiting = None
-        self._tx.failure = self._give_up()
+        self._tx.lock_failed(self._give_up())
         self._resume()
 
     def _give_up(self) -> LockTimeout | None:

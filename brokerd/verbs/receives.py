@@ -180,7 +180,7 @@ def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
         limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
         found = queue.dequeue(group, limit, most - tx.size, now=now)
         for one in found:
-            tx.size += one.size
+            tx.charge(one.size)
         tx.received(queue, found)
         tx.broker.receives += 1
         request.taken += found
@@ -235,7 +235,7 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
         return _wait(tx, queue, request) or []
     request.owes = None
     request.over()
-    tx.size += sum([one.size for one in taken])
+    tx.charge(sum([one.size for one in taken]))
     tx.received(queue, taken)
     tx.broker.receives += 1
     queue.look_ahead(limit)
@@ -384,13 +384,14 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
 
     def register(resume: Resume) -> None:
         def go_on() -> None:
-            tx.waiting = tx.waits_for = None
+            tx.stopped_waiting()
+            tx.waits_without(None)
             request.woken(queue)
             resume()
 
         def leave() -> BrokerError | None:
             queue.line.leave(waiting)
-            tx.waits_for = None
+            tx.waits_without(None)
             request.over()
             return None
 
@@ -408,7 +409,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             end=request.give_up,
         )
         queue.line.join(waiting)
-        tx.waiting, tx.resume = leave, resume
+        tx.wait(leave, resume)
         if request.wait != FOREVER and request.timer is None:
             assert request.wait is not None
             loop = asyncio.get_running_loop()
@@ -417,7 +418,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
         # A circle of waits may lead through the selected group (GRP-12). A wait shorter than those
         # for locks ends by itself, and opens the circle.
         if selected is not None and _is_long(tx, request):
-            tx.waits_for = selected
+            tx.waits_without(selected)
             break_deadlock(tx)
 
     return Blocked("message", register)

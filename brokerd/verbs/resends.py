@@ -102,7 +102,7 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
         assert blocked is None or row is held[0][0], "nothing waits once the first is sent"
         if blocked is not None:
             return blocked
-    tx.verbs += len(held)
+    tx.count_verbs(len(held))
     # A message from before this start, or from beyond the window, may have been sent before.
     return [
         Resent(row.sequence, row.message_id, row.message_type, sent or bool(row.paged))

@@ -254,7 +254,7 @@ def send(
     blocked = _make_room(tx, lives, body, size)
     if blocked is not None:
         return blocked
-    tx.size += size * len(lives)
+    tx.charge(size * len(lives))
     for live in lives:
         fresh = MessageId(broker.ids.fresh())
         tx.want(live, SEND, _new_message(tx, live, message_type, body, fresh))
@@ -316,7 +316,7 @@ def send_as(
     if blocked is None:
         tx.want(live, SEND, _new_message(tx, live, message_type, body, message_id))
         tx.reserve(live, 1, size)
-        tx.size += size
+        tx.charge(size)
     return blocked
 
 
@@ -354,7 +354,7 @@ def load_peer(tx: Transaction, live: Live) -> Blocked | None:
         # A blocked verb starts over: looking up two absent peers each time, it would never end.
         tx.absent.add(endpoint.conversation_id)
     else:
-        live.peer, found.peer = found, live
+        live.pair_with(found)
         tx.pin(live)
     return None
 

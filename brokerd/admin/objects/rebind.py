@@ -105,8 +105,7 @@ def _move(live: Live, target: QueueState) -> None:
     """Move an endpoint's messages from the window of its queue to that of another, in order."""
     messages = list(live.ready)
     live.queue.drop(live)
-    live.queue = live.group.queue = target
-    live.beyond, live.beyond_unread = 0, 0
+    live.change_queue(target)
     for message in messages:
         target.window.add(live, message)
     if live.group.held is not None:

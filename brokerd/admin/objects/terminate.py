@@ -45,7 +45,7 @@ async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> in
     work = _Work(broker, endings, tell)
     lives = broker.endpoints.all()  # also those of transactions that are still open
     for live in lives:
-        live.pins += 1
+        live.pin()
     await work.end_all(lives)
     await broker.store.commit(Changes())  # writes to the store what joined by now
     after: EndpointKey | None = None
@@ -114,7 +114,7 @@ class _Work:
                 )
             )
             if found is not None:
-                live.peer, found.peer = found, live
+                live.pair_with(found)
                 tx.pin(found)
 
     # The peer is notified only by `done`: before the end is durable, a crash could undo it.
@@ -122,7 +122,7 @@ class _Work:
         told = live.endpoint.state in _KNOWN_TO_PEER
         peer = live.peer if live.is_local else None
         tx.want(live, ending.event())
-        tx.keeps_locks = True
+        tx.keep_locks()
         if told and peer is not None and not peer.gone:
             view = tx.view(peer)
             if view is not None and dialog.may(view, Trigger.PEER_ERROR):

@@ -27,7 +27,7 @@ def send_plainly(tx: Transaction, handle: Handle, message_type: str, body: bytes
         return False
     if live.group.holder is not tx:
         live.group.lock(tx)
-    tx.size += len(body) if body else 0
+    tx.charge(len(body) if body else 0)
     broker.sends += 1
     return True
 

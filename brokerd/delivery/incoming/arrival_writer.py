@@ -341,10 +341,10 @@ class ArrivalWriter:
         out = broker.outgoing(live)
 
         def answer() -> None:
-            live.pins -= 1
+            live.unpin()
             self._transmitter.refuse(broker, out, code, text)
 
-        live.pins += 1  # a closed endpoint would leave memory, and the answer with it
+        live.pin()  # a closed endpoint would leave memory, and the answer with it
         self._rounds.when_durable(broker, answer)
 
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:

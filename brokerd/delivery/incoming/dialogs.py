@@ -158,12 +158,10 @@ class ArrivingDialogs:
     def hold(self, one: ArrivingDialog, live: Live | None) -> None:
         """Set the endpoint of a dialog, and pin it so that it does not leave memory meanwhile."""
         if one.live is not None:
-            one.live.pins -= 1
-            one.live.release = None
+            one.live.unpin_for_arrivals()
         one.live = live
         if live is not None:
-            live.pins += 1
-            live.release = partial(self._over.add, one)
+            live.pin_for_arrivals(partial(self._over.add, one))
             # Made before any step, because it starts from the durable state of the endpoint.
             out = one.broker.outgoing(live)
             out.acks.came_from(one.neighbour)
@@ -246,10 +244,11 @@ class ArrivingDialogs:
         stored = await insist(one.broker.store.incomplete.known_parts, live.endpoint.key)
         endpoint = live.endpoint
         if not live.gone and live.body_key is None and dialog.keeps_parts(endpoint):
-            live.body_key = stored.key
+            unfinished = one.broker.unfinished
             if stored.fragments == endpoint.receive_fragment:
-                live.parts_stored, live.parts_size = stored.fragments, stored.size
+                unfinished.recovered(live, stored.key, stored.fragments, stored.size)
             else:
+                unfinished.recovered(live, stored.key, 0, 0)
                 one.broker.damaged_parts.add(endpoint.key)
         one.loading = False
         self._loaded(one)

@@ -237,7 +237,7 @@ class Sequencer:
                 error_code=code,
                 purge_at=later(self._clock.utc(), one.broker.options.replay_guard),
             )
-            live.endpoint = closed
+            live.stepped(closed)
             round_.create(live)
         else:
             round_.step(live, dialog.ErrorReceived(code, text, item.sequence))

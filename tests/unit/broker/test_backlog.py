@@ -1,7 +1,6 @@
 """What is beyond a queue's window comes into memory in order, whatever happens meanwhile."""
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence, Set
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.broker.backlog import Beyond, Place
-from brokerd.broker.state import Group, QueuedMessage
+from brokerd.broker.state import Group, Live, QueuedMessage
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State
@@ -46,17 +45,14 @@ def beyond_of(page_of: Any, *, tally: Any = None) -> tuple[Beyond, Any]:
         enter=enter,
         entered=lambda _group: None,
     )
-    live = SimpleNamespace(
-        endpoint=SimpleNamespace(key=KEY, state=State.CONVERSING, priority=5),
-        group=Group(GroupId(b"g" * 16), "s", cast("Any", None)),
-        ready=deque(),
-        beyond=0,
-        beyond_unread=0,
-        counting=None,
-        gone=False,
-        dropped_before=0,
-        pins=0,
-        unpublished=deque(),
+    nothing = cast("Any", None)
+    live = Live(
+        cast("Any", SimpleNamespace(key=KEY, state=State.CONVERSING, priority=5)),
+        group=Group(GroupId(b"g" * 16), "s", nothing),
+        queue=nothing,
+        contract=nothing,
+        coming=nothing,
+        is_local=False,
     )
     return beyond, live
 
