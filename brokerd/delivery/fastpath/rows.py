@@ -46,8 +46,9 @@ class Straight:
     ) -> None:
         """Append a message to the queue of its receiver, whose new state is `got`."""
         self._line_up(live, got, got.receive_sequence - 1, message_type, message_id, body)
-        self._flush.progress[got.key] = live.endpoint = got
-        live.serial = self._serial
+        self._flush.progress[got.key] = got
+        live.stepped(got)
+        live.joined(self._serial)
 
     def _line_up(  # noqa: PLR0917  # twice a dialog: by name it takes longer
         self,

@@ -165,7 +165,8 @@ class _Run(Straight):
         got = dialog.plain_receive(peer_before, message_id)
         if got is None:
             return None
-        live.endpoint, peer.endpoint = sent, got
+        live.stepped(sent)
+        peer.stepped(got)
         return live, before, peer, peer_before, message_type, message_id, body
 
     def _step_alone(
@@ -173,7 +174,8 @@ class _Run(Straight):
     ) -> _Sent | None:
         if live.outgoing is None or live.outgoing.held:
             return None
-        before, live.endpoint = live.endpoint, sent
+        before = live.endpoint
+        live.stepped(sent)
         message_id = MessageId(self._broker.ids.fresh())
         return live, before, None, None, message_type, message_id, body
 
@@ -185,7 +187,8 @@ class _Run(Straight):
             return
         progress, sent, got = self._flush.progress, live.endpoint, peer.endpoint
         progress[sent.key], progress[got.key] = sent, got
-        live.serial = peer.serial = self._serial
+        live.joined(self._serial)
+        peer.joined(self._serial)
         peer.coming.sent += 1
         self._line_up(peer, got, peer_before.receive_sequence, message_type, message_id, body)
 
@@ -211,7 +214,7 @@ class _Run(Straight):
         flush.outgoing.append(row)
         flush.bytes += len(body) if body else 0
         flush.progress[sent.key] = sent
-        live.serial = self._serial
+        live.joined(self._serial)
         out.joining(row)
         self.leaving.append((out, row))
 
@@ -230,9 +233,9 @@ class _Run(Straight):
 def _take_back(sent: list[_Sent]) -> None:
     """Restore the endpoints to their state before the steps."""
     for live, before, peer, peer_before, *_ in reversed(sent):
-        live.endpoint = before
+        live.stepped(before)
         if peer is not None and peer_before is not None:
-            peer.endpoint = peer_before
+            peer.stepped(peer_before)
 
 
 def _durable(

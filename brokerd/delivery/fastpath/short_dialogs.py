@@ -172,7 +172,7 @@ class _Run(Straight):
         target = targets.make(conversation_id, last)
         endpoint = target.endpoint
         flush.created[endpoint.key] = flush.progress[endpoint.key] = endpoint
-        target.serial = self._serial
+        target.joined(self._serial)
         self._line_up(target, endpoint, 0, message_type, first, body)
         self._line_up(target, endpoint, 1, END_DIALOG, last, None)
         targets.coming.sent += 1
