@@ -13,8 +13,14 @@ from functools import partial
 from brokerd.broker import checks
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
+from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.parking import CHECK_OVERRUN
-from brokerd.broker.state import Held, HomeQueue, Live, QueuedMessage, Taken
+from brokerd.broker.state import (
+    Held,
+    HomeQueue,
+    Live,
+    Taken,
+)
 from brokerd.broker.transaction import Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (

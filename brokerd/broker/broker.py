@@ -6,7 +6,7 @@ Never: routes, opens sockets or starts readers; the callbacks given to the const
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping, Set
+from collections.abc import Callable, Container, Mapping, Set
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from brokerd.broker.backlog import Place, Source
-from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.dialog_events import Told
 from brokerd.broker.endpoints import Endpoints
+from brokerd.broker.group_members import GroupMembers
 from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.inspection import Inspection
 from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, Sender
@@ -27,7 +27,7 @@ from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
-from brokerd.broker.state import Group, Holder, Live
+from brokerd.broker.state import Group, Live
 from brokerd.broker.unfinished import Unfinished
 from brokerd.broker.window import WindowOptions
 from brokerd.checking.checker import Checker
@@ -142,8 +142,6 @@ class Broker:
         self.priorities = PriorityIndex()
         self.catalog_index = CatalogIndex(message_types={}, contracts={}, services={})
         self.groups: dict[GroupId, Group] = {}
-        self._absent_groups: set[GroupId] = set()
-        self._completing: set[GroupId] = set()
         self.transactions = 0
         """Number of transactions begun since the start."""
         self.memory = OutgoingMemory(options.outgoing.memory)
@@ -153,9 +151,14 @@ class Broker:
             adopt=self._adopt,
             drop=self._drop,
             named=store.endpoints.by_names,
+            by_key=store.endpoints.by_keys,
             durable_serial=lambda: store.durable,
             spawn=spawn,
         )
+        self.group_members = GroupMembers(
+            groups=self.groups, endpoints=self.endpoints, store=store, spawn=spawn
+        )
+        """Finds groups, with their endpoints and states, in memory or in the store."""
         self.is_watched = False
         """Whether anybody subscribed to the ordinary life-cycle events of dialogs (EVT-10)."""
         self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
@@ -494,8 +497,7 @@ class Broker:
             if group.group_id in self.held.by_id:
                 self._release_if_over(group)
         else:
-            group.mark_whole(False)
-            self._completing.discard(group.group_id)
+            self.group_members.evicted(group)
         self.tidy(group)
         live.unpair()
 
@@ -515,7 +517,7 @@ class Broker:
             self.held.gone(group)
 
     async def _read_and_release(self, group: Group) -> None:
-        if not await self._members_of(group.group_id):
+        if not await self.group_members.open_members(group.group_id):
             self.held.gone(group)
 
     def tidy(self, group: Group) -> None:
@@ -525,105 +527,6 @@ class Broker:
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
             group.queue.aside.discard(group)
-
-    def look_up_group(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
-        """Return the group with this id (GRP-2). None: no endpoint of it is open. Blocked: it is
-        being read.
-
-        A group that another transaction has locked is returned even if no endpoint of it is open:
-        what that transaction ended, or moved out of it, is not durable yet, and a caller that names
-        the group has to wait for the outcome (GRP-4, GRP-9)."""
-        group = self.groups.get(group_id)
-        if group is not None and any(
-            one.endpoint.state is not State.CLOSED for one in group.members.values()
-        ):
-            return group
-        if group is not None and group.holder not in (None, asker):
-            return group
-        if self.endpoints.complete or (group is not None and group.whole):
-            return None
-        if group_id in self._absent_groups:
-            self._absent_groups.discard(group_id)
-            return None
-
-        def register(resume: Resume) -> None:
-            self.spawn(self._read_group(group_id, resume))
-
-        return Blocked("group", register)
-
-    async def _read_group(self, group_id: GroupId, resume: Resume) -> None:
-        found = await self._members_of(group_id)
-        # `resume` looks the group up again: the mark makes that return None, not read once more.
-        if not found:
-            self._absent_groups.add(group_id)
-        for live in found:
-            live.pin()
-        resume()
-        for live in found:
-            live.unpin()
-        self._absent_groups.discard(group_id)
-
-    async def _members_of(self, group_id: GroupId) -> list[Live]:
-        """Return the open endpoints of a group; load those that are not in memory."""
-        found: list[Live] = []
-        with self.endpoints.reading() as stale:
-            # An endpoint may be changed and evicted while its old row is read: then read again.
-            while True:
-                stored = await insist(self.store.endpoints.in_group, group_id)
-                if not stale(endpoint.key for endpoint in stored):
-                    break
-            for endpoint in stored:
-                live = self.endpoints.get(endpoint.key)
-                if live is None and self.endpoints.is_removed(endpoint.key):
-                    continue
-                live = live or self.endpoints.adopt(endpoint)
-                if live.group.group_id != group_id:
-                    continue  # moved by a transaction that is not durable yet (GRP-18)
-                if live.endpoint.state is not State.CLOSED:
-                    found.append(live)
-                    live.pin()
-        for live in found:
-            live.unpin()
-        return found
-
-    async def _members(self, group: Group) -> list[Live]:
-        """Return all endpoints of a locked group; the lock keeps them in memory."""
-        if not group.whole:
-            await self._members_of(group.group_id)
-            group.mark_whole()
-        return list(group.members.values())
-
-    async def _complete_groups(self, lives: Collection[Live]) -> None:
-        """Mark the groups of these endpoints as whole where all their endpoints are in memory.
-
-        Their locks are not needed: an endpoint that joins a group meanwhile is in memory, and a
-        group that loses one from memory meanwhile is skipped."""
-        groups = {live.group.group_id: live.group for live in lives if not live.group.whole}
-        if not groups:
-            return
-        self._completing |= groups.keys()
-        with self.endpoints.reading():
-            stored = await insist(self.store.endpoints.keys_in_groups, sorted(groups))
-            for group_id, group in groups.items():
-                if group_id in self._completing and self.groups.get(group_id) is group:
-                    group.mark_whole(
-                        all(
-                            self.endpoints.get(key) is not None or self.endpoints.is_removed(key)
-                            for key in stored.get(group_id, ())
-                        )
-                    )
-        self._completing -= groups.keys()
-
-    def read_state(self, group: Group, resume: Resume) -> None:
-        """Read a group's state from the store, then call `resume`."""
-
-        async def read() -> None:
-            state = await insist(self.store.endpoints.group_state, group.group_id)
-            if not group.state_known:
-                group.keep_state(state)
-            resume()
-
-        self.spawn(read())
 
     # Reading.
 
@@ -659,10 +562,10 @@ class Broker:
                 page_of=page_of,
                 tally=tally,
                 tallies=tallies,
-                complete_groups=self._complete_groups,
-                hold=self.hold,
+                complete_groups=self.group_members.complete_groups,
+                hold=self.endpoints.hold,
                 damaged=self.held.damaged,
-                members=self._members,
+                members=self.group_members.members,
                 spawn=self.spawn,
             ),
             on_arrival=partial(self._on_arrival, self),
@@ -672,35 +575,6 @@ class Broker:
             now=self.clock.monotonic,
             utc=self.clock.utc,
         )
-
-    async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
-        """Load and pin these endpoints, each once; return those that exist."""
-        held: dict[EndpointKey, Live] = {}
-        for key in sorted(keys):
-            live = self.endpoints.get(key)
-            if live is not None:
-                live.pin()
-                held[key] = live
-        await self._hold(keys - set(held), held)
-        return held
-
-    async def _hold(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
-        """Load endpoints that are not in memory; pin those that exist and add them to `held`."""
-        with self.endpoints.reading() as stale:
-            while missing:
-                stored = await insist(self.store.endpoints.by_keys, sorted(missing))
-                again = stale(stored)
-                for key in sorted(missing):
-                    live = self.endpoints.get(key)
-                    if live is None and key in stored and key not in again:
-                        if self.endpoints.is_removed(key):
-                            continue
-                        live = self.endpoints.adopt(stored[key])
-                    if live is not None:
-                        live.pin()
-                        held[key] = live
-                missing = {key for key in missing - set(held) if key in stored}
-                missing = {key for key in missing if not self.endpoints.is_removed(key)}
 
     async def _page_outgoing(self, live: Sender, after: int, limit: int, size: int) -> OutgoingPage:
         return await insist(self.store.outgoing.page, live.endpoint.key, after, limit, size)

@@ -21,9 +21,10 @@ from brokerd.broker.arriving_bodies import ArrivingBodies
 from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.dialog_events import Lost, Told, began, lost_by, moved
 from brokerd.broker.local_delivery import LocalPiece, hand_over
+from brokerd.broker.messages import NewMessage
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
-from brokerd.broker.state import Live, NewMessage, Taken
+from brokerd.broker.state import Live, Taken
 from brokerd.clock import Instant, later, show_instant
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
@@ -45,8 +46,9 @@ from brokerd.storage.hashes import body_hash, large_hash
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.broker.messages import QueuedMessage
     from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group, QueuedMessage
+    from brokerd.broker.state import Group
 
 
 TIMER = -2

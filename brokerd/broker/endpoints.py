@@ -7,7 +7,7 @@ Never: writes; `changeset.py` steps endpoints and records what they become.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from brokerd.broker.blocked import Blocked, Resume
@@ -37,6 +37,7 @@ class Endpoints:
         named: Callable[
             [Sequence[Handle], Sequence[ConversationId]], Awaitable[list[DialogEndpoint]]
         ],
+        by_key: Callable[[Sequence[EndpointKey]], Awaitable[Mapping[EndpointKey, DialogEndpoint]]],
         durable_serial: Callable[[], int],
         spawn: Spawn,
     ) -> None:
@@ -44,12 +45,13 @@ class Endpoints:
         self._adopt = adopt
         self._drop = drop
         self._named = named
+        self._by_key = by_key
         self._durable_serial = durable_serial
         self._handles: dict[Handle, Live] = {}
         self._conversations: dict[tuple[ConversationId, bool], Live] = {}
         self._keys: OrderedDict[EndpointKey, Live] = OrderedDict()
         self._over: deque[Live] = deque()
-        self._look_ups = LookUps(hold=self._hold, spawn=spawn)
+        self._look_ups = LookUps(hold=self._hold_named, spawn=spawn)
         self.complete = True
         """Whether every endpoint of the store is in memory."""
         self._reads = 0
@@ -187,7 +189,36 @@ class Endpoints:
         durable = self._durable_serial()
         self._removed = {k: s for k, s in self._removed.items() if s > durable}
 
-    async def _hold(self, keys: Sequence[Key]) -> list[Live]:
+    async def hold(self, keys: set[EndpointKey]) -> dict[EndpointKey, Live]:
+        """Load and pin these endpoints, each once; return those that exist."""
+        held: dict[EndpointKey, Live] = {}
+        for key in sorted(keys):
+            live = self._keys.get(key)
+            if live is not None:
+                live.pin()
+                held[key] = live
+        await self._load(keys - set(held), held)
+        return held
+
+    async def _load(self, missing: set[EndpointKey], held: dict[EndpointKey, Live]) -> None:
+        """Load endpoints that are not in memory; pin those that exist and add them to `held`."""
+        with self.reading() as stale:
+            while missing:
+                stored = await insist(self._by_key, sorted(missing))
+                again = stale(stored)
+                for key in sorted(missing):
+                    live = self._keys.get(key)
+                    if live is None and key in stored and key not in again:
+                        if self.is_removed(key):
+                            continue
+                        live = self.adopt(stored[key])
+                    if live is not None:
+                        live.pin()
+                        held[key] = live
+                missing = {key for key in missing - set(held) if key in stored}
+                missing = {key for key in missing if not self.is_removed(key)}
+
+    async def _hold_named(self, keys: Sequence[Key]) -> list[Live]:
         """Load the endpoints with these keys that exist, and pin each once."""
         handles = {key for key in keys if not isinstance(key, tuple)}
         sides = {key for key in keys if isinstance(key, tuple)}

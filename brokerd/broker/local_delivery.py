@@ -13,7 +13,8 @@ import msgspec
 
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
-from brokerd.broker.state import Live, NewMessage
+from brokerd.broker.messages import NewMessage
+from brokerd.broker.state import Live
 from brokerd.clock import Instant
 from brokerd.ids import BodyKey, MessageId
 from brokerd.protocol import dialog

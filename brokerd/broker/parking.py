@@ -33,8 +33,9 @@ from brokerd.storage.changes import Changes, HeldRow, QueueRow
 from brokerd.storage.held_groups import RecoveredGroup
 
 if TYPE_CHECKING:
+    from brokerd.broker.messages import QueuedMessage
     from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group, Live, QueuedMessage, Taken
+    from brokerd.broker.state import Group, Live, Taken
     from brokerd.storage.store import Store
 
 Received = list[tuple["QueueState", list["Taken"]]]

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.broker.backlog import Beyond, Found, Source
 from brokerd.broker.blocked import Blocked
+from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
-from brokerd.broker.state import HomeQueue, QueuedMessage, ReceiveWait, Taken
+from brokerd.broker.state import HomeQueue, ReceiveWait, Taken
 from brokerd.broker.window import Window, WindowOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from brokerd.broker.broker import Broker
-    from brokerd.broker.state import Live, NewMessage, Taken
+    from brokerd.broker.messages import NewMessage
+    from brokerd.broker.state import Live, Taken
 
 
 def before_send(broker: Broker, lives: Iterable[Live], size: int) -> Blocked | None:

@@ -21,10 +21,11 @@ import msgspec
 from brokerd.broker import retention
 from brokerd.broker.changeset import Round
 from brokerd.broker.kept_bodies import KeptBodies
+from brokerd.broker.messages import NewMessage, size_of
 from brokerd.broker.moves import Moves
 from brokerd.broker.queues import publish
 from brokerd.broker.savepoints import Mark, Savepoints
-from brokerd.broker.state import NewMessage, Taken, size_of
+from brokerd.broker.state import Taken
 from brokerd.clock import Instant
 from brokerd.errors import DeadlockVictim
 from brokerd.ids import BodyKey, ClientId, EndpointKey
@@ -35,9 +36,10 @@ from brokerd.security.grants import Rights
 
 if TYPE_CHECKING:
     from brokerd.broker.broker import Broker
+    from brokerd.broker.messages import QueuedMessage
     from brokerd.broker.poison import Undone
     from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group, Live, QueuedMessage, ReceiveWait
+    from brokerd.broker.state import Group, Live, ReceiveWait
     from brokerd.errors import BrokerError
     from brokerd.storage.changes import EventChanges, QueueRow
 

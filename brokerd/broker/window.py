@@ -17,7 +17,13 @@ from itertools import islice
 import msgspec
 
 from brokerd.broker.backlog import Found
-from brokerd.broker.state import Group, HomeQueue, Live, QueuedMessage, Taken, size_of
+from brokerd.broker.messages import QueuedMessage, size_of
+from brokerd.broker.state import (
+    Group,
+    HomeQueue,
+    Live,
+    Taken,
+)
 from brokerd.clock import Instant
 
 MESSAGE_COST = 400

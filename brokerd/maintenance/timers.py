@@ -28,7 +28,7 @@ async def fire(broker: Broker) -> int:
         # A timer that a verb changed after its row was read is skipped: the next run reads it anew.
         with timers.reading() as is_stale:
             found = await broker.store.timers.due(now, BATCH, after)
-            lives = await broker.hold({one.endpoint for one in found})
+            lives = await broker.endpoints.hold({one.endpoint for one in found})
             for one in found:
                 if not is_stale(one.endpoint, one.name):
                     live = lives.get(one.endpoint)

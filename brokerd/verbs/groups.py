@@ -78,7 +78,7 @@ def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes |
         return group.state
 
     def register(resume: Resume) -> None:
-        tx.broker.read_state(group, resume)
+        tx.broker.group_members.read_state(group, resume)
 
     return Blocked("state", register)
 
@@ -90,7 +90,7 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
 
 def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
     """Return the group with that id; the transaction pins one of its endpoints in memory."""
-    found = tx.broker.look_up_group(group_id, tx)
+    found = tx.broker.group_members.look_up(group_id, tx)
     if found is None or (isinstance(found, Group) and not may_have(tx, found)):
         raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")
     if isinstance(found, Group):

@@ -355,7 +355,7 @@ def _selected(
         group = group_of(tx, live)
     else:
         assert request.group is not None, "one of the two makes it selective"
-        found = tx.broker.look_up_group(request.group, tx)
+        found = tx.broker.group_members.look_up(request.group, tx)
         if isinstance(found, Blocked):
             return found
         if found is not None and found.queue is not queue and request.ticket:

@@ -17,7 +17,8 @@ from brokerd.broker import retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.checks import check_before_sending
-from brokerd.broker.state import Group, Live, NewMessage
+from brokerd.broker.messages import NewMessage
+from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import SEND, Transaction
 from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import (
@@ -219,7 +220,7 @@ def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
     if group_id is None:
         return None
     if group_id not in tx.absent:
-        found = broker.look_up_group(group_id, tx)
+        found = broker.group_members.look_up(group_id, tx)
         if isinstance(found, Blocked):
             return found
         tx.absent.add(group_id)

@@ -6,7 +6,8 @@ Never: waits or reports an error: anything unusual is left to `verbs.sends`, whi
 
 from __future__ import annotations
 
-from brokerd.broker.state import Live, NewMessage
+from brokerd.broker.messages import NewMessage
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.ids import Handle, MessageId
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from brokerd.broker.backlog import Beyond, Place
-from brokerd.broker.state import Group, Live, QueuedMessage
+from brokerd.broker.messages import QueuedMessage
+from brokerd.broker.state import Group, Live
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey
 from brokerd.protocol.transitions import State

@@ -1,0 +1,60 @@
+"""Messages in memory: those that a verb or a local delivery carries, and those in a window. PURE.
+
+Reads: nothing.      Calls: nothing.      Never: change, except for the count of deliveries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from brokerd.clock import Instant
+from brokerd.ids import BodyKey, MessageId
+from brokerd.storage.changes import QueueRow
+
+
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that an application sends, or that a local delivery carries."""
+
+    message_type: str
+    body: bytes | None
+    message_id: MessageId
+    body_key: BodyKey | None = None
+    """The key under which a large body is stored already."""
+    retained_key: BodyKey | None = None
+    """The key under which the retained copy of a large body is stored already."""
+
+
+class QueuedMessage(msgspec.Struct, gc=False):
+    """A committed message in the window."""
+
+    order: int
+    sequence: int
+    message_type: str
+    enqueued_at: Instant
+    message_id: MessageId
+    body: bytes | None
+    place: int = 0
+    """The place in the store (`QueueRow.paged`)."""
+    deliveries: int = 0
+    """Receives of it that were rolled back since this daemon started (RCV-30)."""
+
+    @classmethod
+    def of(cls, row: QueueRow) -> QueuedMessage:
+        """Return the message of a row."""
+        order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
+        return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
+
+    @classmethod
+    def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
+        """Return the messages of rows, each in half the time of `of`."""
+        return [
+            cls(order, sequence, message_type, at, message_id, body, place)
+            for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows
+        ]
+
+
+def size_of(messages: Iterable[QueuedMessage]) -> int:
+    """Return the bytes of the bodies."""
+    return sum([len(one.body) for one in messages if one.body])
