@@ -1,9 +1,10 @@
 """A changeset under construction: endpoints are stepped, effects become rows (design D2).
 
 Reads: the broker's memory.      Calls: protocol.dialog, storage.
-Never: waits. The caller has loaded everything into memory first. What a changeset does to memory
-becomes visible to others when it is durable (`publish`), except for endpoints: these are the truth
-(design D1), and change for everybody when it joins.
+Never: waits. The caller has loaded everything into memory first.
+
+Endpoints are the truth (design D1), and change for everybody when the changeset joins the commit
+pipeline. Its other effects on memory are visible once it is durable (`publication.py`).
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import orjson
 
 from brokerd.broker import retention
 from brokerd.broker.accepting import Accepting
 from brokerd.broker.arriving_bodies import ArrivingBodies
 from brokerd.broker.closing_lines import closing_line
-from brokerd.broker.dialog_events import Lost, Told, began, lost_by, moved
+from brokerd.broker.dialog_events import began, lost_by, moved
 from brokerd.broker.local_delivery import LocalPiece, hand_over
-from brokerd.broker.messages import NewMessage
-from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.messages import NewMessage, error_body
+from brokerd.broker.publication import Publication
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Live, Taken
-from brokerd.clock import Instant, later, show_instant
-from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId, show
+from brokerd.clock import Instant, later
+from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -60,19 +60,10 @@ class Round:
 
     __slots__ = (
         "_accepting",
-        "_after",
-        "_arrivals",
-        "_arriving_bodies",
         "_broker",
         "_closed",
-        "_damaged",
-        "_done",
-        "_ends",
         "_gone",
-        "_lost",
-        "_outgoing",
-        "_states",
-        "_told",
+        "_publication",
         "_touched",
         "changes",
         "now",
@@ -82,23 +73,16 @@ class Round:
         self._broker = broker
         self.now = now
         self.changes = Changes()
+        self._publication = Publication(broker, self.changes)
         self._touched: list[Live] = []
-        self._arrivals: list[tuple[Live, QueueRow]] = []
-        self._outgoing: list[tuple[Outgoing, OutgoingRow]] = []
-        self._states: list[tuple[Group, bytes | None]] = []
         self._gone: list[Live] = []
         self._closed: list[Live] = []
-        self._arriving_bodies: ArrivingBodies | None = None
-        self._lost: list[Lost] | None = None
-        self._damaged: list[tuple[Live, QueueRow]] | None = None
-        self._told: list[Told] | None = None
         self._accepting: Accepting | None = None
-        self._after: list[Callable[[], object]] | None = None
 
     def create(self, live: Live) -> None:
         """Insert the row of a new endpoint, which is in memory already."""
         if self._broker.is_watched:
-            self._tell(began(live))
+            self._publication.report(began(live))
         self.changes.create(live.endpoint)
         self._touched.append(live)
         if live.endpoint.state is State.CLOSED:  # a tombstone from the beginning (DLG-T30)
@@ -124,7 +108,9 @@ class Round:
         before, after = live.endpoint, outcome.endpoint
         self._expect_repeats(live, after)
         if event is not None and (after is None or after.state is not before.state):
-            self._tell(moved(live, before, after, event, watched=self._broker.is_watched))
+            self._publication.report(
+                moved(live, before, after, event, watched=self._broker.is_watched)
+            )
         if after is not None and after is not before:
             if after.state is not before.state:
                 after = msgspec.structs.replace(after, state_since=self.now)
@@ -269,10 +255,6 @@ class Round:
             case dialog.Refuse() | dialog.Anomaly():
                 pass  # left to the caller
 
-    def _tell(self, told: list[Told]) -> None:
-        if told:
-            self._told = told if self._told is None else self._told + told
-
     # Sending.
 
     def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
@@ -309,7 +291,7 @@ class Round:
             self._own(key, Owner.OUTGOING, row.transmission_order, body)
         self.changes.outgoing.append(row)
         out.joining(row)
-        self._outgoing.append((out, row))
+        self._publication.outgoing.append((out, row))
 
     def _is_checked(self, message: NewMessage | None) -> bool:
         """Return whether the target has a verdict on the body.
@@ -374,19 +356,20 @@ class Round:
         place = endpoint.conversation_id, not endpoint.is_initiator, last.sequence
         lost = body_hash(*place, last.body)
         self._enqueue(live, last.message_id, last.sequence, last.message_type, None, lost=lost)
-        self._damaged = [*(self._damaged or ()), self._arrivals[-1]]
+        self._publication.park_damaged()
 
     @property
     def _bodies(self) -> ArrivingBodies:
         """The bodies that arrive in fragments; most changesets have none."""
-        if self._arriving_bodies is None:
-            self._arriving_bodies = ArrivingBodies(self._broker, self.changes)
-        return self._arriving_bodies
+        publication = self._publication
+        if publication.bodies is None:
+            publication.bodies = ArrivingBodies(self._broker, self.changes)
+        return publication.bodies
 
     def park_unchecked(self, live: Live, sequence: int, why: str) -> None:
         """Park the group of the message with this sequence, just delivered without a verdict of its
         check: in this changeset, and in memory before the message can be received (OBJ-62)."""
-        for at, row in reversed(self._arrivals):
+        for at, row in reversed(self._publication.arrivals):
             if at is live and row.sequence == sequence:
                 report = self._broker.held.unchecked(self.changes, live, row, why)
                 self.when_published(report)
@@ -441,7 +424,7 @@ class Round:
         live.unpublished.append(row)
         if place:
             queue.joining(row)
-        self._arrivals.append((live, row))
+        self._publication.arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:
         dropped = live.queue.drop(live)
@@ -498,7 +481,7 @@ class Round:
 
     def _lose(self, live: Live, code: int, text: str) -> None:
         """Note an Error that no application will see, and what the peer does not have (PBT-4)."""
-        self._lost = [*(self._lost or ()), lost_by(live, code, text)]
+        self._publication.report_lost(lost_by(live, code, text))
 
     def _close(self, live: Live, last: DialogEndpoint) -> None:
         if last.state is not State.CLOSED or live.is_local:
@@ -563,7 +546,7 @@ class Round:
             self.changes.rarely().groups_left.append(group.group_id)
             group.forget_state()
         else:
-            self._states.append((group, state))
+            self._publication.states.append((group, state))
 
     def join(
         self,
@@ -580,8 +563,8 @@ class Round:
         `ends` publishes the messages, with whatever else becomes visible at the same moment."""
         if client is not None and token >= 0:
             self.changes.tokens[client] = token
-        self._done, self._ends = done, ends
-        store = self._broker.store
+        publication, store = self._publication, self._broker.store
+        publication.done, publication.publish_arrivals = done, ends
         serial = store.gathering
         # First of all: endpoints that are removed below must carry the serial of the flush that
         # deletes their rows, so that no read before it brings them back.
@@ -593,11 +576,11 @@ class Round:
             self._broker.closed(live)
         if self.changes.rare is not None:
             self._broker.timers.joined(self.changes.rare.timers, serial)
-        store.join(self.changes, self._publish, urgent=urgent)
+        store.join(self.changes, publication.publish, urgent=urgent)
 
     def when_published(self, call: Callable[[], object]) -> None:
         """Call this function once the changeset is durable and published in memory."""
-        self._after = [*(self._after or ()), call]
+        self._publication.call(call)
 
     async def commit(self) -> None:
         """Join the commit pipeline, and return when the changeset is durable."""
@@ -605,48 +588,9 @@ class Round:
         self.join(lambda: None if durable.done() else durable.set_result(None))
         await durable
 
-    def _publish(self) -> None:
-        """Publish the durable changeset to memory, readers and the transmitter (REL-4)."""
-        for group, state in self._states:
-            group.keep_state(state)
-        for out, sent in self._outgoing:
-            out.published(sent)
-        for live, row in self._damaged or ():  # before any receive
-            if not live.gone and row.queuing_order >= live.dropped_before:
-                self._broker.held.damaged(live, row.queuing_order, row.message_id)
-        self._ends(self._arrivals)
-        if self._arriving_bodies is not None:
-            self._arriving_bodies.publish()
-        if self.changes.rare is not None:
-            self._broker.timers.published(self.changes.rare.timers)
-        self._notify()
-        self._done()
-
-    def _notify(self) -> None:
-        """Report to subscribers what has become durable."""
-        for lost in self._lost or ():
-            self._broker.on_lost(lost)
-        if self._told is not None:
-            self._broker.on_told(self._broker, self._told)
-        for call in self._after or ():
-            call()
-
 
 def _leaves_group(before: DialogEndpoint, after: DialogEndpoint | None) -> bool:
     """Return whether the endpoint leaves its group: it ended, or moved to another group (GRP-2)."""
     if after is None or after.group_id != before.group_id:
         return True
     return after.state is State.CLOSED and before.state is not State.CLOSED
-
-
-def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:
-    """Return the body of an Error message (DLG-29)."""
-    return orjson.dumps(
-        {
-            "code": code,
-            "description": description,
-            "origin": "application" if code > 0 else "broker",
-            "conversation_id": show(endpoint.conversation_id),
-            "at": show_instant(now),
-        }
-    )

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+import orjson
 
-from brokerd.clock import Instant
-from brokerd.ids import BodyKey, MessageId
+from brokerd.clock import Instant, show_instant
+from brokerd.ids import BodyKey, MessageId, show
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import QueueRow
 
 
@@ -58,3 +60,16 @@ class QueuedMessage(msgspec.Struct, gc=False):
 def size_of(messages: Iterable[QueuedMessage]) -> int:
     """Return the bytes of the bodies."""
     return sum([len(one.body) for one in messages if one.body])
+
+
+def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Instant) -> bytes:
+    """Return the body of an Error message (DLG-29)."""
+    return orjson.dumps(
+        {
+            "code": code,
+            "description": description,
+            "origin": "application" if code > 0 else "broker",
+            "conversation_id": show(endpoint.conversation_id),
+            "at": show_instant(now),
+        }
+    )
