@@ -30,8 +30,8 @@ import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
-from brokerd.broker.insisting import Spawn
 from brokerd.broker.state import Counting
+from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Instant
 from brokerd.errors import Busy
 from brokerd.ids import EndpointKey, MessageId

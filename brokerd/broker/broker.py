@@ -19,7 +19,6 @@ from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.dialog_events import Told
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.group_members import GroupMembers
-from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.inspection import Inspection
 from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, Sender
 from brokerd.broker.pairs import Pairs
@@ -28,6 +27,7 @@ from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Live
+from brokerd.broker.store_reads import Spawn, insist
 from brokerd.broker.unfinished import Unfinished
 from brokerd.broker.window import WindowOptions
 from brokerd.checking.checker import Checker

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.state import Live
+from brokerd.broker.store_reads import Spawn, insist
 from brokerd.ids import ConversationId, EndpointKey, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Endpoints
-from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.state import Group, Holder, Live
+from brokerd.broker.store_reads import Spawn, insist
 from brokerd.ids import GroupId
 from brokerd.protocol.transitions import State
 from brokerd.storage.store import Store

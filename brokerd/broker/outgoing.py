@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from brokerd.broker.ack_state import AckState, Ranges
-from brokerd.broker.insisting import Spawn
 from brokerd.broker.outgoing_route import OutgoingRoute
+from brokerd.broker.store_reads import Spawn
 from brokerd.ids import BrokerId, Incarnation
 from brokerd.model import DEFAULT_PRIORITY
 from brokerd.protocol.dialog import WHOLE

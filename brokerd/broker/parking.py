@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.broker.deadlines import Deadline
 from brokerd.broker.endpoints import Endpoints
-from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
 from brokerd.broker.state import Held, HomeQueue
+from brokerd.broker.store_reads import Spawn, insist
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.insisting import insist
 from brokerd.broker.state import HomeQueue
+from brokerd.broker.store_reads import insist
 from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.insisting import Spawn
 from brokerd.broker.poison import Undone
+from brokerd.broker.store_reads import Spawn
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
 from brokerd.errors import (

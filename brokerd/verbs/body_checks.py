@@ -17,7 +17,7 @@ from brokerd.checking.checker import Outcome
 from brokerd.errors import CheckOverrun, CheckUnavailable
 from brokerd.ids import Handle
 from brokerd.model import MessageType
-from brokerd.verbs.locks import may_have
+from brokerd.verbs.group_locks import may_have
 
 CHECK = "check"
 """The name of a send's wait for the check of its body."""

@@ -16,7 +16,7 @@ from brokerd.errors import GroupNotFound, GroupServiceMismatch, InvalidState
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
-from brokerd.verbs.locks import find, group_of, lock, locked, may_have, pin_one_of
+from brokerd.verbs.group_locks import find, group_of, lock, locked, may_have, pin_one_of
 
 NOT_MOVABLE: Final = 8438
 """Service Broker's number for a move in the wrong state (ERR-8427)."""

@@ -32,7 +32,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import GroupId, Handle, show
 from brokerd.protocol.transitions import State
-from brokerd.verbs.locks import find, group_of, pin_one_of
+from brokerd.verbs.group_locks import find, group_of, pin_one_of
 
 FOREVER: Final = -1.0
 """The `wait` of a receive without a limit (RCV-18)."""

@@ -53,7 +53,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.security.grants import Rights
 from brokerd.verbs import body_checks, large_bodies
-from brokerd.verbs.locks import find, group_of, lock, lock_group_of
+from brokerd.verbs.group_locks import find, group_of, lock, lock_group_of
 
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256

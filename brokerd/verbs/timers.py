@@ -13,7 +13,7 @@ from brokerd.errors import ConversationNotFound, InvalidState, TimerBeyondLifeti
 from brokerd.ids import Handle, show
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State
-from brokerd.verbs.locks import find, lock_group_of
+from brokerd.verbs.group_locks import find, lock_group_of
 from brokerd.verbs.sends import load_peer
 
 

@@ -19,7 +19,7 @@ from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.errors import InUse
 from brokerd.storage.catalog import Catalog, CatalogChanges
-from brokerd.verbs.locks import lock
+from brokerd.verbs.group_locks import lock
 
 
 async def apply_moving(

@@ -23,7 +23,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.storage.changes import Changes
-from brokerd.verbs.locks import lock
+from brokerd.verbs.group_locks import lock
 
 BATCH = 500
 """Endpoints read at a time, and the most commits under way."""

@@ -12,8 +12,8 @@ from functools import partial
 
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
-from brokerd.broker.insisting import Spawn, insist
 from brokerd.broker.state import Live
+from brokerd.broker.store_reads import Spawn, insist
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import Accounts
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs

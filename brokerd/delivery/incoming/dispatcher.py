@@ -26,9 +26,9 @@ from functools import partial
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.insisting import Spawn
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Live
+from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import InOrder
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements, tells
