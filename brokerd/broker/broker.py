@@ -27,7 +27,7 @@ from brokerd.broker.priorities import PriorityIndex
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Live
-from brokerd.broker.store_reads import Spawn, insist
+from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.broker.unfinished import Unfinished
 from brokerd.broker.window import WindowOptions
 from brokerd.checking.checker import Checker
@@ -271,7 +271,7 @@ class Broker:
     async def _recover_outgoing(self) -> None:
         """Recover which dialogs have something to send; delete rows that nobody needs (REL-36)."""
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
-        found = await insist(self.store.endpoints.by_keys, list(outgoing))
+        found = await read_until_answered(self.store.endpoints.by_keys, list(outgoing))
         left: list[LeftOutgoing] = []
         for key, (count, lowest) in outgoing.items():
             endpoint = found.get(key)
@@ -534,22 +534,26 @@ class Broker:
         store = self.store
 
         async def page(level: int, after: int, limit: int, size: int) -> QueuePage:
-            return await insist(store.messages.page, queue.key, level, after, limit, size)
+            return await read_until_answered(
+                store.messages.page, queue.key, level, after, limit, size
+            )
 
         async def page_of(
             key: EndpointKey, limit: int, size: int, after: Place | None
         ) -> QueuePage:
-            return await insist(store.messages.page_for, key, limit, size, after, queue.key)
+            return await read_until_answered(
+                store.messages.page_for, key, limit, size, after, queue.key
+            )
 
         async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
-            return await insist(
+            return await read_until_answered(
                 store.message_counts.tally, key, after, store.coming_order, but, queue.key
             )
 
         async def tallies(
             but: Mapping[EndpointKey, Set[int]], after: int
         ) -> Mapping[EndpointKey, Tally]:
-            return await insist(
+            return await read_until_answered(
                 store.message_counts.tallies, but, after, store.coming_order, queue.key
             )
 
@@ -577,7 +581,9 @@ class Broker:
         )
 
     async def _page_outgoing(self, live: Sender, after: int, limit: int, size: int) -> OutgoingPage:
-        return await insist(self.store.outgoing.page, live.endpoint.key, after, limit, size)
+        return await read_until_answered(
+            self.store.outgoing.page, live.endpoint.key, after, limit, size
+        )
 
 
 def _nobody_says(service: str) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.state import Live
-from brokerd.broker.store_reads import Spawn, insist
+from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.ids import ConversationId, EndpointKey, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
@@ -204,7 +204,7 @@ class Endpoints:
         """Load endpoints that are not in memory; pin those that exist and add them to `held`."""
         with self.reading() as stale:
             while missing:
-                stored = await insist(self._by_key, sorted(missing))
+                stored = await read_until_answered(self._by_key, sorted(missing))
                 again = stale(stored)
                 for key in sorted(missing):
                     live = self._keys.get(key)
@@ -225,7 +225,9 @@ class Endpoints:
         conversations = {conversation_id for conversation_id, _ in sides}
         with self.reading() as stale:
             while True:
-                found = await insist(self._named, sorted(handles), sorted(conversations))
+                found = await read_until_answered(
+                    self._named, sorted(handles), sorted(conversations)
+                )
                 if not stale(endpoint.key for endpoint in found):
                     break
             held: list[Live] = []

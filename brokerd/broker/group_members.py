@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.state import Group, Holder, Live
-from brokerd.broker.store_reads import Spawn, insist
+from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.ids import GroupId
 from brokerd.protocol.transitions import State
 from brokerd.storage.store import Store
@@ -65,7 +65,7 @@ class GroupMembers:
         """Read a group's state from the store, then call `resume`."""
 
         async def read() -> None:
-            state = await insist(self._store.endpoints.group_state, group.group_id)
+            state = await read_until_answered(self._store.endpoints.group_state, group.group_id)
             if not group.state_known:
                 group.keep_state(state)
             resume()
@@ -86,7 +86,7 @@ class GroupMembers:
         with endpoints.reading() as stale:
             # An endpoint may be changed and evicted while its old row is read: then read again.
             while True:
-                stored = await insist(self._store.endpoints.in_group, group_id)
+                stored = await read_until_answered(self._store.endpoints.in_group, group_id)
                 if not stale(endpoint.key for endpoint in stored):
                     break
             for endpoint in stored:
@@ -114,7 +114,7 @@ class GroupMembers:
             return
         self._completing |= groups.keys()
         with endpoints.reading():
-            stored = await insist(self._store.endpoints.keys_in_groups, sorted(groups))
+            stored = await read_until_answered(self._store.endpoints.keys_in_groups, sorted(groups))
             for group_id, group in groups.items():
                 if group_id in self._completing and self._groups.get(group_id) is group:
                     keys = stored.get(group_id, ())

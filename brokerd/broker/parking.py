@@ -22,7 +22,7 @@ from brokerd.broker.deadlines import Deadline
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
 from brokerd.broker.state import Held, HomeQueue
-from brokerd.broker.store_reads import Spawn, insist
+from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import EndpointKey, GroupId, MessageId, QueueKey, show
@@ -352,7 +352,7 @@ class HeldGroups:
         store, endpoints = self._store, self._endpoints
         while held.holds:
             mark, total = held.changes, 0
-            for stored in await insist(store.endpoints.in_group, held.row.group_id):
+            for stored in await read_until_answered(store.endpoints.in_group, held.row.group_id):
                 if stored.state is State.CLOSED:
                     continue
                 live, here, coming = endpoints.get(stored.key), set[int](), set[int]()
@@ -360,7 +360,9 @@ class HeldGroups:
                     here = {message.order for message in live.ready}
                     coming = {row.queuing_order for row in live.unpublished}
                 key, before = EndpointKey(stored.key), store.coming_order
-                found = await insist(store.message_counts.tally, key, -1, before, here | coming)
+                found = await read_until_answered(
+                    store.message_counts.tally, key, -1, before, here | coming
+                )
                 total += len(here) + found.messages
             if mark == held.changes and held.holds:
                 queue = self.queue_of(held.row)

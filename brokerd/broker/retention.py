@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.state import HomeQueue
-from brokerd.broker.store_reads import insist
+from brokerd.broker.store_reads import read_until_answered
 from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
@@ -150,7 +150,7 @@ def _count(broker: Broker, live: Live) -> Blocked:
     def register(resume: Resume) -> None:
         async def read() -> None:
             await broker.store.commit(Changes())  # so that changes under way count as well
-            kept = await insist(broker.store.retained.size, live.endpoint.key)
+            kept = await read_until_answered(broker.store.retained.size, live.endpoint.key)
             if live.kept is None:
                 live.kept = kept
             resume()

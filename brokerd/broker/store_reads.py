@@ -17,7 +17,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def insist(read: Callable[P, Awaitable[T]], *args: P.args, **given: P.kwargs) -> T:
+async def read_until_answered(
+    read: Callable[P, Awaitable[T]], *args: P.args, **given: P.kwargs
+) -> T:
     """Return the result of a read, however long that takes."""
     while True:
         try:

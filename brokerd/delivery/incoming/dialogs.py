@@ -13,7 +13,7 @@ from functools import partial
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.state import Live
-from brokerd.broker.store_reads import Spawn, insist
+from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import Accounts
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
@@ -241,7 +241,9 @@ class ArrivingDialogs:
         """Read, after a restart, how much of an incomplete message is stored (DLP-11).
 
         The dialog may have been ended meanwhile, and its parts dropped."""
-        stored = await insist(one.broker.store.incomplete.known_parts, live.endpoint.key)
+        stored = await read_until_answered(
+            one.broker.store.incomplete.known_parts, live.endpoint.key
+        )
         endpoint = live.endpoint
         if not live.gone and live.body_key is None and dialog.keeps_parts(endpoint):
             unfinished = one.broker.unfinished
@@ -279,7 +281,7 @@ class ArrivingDialogs:
     async def _read(self, one: ArrivingDialog) -> None:
         live = one.live
         if live is not None and live.parts_stored:
-            stored = await insist(one.broker.store.incomplete.parts, live.endpoint.key)
+            stored = await read_until_answered(one.broker.store.incomplete.parts, live.endpoint.key)
             if live.parts_stored and stored.bodies and len(stored.bodies) == live.parts_stored:
                 one.broker.unfinished.have(live, stored.bodies)
             elif live.parts_stored:  # otherwise the dialog was ended meanwhile
