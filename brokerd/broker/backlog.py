@@ -474,7 +474,7 @@ class Beyond:
 
         They are in memory already, or their commit is under way."""
         coming = {row.queuing_order for row in live.unpublished}
-        return self._ahead[live.endpoint.priority].of(live.endpoint.key) | coming
+        return self._ahead[live.endpoint.priority].of_endpoint(live.endpoint.key) | coming
 
 
 _by_order = attrgetter("queuing_order")
@@ -548,7 +548,7 @@ class OutOfTurn:
         self.orders.update(orders)
         self._of.setdefault(key, set()).update(orders)
 
-    def of(self, key: EndpointKey) -> Set[int]:
+    def of_endpoint(self, key: EndpointKey) -> Set[int]:
         """Return the orders of one conversation; the set is not a copy."""
         return self._of.get(key, _NONE)
 

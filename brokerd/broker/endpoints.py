@@ -346,13 +346,13 @@ class LookUps:
                 keys, self._asked = self._asked, []
                 held = await self._hold(keys)
                 for key in keys:
-                    self._tell(key)
+                    self._resume_waiters(key)
                 for live in held:
                     live.unpin()
         finally:
             self._is_reading = False
 
-    def _tell(self, key: Key) -> None:
+    def _resume_waiters(self, key: Key) -> None:
         for resume in self._waiting.pop(key):
             self._absent = key  # read only if the endpoint was not found
             resume()

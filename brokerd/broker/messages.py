@@ -43,14 +43,14 @@ class QueuedMessage(msgspec.Struct, gc=False):
     """Receives of it that were rolled back since this daemon started (RCV-30)."""
 
     @classmethod
-    def of(cls, row: QueueRow) -> QueuedMessage:
+    def from_row(cls, row: QueueRow) -> QueuedMessage:
         """Return the message of a row."""
         order, _, _, sequence, message_type, _, place, enqueued_at, message_id, _, body = row
         return cls(order, sequence, message_type, enqueued_at, message_id, body, place)
 
     @classmethod
-    def all_of(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
-        """Return the messages of rows, each in half the time of `of`."""
+    def from_rows(cls, rows: Iterable[QueueRow]) -> list[QueuedMessage]:
+        """Return the messages of rows, each in half the time of `from_row`."""
         return [
             cls(order, sequence, message_type, at, message_id, body, place)
             for order, _, _, sequence, message_type, _, place, at, message_id, _, body in rows

@@ -101,7 +101,7 @@ class HeldGroups:
         for queue, culprit in queues.items():
             self._count(queue, culprit, how)
         for group, culprit in groups.items():
-            self._judge(group, culprit, how)
+            self._evaluate(group, culprit, how)
 
     def _count(self, queue: QueueState, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
         streak = counted(queue.queue, queue.streak, how)
@@ -122,7 +122,7 @@ class HeldGroups:
             )
             self.on_poisoned(queue, status)
 
-    def _judge(self, group: Group, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
+    def _evaluate(self, group: Group, culprit: tuple[Live, QueuedMessage], how: Undone) -> None:
         live, message = culprit
         known = self.by_id.get(group.group_id)
         if known is not None and known.row.reason == CHECK_OVERRUN:
@@ -149,7 +149,7 @@ class HeldGroups:
             self._begin_in(known, group)
         what = "parked" if row.parked_at is not None else "retry_scheduled" if is_held else ""
         fields = self._about(row, group)
-        self._write(row.group_id, row, lambda: self._told(what, fields))
+        self._write(row.group_id, row, lambda: self._report(what, fields))
 
     def handled(self, changes: Changes, taken: list[Taken]) -> None:
         """Free the group of a transaction that received from it and commits (PSN-4).
@@ -201,7 +201,7 @@ class HeldGroups:
             self._begin_in(known, group, taken)
         if not is_known:
             fields = self._about(known.row, group)
-            self._write(group.group_id, known.row, lambda: self._told("parked", fields))
+            self._write(group.group_id, known.row, lambda: self._report("parked", fields))
 
     # Checks without a verdict.
 
@@ -377,7 +377,7 @@ class HeldGroups:
         with suppress(StoreFault):  # the daemon is stopping for it already (REL-5)
             self._store.join(changes, done)
 
-    def _told(self, what: str, fields: dict[str, object]) -> None:
+    def _report(self, what: str, fields: dict[str, object]) -> None:
         if what:
             self.on_parking(what, fields)
 

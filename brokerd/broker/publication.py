@@ -1,4 +1,4 @@
-"""What one changeset makes visible once it is durable, in this order (REL-4).
+"""Publication: the effects of one changeset that become visible once it is durable (REL-4).
 
 Reads:  nothing.      Calls: the queues, the transmission queue, parking, the listeners.
 Never:  changes an endpoint: that happens for everybody as the changeset joins (design D1).
@@ -99,4 +99,4 @@ class Publication:
 
 
 def _do_nothing() -> None:
-    """Nobody waits for the changeset."""
+    """Do nothing: there is no caller to notify."""

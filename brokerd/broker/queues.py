@@ -71,7 +71,7 @@ class QueueState:
         self._behind = behind
         self._offered: dict[Group, bool] = {}
         self._was_empty: bool | None = None
-        self._tells = self._looks = False
+        self._is_to_notify = self._is_loading = False
         self.queue = queue
         self.retains = queue.retention
         """Whether received and sent messages are kept until the conversation ends (RCV-31)."""
@@ -189,7 +189,7 @@ class QueueState:
         if row.sequence >= 0:
             self.past.passed(row.priority, row.queuing_order)
         is_first = row.sequence < 0 or not live.ready
-        self.window.add(live, QueuedMessage.of(row))
+        self.window.add(live, QueuedMessage.from_row(row))
         return is_first
 
     def offer(self, group: Group) -> None:
@@ -238,15 +238,15 @@ class QueueState:
             is_new = self._placed(group)
             if expected:
                 self._offered[group] = is_new or self._offered.get(group, False)
-        if not self._tells:
-            self._tells = True
-            self._behind(self.tell)
+        if not self._is_to_notify:
+            self._is_to_notify = True
+            self._behind(self.notify)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake waiters for what has come, if that is still to be done; notify the monitor."""
-        if not self._tells:
+        if not self._is_to_notify:
             return
-        self._tells = False
+        self._is_to_notify = False
         offered, self._offered = self._offered, {}
         was_empty, self._was_empty = self._was_empty, None
         for group, is_new in offered.items():
@@ -254,14 +254,14 @@ class QueueState:
         for _ in offered:  # a woken receive chose the best group: others may be left
             if not self._wake_next():
                 break
-        self._look_for_waiting()
+        self._load_for_waiters()
         if was_empty is not None:
             self.on_arrival(self, was_empty)
 
     def pass_on(self) -> None:
         """Wake the next waiter, because a woken one left without taking anything (RCV-21)."""
         self._wake_next()
-        self._look_for_waiting()
+        self._load_for_waiters()
 
     def _wake_next(self) -> bool:
         """Wake the first waiter if an unlocked group has messages. Return whether one was woken."""
@@ -270,16 +270,16 @@ class QueueState:
         self.line.wake_one()
         return True
 
-    def _look_for_waiting(self) -> None:
+    def _load_for_waiters(self) -> None:
         """Load messages of the backlog for waiting receives, as far as memory allows it, until one
         of them can be received. A page may hold only messages of locked groups."""
-        if self.waiting and self.beyond and not self._is_full and not self._looks:
-            self._looks = True
-            self.past.fetch(self._look_again)
+        if self.waiting and self.beyond and not self._is_full and not self._is_loading:
+            self._is_loading = True
+            self.past.fetch(self._load_more)
 
-    def _look_again(self) -> None:
-        self._looks = False
-        self._look_for_waiting()
+    def _load_more(self) -> None:
+        self._is_loading = False
+        self._load_for_waiters()
 
     # Messages go out.
 
@@ -444,7 +444,7 @@ def publish(arrivals: Iterable[tuple[Live, QueueRow]], freed: Sequence[Group] = 
     # a long line would make a deep stack (REL-18).
     for group in freed:
         if (place := group.release()) is not None:
-            asyncio.get_running_loop().call_soon(place.tell)
+            asyncio.get_running_loop().call_soon(place.grant)
     for group in freed:
         groups.setdefault(group.queue, {})[group] = None
     for queue, together in groups.items():

@@ -387,8 +387,8 @@ class LockWait:
         self._granted = granted
         self._over = False
 
-    def tell(self) -> None:
-        """Go on with the lock held, unless the waiter has given up in the meantime."""
+    def grant(self) -> None:
+        """Resume the waiter, which has the lock now, unless it has given up in the meantime."""
         if not self._over:
             self._over = True
             self._granted()

@@ -342,12 +342,12 @@ class Transaction:
         for intent in self._intents:
             self._apply(round_, intent)
         if self._received:
-            self._take_out(round_)
+            self._delete_received(round_)
         for group, state in self._states.items():
             round_.keep_state(group, state)
         round_.changes.events = self.events
         self._unpin()
-        self._let_go(round_.changes.bodies)
+        self._release_bodies(round_.changes.bodies)
         # A transaction that only began and sent passes its locks on now, so that pipelined sends on
         # one dialog share a flush. Any other has effects that nobody may see before they are
         # durable (GRP-4).
@@ -373,7 +373,7 @@ class Transaction:
         self.stop_waiting()
         self.resume = None
         self._unpin()
-        self._let_go(())
+        self._release_bodies(())
         received = list(self._received)
         if received or self._intents or self._begun:
             self.broker.rollbacks += 1  # MON-13
@@ -445,7 +445,7 @@ class Transaction:
         elif not live.gone:
             round_.step(live, event, intent.message)
 
-    def _take_out(self, round_: Round) -> None:
+    def _delete_received(self, round_: Round) -> None:
         """Remove the received messages from their queues for good (RCV-14)."""
         held = self.broker.held
         messages: list[QueuedMessage] = []
@@ -585,7 +585,7 @@ class Transaction:
         for body in self.inspected:
             self.broker.inspection.forget(body)
 
-    def _let_go(self, used: Container[BodyKey]) -> None:
+    def _release_bodies(self, used: Container[BodyKey]) -> None:
         unused = self.kept_bodies.unused(used)
         if unused:
             self.broker.store.let_go(unused)

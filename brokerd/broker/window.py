@@ -121,7 +121,7 @@ class Window:
         firsts: dict[Group, int] = {}
         count = size = 0
         for live, rows in found:
-            messages = QueuedMessage.all_of(rows)
+            messages = QueuedMessage.from_rows(rows)
             ready, group = live.ready, live.group
             has_place = bool(ready) and ready[0].sequence >= 0
             if not ready:

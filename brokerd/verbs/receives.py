@@ -316,7 +316,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
         )
     if not queue.queue.receive_enabled:
         raise QueueDisabled(f"queue {request.queue!r} is off")
-    queue.tell()  # earlier waiters come first (RCV-21)
+    queue.notify()  # earlier waiters come first (RCV-21)
     return queue
 
 
@@ -383,7 +383,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
     selected = request.awaited
 
     def register(resume: Resume) -> None:
-        def go_on() -> None:
+        def resume_receive() -> None:
             tx.stopped_waiting()
             tx.waits_without(None)
             request.woken(queue)
@@ -397,7 +397,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
 
         def end() -> None:
             queue.line.leave(waiting)
-            go_on()
+            resume_receive()
 
         request.owes = None
         request.ticket = request.ticket or queue.line.next_ticket()
@@ -405,7 +405,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
             holder=tx,
             group_id=None if selected is None else selected.group_id,
             ticket=request.ticket,
-            resume=go_on,
+            resume=resume_receive,
             end=request.give_up,
         )
         queue.line.join(waiting)

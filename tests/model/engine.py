@@ -243,7 +243,7 @@ class Engine:
             self._wrap(of, name, self._noting(getattr(of, name), name))
         self._wrap(OneShot, "__init__", self._noting_shot(OneShot.__init__))
         self._wrap(execution, "perform", self._noting_turn(perform))
-        self._wrap(LockWait, "tell", self._noting_told(LockWait.tell))
+        self._wrap(LockWait, "grant", self._noting_told(LockWait.grant))
 
     def _wrap(self, of: Any, name: str, by: Callable[..., Any]) -> None:
         watching = patch.object(of, name, by)

@@ -30,7 +30,7 @@ def row(number: int) -> QueueRow:
 def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]]) -> list[Group]:
     """What a window does, without a place for anybody."""
     for live, rows in found:
-        live.ready.extend([QueuedMessage.of(row) for row in rows])
+        live.ready.extend([QueuedMessage.from_row(row) for row in rows])
     return [live.group for live, _ in found]
 
 
@@ -80,7 +80,7 @@ async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet
         return Page([row(14)], [], (14, 14))
 
     beyond, live = beyond_of(page_of)
-    live.ready.append(QueuedMessage.of(row(10)))
+    live.ready.append(QueuedMessage.from_row(row(10)))
     beyond.joining(row(11))
     beyond.published(live, row(11))
     for number in (12, 13):
@@ -100,7 +100,7 @@ async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_eve
         return Page([row(after[1] + 1)], [], (after[1] + 1, after[1] + 1))
 
     beyond, live = beyond_of(page_of)
-    live.ready.append(QueuedMessage.of(row(0)))
+    live.ready.append(QueuedMessage.from_row(row(0)))
     for number in range(1, 100):
         beyond.joining(row(number))
         beyond.published(live, row(number))
@@ -149,7 +149,7 @@ async def test_a_row_that_names_another_conversation_than_its_index_keeps_its_pl
     beyond, live = beyond_of(page_of)
     told: list[tuple[Any, int]] = []
     beyond.damaged = lambda whose, order, _message_id: told.append((whose, order))
-    live.ready.append(QueuedMessage.of(row(10)))
+    live.ready.append(QueuedMessage.from_row(row(10)))
     for number in (11, 12, 13):
         beyond.joining(row(number))
         beyond.published(live, row(number))

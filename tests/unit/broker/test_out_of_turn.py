@@ -14,9 +14,9 @@ def test_each_conversation_has_its_own() -> None:
     known.add(ONE, [5, 9])
     known.add(OTHER, [7])
     known.add(ONE, [11])
-    assert known.of(ONE) == {5, 9, 11}
-    assert known.of(OTHER) == {7}
-    assert known.of(EndpointKey(3)) == set()
+    assert known.of_endpoint(ONE) == {5, 9, 11}
+    assert known.of_endpoint(OTHER) == {7}
+    assert known.of_endpoint(EndpointKey(3)) == set()
     assert known.orders == {5, 7, 9, 11}
 
 
@@ -27,8 +27,8 @@ def test_those_behind_the_cursor_stay() -> None:
     known.add(OTHER, [7])
     known.forget(7)
     assert known.orders == {9}
-    assert known.of(ONE) == {9}
-    assert known.of(OTHER) == set()
+    assert known.of_endpoint(ONE) == {9}
+    assert known.of_endpoint(OTHER) == set()
 
 
 @pytest.mark.rule("REL-25")
