@@ -134,14 +134,14 @@ class Figures:
             "received": queue.received,
             "rolled_back": queue.rolled_back,
         }
-        window = queue.times.hot.take() if hot else None
+        window = queue.times.hot.collect() if hot else None
         return Row(
             scope="queue",
             broker=broker.name,
             queue=queue.name,
             counters=self._since(counted, "queue", broker.name, queue.name),
             gauges=self._gauges(broker, queue),
-            histograms=queue.times.take(),
+            histograms=queue.times.collect(),
             groups=window.groups if window is not None else {},
             groups_within=window.within if window is not None else 0,
             held=held,

@@ -341,7 +341,7 @@ async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: b
     kind, inspection = broker.message_types.get(message.message_type), broker.inspection
     if kind is not None and body is not None and inspection.concerns(kind, len(body)):
         checked = asyncio.get_running_loop().create_future()
-        inspection.look(kind, body, partial(checked.set_result, None))
+        inspection.check(kind, body, partial(checked.set_result, None))
         await checked
     try:
         refusal = checks.refuse_message(

@@ -423,7 +423,7 @@ class Broker:
                 options=self.options.outgoing,
                 memory=self.memory,
                 incarnation=self.store.identity.incarnation,
-                going=self.pairs.of(
+                going=self.pairs.between(
                     live.endpoint.service, live.endpoint.far_service, live.endpoint.contract
                 ),
                 page=self._page_outgoing,
@@ -463,7 +463,7 @@ class Broker:
             group=group,
             queue=queue,
             contract=contract,
-            coming=self.pairs.of(endpoint.far_service, endpoint.service, endpoint.contract),
+            coming=self.pairs.between(endpoint.far_service, endpoint.service, endpoint.contract),
             is_local=local,
             beyond=None if queue.beyond and not is_new else 0,  # None = not counted yet
         )

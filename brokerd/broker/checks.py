@@ -138,7 +138,7 @@ def struck(refusal: Refusal) -> Refusal:
 _TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORED}
 
 
-def told(code: int) -> int:
+def code_for_peer(code: int) -> int:
     """Return the code reported to the peer of an endpoint that failed with this (DLG-43, MAN-5)."""
     return _TOLD.get(code, code)
 

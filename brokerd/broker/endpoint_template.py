@@ -34,7 +34,7 @@ class Alike:
         self._mold = mold
         self._queue = broker.queues[broker.services[mold.service].queue]
         self._contract = broker.contracts[mold.contract]
-        self.coming = broker.pairs.of(mold.far_service, mold.service, mold.contract)
+        self.coming = broker.pairs.between(mold.far_service, mold.service, mold.contract)
         """Counts the messages that arrive for these targets."""
         broker.lifetimes.at_latest(mold.expires_at)
 

@@ -58,7 +58,7 @@ class HotGroups:
             if len(counts) > MOST:
                 counts = self._forget()
 
-    def take(self) -> HotWindow | None:
+    def collect(self) -> HotWindow | None:
         """Return the counts since the last call, and start again; None = nothing was received."""
         if not self._received:
             return None

@@ -87,7 +87,7 @@ class Inspection:
             return NOT_CHECKED
         return "" if verdict.outcome in (Outcome.FIT, Outcome.UNFIT) else verdict.text
 
-    def look(self, kind: MessageType, body: bytes, then: Resume | None = None) -> None:
+    def check(self, kind: MessageType, body: bytes, then: Resume | None = None) -> None:
         """Check a body, unless it is being checked already, and call `then` when the verdict is
         known.
 

@@ -29,7 +29,7 @@ class KeptBodies:
         """Return how often this very body is stored and not yet used by a message."""
         return sum(one is body for one, _ in self._free)
 
-    def take(self, body: bytes | None) -> BodyKey | None:
+    def claim(self, body: bytes | None) -> BodyKey | None:
         """Return the key of this very body, for one message; None = it is not stored by itself."""
         for at, (one, key) in enumerate(self._free):
             if one is body:

@@ -62,7 +62,7 @@ def hand_over(
     endpoint, flags = live.endpoint, effect.flags
     if not flags:
         pairs, service, far = broker.pairs, endpoint.service, endpoint.far_service
-        pairs.of(service, far, endpoint.contract).sent += 1
+        pairs.between(service, far, endpoint.contract).sent += 1
     # The first message creates the target. Later the verbs have loaded the peer, if it exists.
     peer = live.peer
     if peer is None and endpoint.is_initiator and effect.sequence == 0:

@@ -35,7 +35,7 @@ class Pairs:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str], Pair] = {}
 
-    def of(self, from_service: str, to_service: str, contract: str) -> Pair:
+    def between(self, from_service: str, to_service: str, contract: str) -> Pair:
         """Return the counters of a pair; they stay the same object as long as the broker runs."""
         names = (from_service, to_service, contract)
         pair = self._known.get(names)

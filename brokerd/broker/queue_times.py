@@ -56,7 +56,7 @@ class QueueTimes:
             self.handler.add(now - received_at)
         self._turn = turn
 
-    def take(self) -> dict[str, dict[str, int]]:
+    def collect(self) -> dict[str, dict[str, int]]:
         """Return what was counted since the last call, by the name of the histogram."""
         named = {
             "wait_us": self.wait,

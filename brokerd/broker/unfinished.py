@@ -62,7 +62,7 @@ class Unfinished:
     def have(self, live: Live, bodies: list[bytes]) -> None:
         """Add the stored fragments of a message, read because its last one is here.
 
-        They stay in memory until the message is complete, or `let_go`."""
+        They stay in memory until the message is complete, or `release`."""
         self._held[live] = None
         live.parts_stored = 0
         live.parts.extend(bodies)
@@ -73,7 +73,7 @@ class Unfinished:
         """Whether the fragments of messages that are about to be complete use up the limit."""
         return sum(self._sizes.get(live, 0) for live in self._held) >= self._limit
 
-    def let_go(self, live: Live) -> None:
+    def release(self, live: Live) -> None:
         """Allow the fragments of a message to be evicted: its last one is not here any more."""
         self._held.pop(live, None)
 

@@ -42,7 +42,7 @@ def before_send(
     if _has_verdict(broker, kind, body):
         return None
     tx.inspecting((body,))
-    return Blocked(CHECK, partial(broker.inspection.look, kind, body))
+    return Blocked(CHECK, partial(broker.inspection.check, kind, body))
 
 
 def check_ahead(
@@ -71,7 +71,7 @@ def check_ahead(
     ):
         return False
     tx.inspecting((body,))
-    broker.inspection.look(kind, body, done)
+    broker.inspection.check(kind, body, done)
     return True
 
 
@@ -93,19 +93,19 @@ def before_sends(
         return None
     tx.inspecting(body for _, body in wanted)
 
-    def look(resume: Resume) -> None:
+    def check_all(resume: Resume) -> None:
         left = len(wanted)
 
-        def looked() -> None:
+        def checked() -> None:
             nonlocal left
             left -= 1
             if not left:
                 resume()
 
         for kind, body in wanted:
-            inspection.look(kind, body, looked)
+            inspection.check(kind, body, checked)
 
-    return Blocked(CHECK, look)
+    return Blocked(CHECK, check_all)
 
 
 def _has_verdict(broker: Broker, kind: MessageType, body: bytes) -> bool:

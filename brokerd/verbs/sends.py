@@ -282,9 +282,9 @@ def _new_message(
 ) -> NewMessage:
     if body is None or len(body) < tx.broker.options.large_body:
         return NewMessage(message_type, body or None, message_id)
-    key, retained = tx.kept_bodies.take(body), None
+    key, retained = tx.kept_bodies.claim(body), None
     if live.queue.retains:
-        retained = tx.kept_bodies.take(body)
+        retained = tx.kept_bodies.claim(body)
     return NewMessage(message_type, body, message_id, key, retained)
 
 

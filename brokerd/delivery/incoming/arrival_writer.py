@@ -226,7 +226,7 @@ class ArrivalWriter:
         dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
         self._early.update(one)
         if one.live is not None:
-            one.broker.unfinished.let_go(one.live)
+            one.broker.unfinished.release(one.live)
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.acks.dropped(())
         self._inspecting.drop(one)
@@ -337,7 +337,7 @@ class ArrivalWriter:
         The error leaves once its cause is durable, so the dialog ends at both sides or at none."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
-            code, text = checks.told(made), live.endpoint.error_text or ""
+            code, text = checks.code_for_peer(made), live.endpoint.error_text or ""
         out = broker.outgoing(live)
 
         def answer() -> None:

@@ -169,7 +169,7 @@ class ArrivingDialogs:
     def release(self, one: ArrivingDialog) -> None:
         """Remove a dialog that has nothing in memory any more, and unpin its endpoint."""
         if one.live is not None:
-            one.broker.unfinished.let_go(one.live)
+            one.broker.unfinished.release(one.live)
         elif one.key[1]:
             self._openings.remove(one.key[0])
         self.hold(one, None)

@@ -95,7 +95,7 @@ class Arriving:
             inspection.forget(before)
         one.inspected[sequence] = body
         one.inspecting_now += 1
-        inspection.look(kind, body, partial(self._count_verdict, one))
+        inspection.check(kind, body, partial(self._count_verdict, one))
         return None
 
     @staticmethod

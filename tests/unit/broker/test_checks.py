@@ -108,4 +108,4 @@ def test_a_part_of_a_body_is_not_looked_into() -> None:
 def test_of_a_violated_schema_each_side_has_a_code_of_its_own() -> None:
     assert checks.struck((-9615, "why")) == (-9616, "why")
     assert checks.struck((-8430, "why")) == (-8430, "why")
-    assert (checks.told(-9616), checks.told(-8430)) == (-9615, -8430)
+    assert (checks.code_for_peer(-9616), checks.code_for_peer(-8430)) == (-9615, -8430)

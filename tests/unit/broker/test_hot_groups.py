@@ -27,12 +27,12 @@ def counted(receives: list[tuple[int, int]]) -> tuple[HotGroups, Counter[str]]:
 
 def test_few_groups_are_counted_exactly() -> None:
     hot, truth = counted([(1, 5), (2, 90), (1, 5), (3, 1)])
-    window = hot.take()
+    window = hot.collect()
     assert window is not None
     assert window.groups == dict(truth.most_common(2)), "the third has less than a hundredth"
     assert list(window.groups) == [show(group(2)), show(group(1))], "the largest first"
     assert window.within == 1
-    assert hot.take() is None
+    assert hot.collect() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -43,7 +43,7 @@ def test_no_group_has_more_than_is_said_of_it_and_the_hot_ones_are_named(seed: i
     receives += [(rng.randrange(100, 10**9), rng.randrange(1, 4)) for _ in range(20_000)]
     rng.shuffle(receives)
     hot, truth = counted(receives)
-    window = hot.take()
+    window = hot.collect()
     assert window is not None
     total = sum(truth.values())
     assert len(window.groups) <= TOLD
@@ -62,7 +62,7 @@ def test_what_is_forgotten_is_bounded_and_so_is_the_room() -> None:
         hot.add([(group(number), 1)])
         assert len(hot._counts) <= MOST
     assert hot._within <= 50 * MOST // (KEPT + 1)
-    window = hot.take()
+    window = hot.collect()
     assert window is not None
     assert window.groups == {}, "nobody has a hundredth"
     assert window.within >= 1
@@ -74,7 +74,7 @@ def test_two_windows_are_merged_by_adding() -> None:
     first, _ = counted(receives[:20_000])
     second, _ = counted(receives[20_000:])
     _, truth = counted(receives)
-    windows = [first.take(), second.take()]
+    windows = [first.collect(), second.collect()]
     merged, within = Counter[str](), 0
     for window in windows:
         assert window is not None

@@ -12,13 +12,13 @@ def test_each_message_takes_a_body_of_its_own() -> None:
         kept.add(body, key)
     assert kept.count(body) == 2
     assert kept.count(bytes(bytearray(body))) == 0, "an equal body is another one"
-    assert [kept.take(body) for _ in range(3)] == [ONE, OTHER, None]
+    assert [kept.claim(body) for _ in range(3)] == [ONE, OTHER, None]
 
 
 def test_what_no_message_has_is_let_go_once() -> None:
     kept = KeptBodies()
     kept.add(b"a", ONE)
     kept.add(b"b", OTHER)
-    kept.take(b"a")
+    kept.claim(b"a")
     assert kept.unused({ONE}) == [OTHER]
     assert kept.unused(()) == []
