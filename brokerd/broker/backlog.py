@@ -83,7 +83,7 @@ class Source(msgspec.Struct, frozen=True):
     spawn: Spawn
 
 
-class Beyond:
+class Backlog:
     """The backlog of one queue."""
 
     def __init__(

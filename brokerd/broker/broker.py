@@ -258,7 +258,7 @@ class Broker:
         self.held.recovered(self.store.recovered.held)
         self.incomplete = dict(await self.store.listings.incomplete())
         for queue_key, endpoint_key in self.store.recovered.timers_fired:
-            by_key[queue_key].past.fired.add(endpoint_key)
+            by_key[queue_key].backlog.fired.add(endpoint_key)
         self.timers.any = self.store.recovered.has_timers
         if self.timers.any:
             await self.store.timers.release()

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.broker.backlog import Beyond, Found, Source
+from brokerd.broker.backlog import Backlog, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.poison import NO_STREAK
@@ -78,7 +78,7 @@ class QueueState:
         self.is_system = is_system(queue.name)
         """Whether it is an internal queue of the broker (EVT-12)."""
         self.broker_id = broker_id
-        self.past = Beyond(
+        self.backlog = Backlog(
             source,
             page_messages=options.page_messages,
             page_bytes=options.page_bytes,
@@ -122,18 +122,18 @@ class QueueState:
     @property
     def ready_count(self) -> int:
         """Number of messages that can be received, locked groups included, held not (RCV-34)."""
-        return self.window.count + self.past.total - self.parked
+        return self.window.count + self.backlog.total - self.parked
 
     @property
     def depth(self) -> Depth:
         """The number of committed messages, by kind."""
-        ready = self.window.count + self.past.total + self.taken - self.parked
+        ready = self.window.count + self.backlog.total + self.taken - self.parked
         return Depth(ready, self.parked)
 
     @property
     def beyond(self) -> int:
         """Number of messages in the backlog."""
-        return self.past.total
+        return self.backlog.total
 
     @property
     def oldest_at(self) -> Instant | None:
@@ -144,13 +144,13 @@ class QueueState:
         by_level = self.groups.oldest_by_level()
         times = list(by_level.values())
         if self.ready_count:
-            times += self.past.since(besides=by_level.keys())
+            times += self.backlog.since(besides=by_level.keys())
         return min(times, default=None)
 
     def recovered(self, priority: int, count: int, since: int) -> None:
         """Add messages of a level that were in the store at the start to the backlog; `since`: when
         the first of them was enqueued."""
-        self.past.recovered(priority, count, since)
+        self.backlog.recovered(priority, count, since)
 
     def alter(self, queue: Queue) -> None:
         """Use changed options of the queue; waiters see them immediately (RCV-19)."""
@@ -163,13 +163,13 @@ class QueueState:
 
     def _use_options(self) -> None:
         """Start or stop the ageing of levels (PBT-16)."""
-        self.past.ageing = self.groups.use_ageing(self.queue.receive_ageing)
+        self.backlog.ageing = self.groups.use_ageing(self.queue.receive_ageing)
 
     # Messages come in.
 
     def must_page(self, priority: int, size: int) -> bool:
         """Return whether a new message of this level has to go to the backlog."""
-        return self.past.holds(priority) or not self.window.has_room_for(size)
+        return self.backlog.holds(priority) or not self.window.has_room_for(size)
 
     def published(self, live: Live, row: QueueRow) -> bool:
         """Add a durable message to the window or the backlog, unless it was dropped unread
@@ -179,15 +179,15 @@ class QueueState:
         group to `arrived`."""
         if live.gone or row.queuing_order < live.dropped_before:
             if row.paged:
-                self.past.deleted(row)
+                self.backlog.deleted(row)
             return False
         self.enqueued += 1
         if live.group.held is not None:
             self.held_changed(live.group, 1)
-        if row.paged and self.past.published(live, row):
+        if row.paged and self.backlog.published(live, row):
             return self.line.expects(live.group.group_id)
         if row.sequence >= 0:
-            self.past.passed(row.priority, row.queuing_order)
+            self.backlog.passed(row.priority, row.queuing_order)
         is_first = row.sequence < 0 or not live.ready
         self.window.add(live, QueuedMessage.from_row(row))
         return is_first
@@ -231,7 +231,7 @@ class QueueState:
 
         Waiters are woken when the whole flush is published, and choose among all of it (GRP-15):
         messages that become durable together are seen together, and need few receives."""
-        expected, beyond = self.line.is_expecting, self.past.total
+        expected, beyond = self.line.is_expecting, self.backlog.total
         for group in groups:
             if not (group.ready or beyond or group.thinned):
                 continue  # nothing can be received, and nothing that a waiter selects has gone
@@ -275,7 +275,7 @@ class QueueState:
         of them can be received. A page may hold only messages of locked groups."""
         if self.waiting and self.beyond and not self._is_full and not self._is_loading:
             self._is_loading = True
-            self.past.fetch(self._load_more)
+            self.backlog.fetch(self._load_more)
 
     def _load_more(self) -> None:
         self._is_loading = False
@@ -320,11 +320,11 @@ class QueueState:
 
     def joining(self, row: QueueRow) -> None:
         """Note that a message of the backlog has joined the commit pipeline."""
-        self.past.joining(row)
+        self.backlog.joining(row)
 
     def drop_backlog(self, live: Live) -> int | None:
         """Drop an endpoint's messages in the backlog; return their number, None = unknown."""
-        return self.past.drop(live)
+        return self.backlog.drop(live)
 
     def drop(self, live: Live) -> list[QueuedMessage]:
         """Drop an endpoint's unread messages; return those that were in memory.
@@ -345,7 +345,7 @@ class QueueState:
         self.held_changed(to, count)
         for message in live.ready:
             if message.order in damaged:
-                self.past.damaged(live, message.order, message.message_id)
+                self.backlog.damaged(live, message.order, message.message_id)
 
     def held_changed(self, group: Group, count: int) -> None:
         """Count messages that a held group got, or lost (negative `count`)."""
@@ -357,8 +357,8 @@ class QueueState:
 
     def _fill_window(self) -> None:
         """Load the next page after messages have left the window, as soon as it fits."""
-        if self.past.total and self.window.has_room_for_page:
-            self.past.fetch()
+        if self.backlog.total and self.window.has_room_for_page:
+            self.backlog.fetch()
 
     # Messages of the backlog.
 
@@ -371,18 +371,18 @@ class QueueState:
         if group is None:
             return True
         level, order = self.groups.place(group, but)
-        return self.past.outranks(-level, order)
+        return self.backlog.outranks(-level, order)
 
     def look_ahead(self, limit: int) -> None:
         """Load what the next receives will take, if they are like the one just done."""
         if self.beyond and not self._is_full:
             # Only groups of one conversation: what a receive takes of them is known without a lock.
             alone = [one for one in self.groups.next_up() if one.whole and len(one.members) == 1]
-            self.past.look_ahead([live for one in alone for live in one.ready.values()], limit)
+            self.backlog.look_ahead([live for one in alone for live in one.ready.values()], limit)
 
     def page_in(self) -> Blocked:
         """Return the wait of a receive for the next page, which may have the best message."""
-        return Blocked("page", self.past.fetch)
+        return Blocked("page", self.backlog.fetch)
 
     def is_short(self, group: Group, limit: int, only: Live | None) -> bool:
         """Return whether a receive of `limit` messages of a locked group needs the backlog."""
@@ -392,7 +392,7 @@ class QueueState:
             return True
         live = only or next(iter(group.members.values()))
         # An Error or a DialogTimer in the backlog comes before the messages in memory (RCV-9).
-        hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.past.fired
+        hidden = live.endpoint.state is State.ERROR or live.endpoint.key in self.backlog.fired
         return live.beyond != 0 and (hidden or len(live.ready) < limit)
 
     def complete(
@@ -400,7 +400,7 @@ class QueueState:
     ) -> Blocked:
         """Return the wait of such a receive; `but`: conversations of which it takes nothing."""
         return Blocked(
-            "page", lambda resume: self.past.complete(group, limit, size, only, resume, but=but)
+            "page", lambda resume: self.backlog.complete(group, limit, size, only, resume, but=but)
         )
 
     def may_have(self, group: Group, only: Live | None) -> bool:
@@ -413,7 +413,7 @@ class QueueState:
 
     def count_beyond(self, live: Live) -> Blocked:
         """Return the wait of an END CONVERSATION until its unread messages are counted."""
-        return Blocked("page", lambda resume: self.past.count(live, resume))
+        return Blocked("page", lambda resume: self.backlog.count(live, resume))
 
     @property
     def _is_full(self) -> bool:

@@ -420,7 +420,7 @@ async def test_an_operation_goes_on_when_a_receive_begins_to_wait_for_a_message(
         reads.append(resume)
 
     queue.must_look_further = lambda *_: not reads  # type: ignore[method-assign]
-    queue.past.fetch = hold  # type: ignore[method-assign]
+    queue.backlog.fetch = hold  # type: ignore[method-assign]
     tx = other.transaction()
     receiving = place.daemon.loop.create_task(tx.receive("shop", wait=600))
     await place.daemon.pass_time(1)

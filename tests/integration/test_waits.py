@@ -261,10 +261,10 @@ async def test_who_is_woken_and_goes_without_taking_passes_it_on(
 
     look = queue.must_look_further
     queue.must_look_further = lambda *asked: "resume" not in held or look(*asked)  # type: ignore[method-assign]
-    fetch, queue.past.fetch = queue.past.fetch, hold  # type: ignore[method-assign]
+    fetch, queue.backlog.fetch = queue.backlog.fetch, hold  # type: ignore[method-assign]
     await talk(session, b"1")
     assert "resume" in held  # the first was woken, and is reading
-    queue.past.fetch = fetch  # type: ignore[method-assign]
+    queue.backlog.fetch = fetch  # type: ignore[method-assign]
     await quitter.close()
     assert bodies(await asyncio.wait_for(second, 5)) == [b"1"]
     await asyncio.wait([first])

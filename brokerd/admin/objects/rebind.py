@@ -38,7 +38,7 @@ async def apply_moving(
         while (group := _unlocked(broker, moved, tx)) is not None:
             await settle(partial(lock, tx, group))
         for queue in queues:  # from here to the commit no other task runs
-            if not queue.past.is_empty:
+            if not queue.backlog.is_empty:
                 raise InUse(
                     f"{queue.ready_count} messages wait on queue {queue.name}, more than memory "
                     "holds of it; nothing was changed",
@@ -110,4 +110,4 @@ def _move(live: Live, target: QueueState) -> None:
         target.window.add(live, message)
     if live.group.held is not None:
         target.held_changed(live.group, len(messages))
-    target.past.came_in(live, [message.order for message in messages])
+    target.backlog.came_in(live, [message.order for message in messages])

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from brokerd.broker.backlog import Beyond, Place
+from brokerd.broker.backlog import Backlog, Place
 from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.state import Group, Live
 from brokerd.clock import Instant
@@ -34,12 +34,12 @@ def enter(found: Sequence[tuple[Any, Sequence[QueueRow]]]) -> list[Group]:
     return [live.group for live, _ in found]
 
 
-def beyond_of(page_of: Any, *, tally: Any = None) -> tuple[Beyond, Any]:
+def beyond_of(page_of: Any, *, tally: Any = None) -> tuple[Backlog, Any]:
     """What is beyond a window, read by these functions, and a conversation there."""
     source = SimpleNamespace(
         page_of=page_of, tally=tally, damaged=None, spawn=asyncio.ensure_future
     )
-    beyond = Beyond(
+    beyond = Backlog(
         cast("Any", source),
         page_messages=100,
         page_bytes=1 << 20,
