@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from brokerd.broker.state import Group
 from brokerd.clock import Instant
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group
 
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""

@@ -24,13 +24,13 @@ from collections.abc import (
 )
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
-from brokerd.broker.state import Counting
+from brokerd.broker.state import Counting, Group, Live
 from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Instant
 from brokerd.errors import Busy
@@ -38,11 +38,8 @@ from brokerd.ids import EndpointKey, MessageId
 from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group, Live
-    from brokerd.storage.message_counts import Tally
-    from brokerd.storage.store import QueuePage
+from brokerd.storage.message_counts import Tally
+from brokerd.storage.store import QueuePage
 
 LEAST = 32
 """The least number of messages of a conversation that are loaded together."""

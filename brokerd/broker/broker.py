@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Set
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from brokerd.broker.backlog import Place, Source
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
-from brokerd.broker.dialog_events import Told
+from brokerd.broker.dialog_events import Lost, Told
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.group_members import GroupMembers
 from brokerd.broker.inspection import Inspection
@@ -51,9 +51,6 @@ from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
 from brokerd.storage.ended_dialogs import LeftOutgoing
 from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import OutgoingPage, QueuePage, Store
-
-if TYPE_CHECKING:
-    from brokerd.broker.dialog_events import Lost
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"

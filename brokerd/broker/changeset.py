@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from brokerd.broker import retention
 from brokerd.broker.accepting import Accepting
 from brokerd.broker.arriving_bodies import ArrivingBodies
+from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.dialog_events import began, lost_by, moved
 from brokerd.broker.local_delivery import LocalPiece, hand_over
-from brokerd.broker.messages import NewMessage, error_body
+from brokerd.broker.messages import NewMessage, QueuedMessage, error_body
 from brokerd.broker.publication import Publication
-from brokerd.broker.queues import publish
-from brokerd.broker.state import Live, Taken
+from brokerd.broker.queues import QueueState, publish
+from brokerd.broker.state import Group, Live, Taken
 from brokerd.clock import Instant, later
 from brokerd.ids import BodyKey, ClientId, EndpointKey, GroupId, MessageId
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
@@ -43,13 +43,6 @@ from brokerd.storage.changes import (
     QueueRow,
 )
 from brokerd.storage.hashes import body_hash, large_hash
-
-if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
-    from brokerd.broker.messages import QueuedMessage
-    from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group
-
 
 TIMER = -2
 """The sequence of a DialogTimer message (RCV-9)."""

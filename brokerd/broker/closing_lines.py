@@ -6,17 +6,13 @@ Never: writes; `maintenance.journal` does, once the content is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import orjson
 
+from brokerd.broker.state import Live
 from brokerd.clock import Instant
 from brokerd.ids import ConversationId, show
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Live
 
 
 def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:

@@ -9,18 +9,16 @@ before its time always are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from brokerd.broker.state import Live
 from brokerd.ids import show
 from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Live
 
 
 class Told(msgspec.Struct, frozen=True):

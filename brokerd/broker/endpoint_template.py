@@ -9,16 +9,12 @@ by the hundred, in one moment, from one service to another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from brokerd.broker.broker import Broker
 from brokerd.broker.state import Group, Live
 from brokerd.ids import ConversationId, GroupId, Handle, MessageId
-
-if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
-    from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.endpoint import DialogEndpoint
 
 _replace = msgspec.structs.replace
 

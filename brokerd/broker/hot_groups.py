@@ -12,16 +12,12 @@ several windows, and these bounds, are merged by adding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
-from brokerd.ids import show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from brokerd.ids import GroupId
+from brokerd.ids import GroupId, show
 
 KEPT: Final = 256
 MOST: Final = 2 * KEPT

@@ -6,10 +6,7 @@ Never: commits; everybody else sees a conversation where it was until the transa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group, Live
+from brokerd.broker.state import Group, Live
 
 
 class Moves:

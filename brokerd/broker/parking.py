@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from brokerd.broker.deadlines import Deadline
 from brokerd.broker.endpoints import Endpoints
+from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
-from brokerd.broker.state import Held, HomeQueue
+from brokerd.broker.queues import QueueState
+from brokerd.broker.state import Group, Held, HomeQueue, Live, Taken
 from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.clock import Clock, Instant
 from brokerd.errors import StoreFault
@@ -31,12 +33,7 @@ from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import Changes, HeldRow, QueueRow
 from brokerd.storage.held_groups import RecoveredGroup
-
-if TYPE_CHECKING:
-    from brokerd.broker.messages import QueuedMessage
-    from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group, Live, Taken
-    from brokerd.storage.store import Store
+from brokerd.storage.store import Store
 
 Received = list[tuple["QueueState", list["Taken"]]]
 CHECK_OVERRUN: Final = "check_overrun"

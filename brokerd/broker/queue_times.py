@@ -7,16 +7,12 @@ Never:  costs a message more than its own wait; the other times are measured for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from brokerd.broker.hot_groups import HotGroups
+from brokerd.broker.state import Taken
+from brokerd.clock import Instant
 from brokerd.telemetry.metrics import Histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from brokerd.broker.state import Taken
-    from brokerd.clock import Instant
 
 _EVERY = 8
 

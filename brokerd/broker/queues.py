@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from brokerd.broker.backlog import Backlog, Found, Source
 from brokerd.broker.blocked import Blocked
@@ -24,16 +24,13 @@ from brokerd.broker.poison import NO_STREAK
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
-from brokerd.broker.state import HomeQueue, ReceiveWait, Taken
+from brokerd.broker.state import Group, HomeQueue, Live, ReceiveWait, Taken
 from brokerd.broker.window import Window, WindowOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import SYSTEM_TYPES, Queue, is_system
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import QueueRow
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group, Live
 
 
 class Depth(NamedTuple):

@@ -11,14 +11,9 @@ from __future__ import annotations
 
 from bisect import insort
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from brokerd.broker.state import ReceiveWait
+from brokerd.broker.state import Group, ReceiveWait
 from brokerd.ids import GroupId
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group
-
 
 _ticket = attrgetter("ticket")
 

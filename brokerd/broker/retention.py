@@ -9,10 +9,12 @@ a verb knows whether there is room; under the others the store trims the excess 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.state import HomeQueue
+from brokerd.broker.broker import Broker
+from brokerd.broker.messages import NewMessage
+from brokerd.broker.state import HomeQueue, Live, Taken
 from brokerd.broker.store_reads import read_until_answered
 from brokerd.clock import Instant
 from brokerd.errors import QueueDisabled, QuotaExceeded
@@ -21,13 +23,6 @@ from brokerd.model import RetentionLimit, RetentionPolicy
 from brokerd.storage.changes import Changes, RetainedRow, Trim
 from brokerd.storage.retention import SENT, Kept
 from brokerd.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from brokerd.broker.broker import Broker
-    from brokerd.broker.messages import NewMessage
-    from brokerd.broker.state import Live, Taken
 
 
 def before_send(broker: Broker, lives: Iterable[Live], size: int) -> Blocked | None:

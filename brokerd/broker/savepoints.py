@@ -6,14 +6,10 @@ Never: undoes anything; `transaction.py` does, back to a mark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from brokerd.broker.state import Group
 from brokerd.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from brokerd.broker.state import Group
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -14,35 +14,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from brokerd.broker import retention
+from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Round
 from brokerd.broker.kept_bodies import KeptBodies
-from brokerd.broker.messages import NewMessage, size_of
+from brokerd.broker.messages import NewMessage, QueuedMessage, size_of
 from brokerd.broker.moves import Moves
-from brokerd.broker.queues import publish
+from brokerd.broker.poison import Undone
+from brokerd.broker.queues import QueueState, publish
 from brokerd.broker.savepoints import Mark, Savepoints
-from brokerd.broker.state import Taken
+from brokerd.broker.state import Group, Live, ReceiveWait, Taken
 from brokerd.clock import Instant
-from brokerd.errors import DeadlockVictim
+from brokerd.errors import BrokerError, DeadlockVictim
 from brokerd.ids import BodyKey, ClientId, EndpointKey
 from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.security.grants import Rights
-
-if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
-    from brokerd.broker.messages import QueuedMessage
-    from brokerd.broker.poison import Undone
-    from brokerd.broker.queues import QueueState
-    from brokerd.broker.state import Group, Live, ReceiveWait
-    from brokerd.errors import BrokerError
-    from brokerd.storage.changes import EventChanges, QueueRow
-
+from brokerd.storage.changes import EventChanges, QueueRow
 
 _ENDS = dialog.EndRequested | dialog.CleanupRequested
 

@@ -12,11 +12,10 @@ in the store.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from brokerd.broker.state import Live
-    from brokerd.ids import BodyKey
+from brokerd.broker.state import Live
+from brokerd.ids import BodyKey
 
 COST: Final = 64
 """Bytes of memory that a fragment costs in addition to its body."""
