@@ -15,7 +15,7 @@ import msgspec
 
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.errors import DuplicateBroker, InvalidArgument
 from brokerd.ids import ID_SIZE, BrokerId, IdSource, Incarnation, InstanceId, parse, show
@@ -256,7 +256,7 @@ class Operations:
         after = None
         while True:
             lives, after = await sweeps.batch(broker, after, BATCH)
-            round_ = Round(broker, broker.clock.utc())
+            round_ = Changeset(broker, broker.clock.utc())
             for live in lives:
                 if live.gone or live.endpoint.state not in _LIVING:
                     continue

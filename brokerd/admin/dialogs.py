@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.dialog_events import Told, fields_of
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.state import Live
@@ -122,7 +122,7 @@ class DialogAdministration:
         if not live.is_local:
             self._tell_peer(broker, before, dialog.PEER_GONE, GONE)
         elif peer is not None and not peer.gone:
-            round_ = Round(broker, broker.clock.utc())
+            round_ = Changeset(broker, broker.clock.utc())
             round_.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
             await round_.commit()
 

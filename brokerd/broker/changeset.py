@@ -48,7 +48,7 @@ TIMER = -2
 """The sequence of a DialogTimer message (RCV-9)."""
 
 
-class Round:
+class Changeset:
     """A changeset under construction; `join` hands it to the commit pipeline."""
 
     __slots__ = (

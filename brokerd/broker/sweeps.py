@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.ids import EndpointKey
@@ -58,21 +58,21 @@ async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
         for live in mine:
             if live.beyond is None:  # their number is needed to delete messages
                 await _count_unread(live)
-        round_ = Round(broker, broker.clock.utc())
+        changeset = Changeset(broker, broker.clock.utc())
         for live in mine:
-            _remove(round_, live)
-        await round_.commit()
+            _remove(changeset, live)
+        await changeset.commit()
     finally:
         tx.roll_back()
     return mine
 
 
-def _remove(round_: Round, live: Live) -> None:
+def _remove(changeset: Changeset, live: Live) -> None:
     unread = live.unread
     if unread:  # for the closing line
         discarded = live.endpoint.discarded + unread
         live.stepped(msgspec.structs.replace(live.endpoint, discarded=discarded))
-    round_.step(live, dialog.CleanupRequested())
+    changeset.step(live, dialog.CleanupRequested())
 
 
 async def _count_unread(live: Live) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from brokerd.broker import retention
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.kept_bodies import KeptBodies
 from brokerd.broker.messages import NewMessage, QueuedMessage, size_of
 from brokerd.broker.moves import Moves
@@ -325,29 +325,29 @@ class Transaction:
         """Join the commit pipeline; `done` is called when everything is durable and visible."""
         self.state, self.resume = TxState.FINISHED, None
         broker = self.broker
-        round_ = Round(broker, broker.clock.utc())
+        changeset = Changeset(broker, broker.clock.utc())
         for live in self._begun:
-            round_.create(live)
+            changeset.create(live)
         # Timers come before the ends of dialogs, which delete them (DLG-41).
         if self._timers is not None:
             for live, name, due in self._timers:
-                round_.set_timer(live, name, due)
+                changeset.set_timer(live, name, due)
         for intent in self._intents:
-            self._apply(round_, intent)
+            self._apply(changeset, intent)
         if self._received:
-            self._delete_received(round_)
+            self._delete_received(changeset)
         for group, state in self._states.items():
-            round_.keep_state(group, state)
-        round_.changes.events = self.events
+            changeset.keep_state(group, state)
+        changeset.changes.events = self.events
         self._unpin()
-        self._release_bodies(round_.changes.bodies)
+        self._release_bodies(changeset.changes.bodies)
         # A transaction that only began and sent passes its locks on now, so that pipelined sends on
         # one dialog share a flush. Any other has effects that nobody may see before they are
         # durable (GRP-4).
         if self.keeps_locks:
-            round_.join(done, client=client, token=token, ends=self._durable)
+            changeset.join(done, client=client, token=token, ends=self._durable)
         else:
-            round_.join(done, client=client, token=token)
+            changeset.join(done, client=client, token=token)
             self._release()
 
     async def committed(self) -> None:
@@ -417,41 +417,43 @@ class Transaction:
         """The queues it received messages from."""
         return [queue for queue, taken in self._received if taken]
 
-    def _apply(self, round_: Round, intent: _Intent) -> None:
+    def _apply(self, changeset: Changeset, intent: _Intent) -> None:
         live, event, message = intent.live, intent.event, intent.message
         # If the endpoint is still the one that the verb saw, its step holds.
         if message is not None and live.endpoint is intent.base and not live.gone:
             sent = intent.outcome.endpoint
-            if sent is not None and round_.hand_over_plainly(live, sent, message):
+            if sent is not None and changeset.hand_over_plainly(live, sent, message):
                 return
         if isinstance(event, _ENDS):
-            if live.endpoint is intent.base and round_.close_plainly(live, intent.outcome, event):
+            if live.endpoint is intent.base and changeset.close_plainly(
+                live, intent.outcome, event
+            ):
                 return
             # Messages that came since the verb are unread too: the step needs their number.
             unread = live.unread
             if unread:
                 event = msgspec.structs.replace(event, unread=unread)
-                round_.step(live, event, intent.message)
+                changeset.step(live, event, intent.message)
                 return
         if live.endpoint is intent.base and not live.gone:
-            round_.apply(live, intent.outcome, intent.message, event)
+            changeset.apply(live, intent.outcome, intent.message, event)
         elif not live.gone:
-            round_.step(live, event, intent.message)
+            changeset.step(live, event, intent.message)
 
-    def _delete_received(self, round_: Round) -> None:
+    def _delete_received(self, changeset: Changeset) -> None:
         """Remove the received messages from their queues for good (RCV-14)."""
         held = self.broker.held
         messages: list[QueuedMessage] = []
         for queue, taken in self._received:  # each of one group
             if queue.retains:
-                round_.retain(queue, taken)
+                changeset.retain(queue, taken)
             for one in taken:
                 messages += one.messages
             if held.by_id:
-                held.handled(round_.changes, taken)
+                held.handled(changeset.changes, taken)
             if taken and taken[0].live.endpoint.error_queue is not None:
-                _end_posted(round_, taken)
-        round_.consume(messages)
+                _end_posted(changeset, taken)
+        changeset.consume(messages)
 
     def _durable(self, arrivals: list[tuple[Live, QueueRow]]) -> None:
         now = self.broker.clock.utc()
@@ -584,8 +586,8 @@ class Transaction:
             self.broker.store.let_go(unused)
 
 
-def _end_posted(round_: Round, taken: list[Taken]) -> None:
+def _end_posted(changeset: Changeset, taken: list[Taken]) -> None:
     """End posted dialogs whose Error was received; each is alone in its group (PBT-4)."""
     for live, messages, *_ in taken:
         if any(message.message_type == ERROR for message in messages):
-            round_.error_received(live)
+            changeset.error_received(live)

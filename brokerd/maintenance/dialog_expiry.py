@@ -6,7 +6,7 @@ Never: removes a row before its guard time is over; works in batches between oth
 
 from brokerd.broker import sweeps
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
@@ -33,15 +33,15 @@ async def expire(broker: Broker) -> int:
                 over = await broker.store.endpoints.expired(now, BATCH)
             known = [one for one in over if not broker.endpoints.is_removed(one.key)]
             lives = [_adopt(broker, endpoint) for endpoint in known]
-        round_ = Round(broker, now)
+        changeset = Changeset(broker, now)
         for live in lives:
             # The endpoint may have changed since the row was written: memory decides.
             if live.endpoint.expires_at <= now:
-                round_.step(live, dialog.LifetimeReached())
+                changeset.step(live, dialog.LifetimeReached())
                 count += 1
         try:
-            if not round_.empty:
-                await round_.commit()
+            if not changeset.empty:
+                await changeset.commit()
         finally:
             sweeps.release(lives)
         first = await broker.store.endpoints.first_expiry()

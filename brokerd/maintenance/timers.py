@@ -6,7 +6,7 @@ Wakes: when the earliest is due, and every tick.
 """
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.ids import EndpointKey
 from brokerd.protocol import dialog
@@ -23,7 +23,7 @@ async def fire(broker: Broker) -> int:
     after: Timer | None = None
     while True:
         now = broker.clock.utc()
-        round_ = Round(broker, now)
+        changeset = Changeset(broker, now)
         held: list[Timer] = []
         # A timer that a verb changed after its row was read is skipped: the next run reads it anew.
         with timers.reading() as is_stale:
@@ -32,9 +32,9 @@ async def fire(broker: Broker) -> int:
             for one in found:
                 if not is_stale(one.endpoint, one.name):
                     live = lives.get(one.endpoint)
-                    count += _fire(round_, one, live, held)
-            if not round_.empty:
-                await round_.commit()  # joins before a verb can change one of the timers
+                    count += _fire(changeset, one, live, held)
+            if not changeset.empty:
+                await changeset.commit()  # joins before a verb can change one of the timers
         for live in lives.values():
             live.unpin()
         if held:
@@ -50,14 +50,14 @@ async def fire(broker: Broker) -> int:
     return count
 
 
-def _fire(round_: Round, one: Timer, live: Live | None, held: list[Timer]) -> int:
+def _fire(changeset: Changeset, one: Timer, live: Live | None, held: list[Timer]) -> int:
     if live is None or live.gone or not dialog.may_set_timer(live.endpoint):
-        round_.forget_timer(EndpointKey(one.endpoint), one.name)
+        changeset.forget_timer(EndpointKey(one.endpoint), one.name)
         return 0
     if not live.queue.takes_system_messages:
         held.append(one)
         return 0
-    round_.fire_timer(live, one.name)
+    changeset.fire_timer(live, one.name)
     return 1
 
 

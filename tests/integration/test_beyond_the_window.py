@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.window import WindowOptions
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
@@ -381,7 +381,7 @@ def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: 
         (taken,) = queue.dequeue(group, 1, 99)
         for place in range(4):
             taken.messages[0].place = place
-            round_ = Round(daemon.broker, daemon.clock.utc())
+            round_ = Changeset(daemon.broker, daemon.clock.utc())
             assert round_.empty
             round_.consume(taken.messages)
             assert not round_.empty

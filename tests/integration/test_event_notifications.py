@@ -895,12 +895,12 @@ async def test_a_clean_up_is_told_with_who_did_it_and_why(daemon: Daemon, sessio
 
 
 async def clean_up(daemon: Daemon, handle: Handle) -> None:
-    from brokerd.broker.changeset import Round  # noqa: PLC0415
+    from brokerd.broker.changeset import Changeset  # noqa: PLC0415
     from brokerd.protocol.dialog import CleanupRequested  # noqa: PLC0415
 
     live = daemon.broker.endpoints.find(handle)
     assert live is not None
-    round_ = Round(daemon.broker, daemon.clock.utc())
+    round_ = Changeset(daemon.broker, daemon.clock.utc())
     round_.step(live, CleanupRequested())
     await round_.commit()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.admin.objects import terminate
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.state import Live
 from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound
@@ -250,14 +250,14 @@ def test_more_dialogs_expire_at_once_than_memory_holds(
             ]
             stepped: list[bool] = []
             endpoints_of = daemon.broker.endpoints
-            step = Round.step
+            step = Changeset.step
 
             def noting(self: Any, live: Any, *event: Any) -> Any:
                 stepped.append(endpoints_of.get(live.endpoint.key) is live)
                 return step(self, live, *event)
 
             with monkeypatch.context() as watched:
-                watched.setattr(Round, "step", noting)
+                watched.setattr(Changeset, "step", noting)
                 await daemon.pass_time(70)
             assert len(stepped) == len(handles)
             assert all(stepped), "one was stepped that memory had forgotten"

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from sqlalchemy import func, select
 
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
 from brokerd.broker.state import Group
@@ -121,13 +121,13 @@ def put_back_behind() -> Any:
 @planted
 def received_not_retained() -> Any:
     """What is received from a queue with retention is gone (RCV-14, RCV-31)."""
-    return patch.object(Round, "retain", lambda *_args: None)
+    return patch.object(Changeset, "retain", lambda *_args: None)
 
 
 @planted
 def sent_not_retained() -> Any:
     """What is sent from a queue with retention is not copied (RCV-35)."""
-    return patch.object(Round, "_retain_sent", lambda *_args: None)
+    return patch.object(Changeset, "_retain_sent", lambda *_args: None)
 
 
 @planted

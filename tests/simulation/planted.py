@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals
@@ -138,15 +138,15 @@ def savepoint_undoes_no_send() -> Any:
 @planted
 def rows_outlive_their_dialog() -> Any:
     """The acknowledgement of an end closes the endpoint, and leaves its rows (REL-36)."""
-    withdraw = Round._withdraw
+    withdraw = Changeset._withdraw
 
-    def but_settled(self: Round, live: Any, *, is_settled: bool) -> None:
+    def but_settled(self: Changeset, live: Any, *, is_settled: bool) -> None:
         if is_settled:
             live.outgoing.window.clear()
         else:
             withdraw(self, live, is_settled=is_settled)
 
-    return patch.object(Round, "_withdraw", but_settled)
+    return patch.object(Changeset, "_withdraw", but_settled)
 
 
 @planted

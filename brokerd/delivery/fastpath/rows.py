@@ -1,8 +1,8 @@
 """Changesets of ordinary messages, written directly into the gathering flush (design D2).
 
 Reads: the broker's memory.      Calls: the gathering flush of the store.
-Never: decides anything that a `Round` would decide otherwise; `sends.py`, `short_dialogs.py` and
-`arrivals.py` decide which messages are ordinary.
+Never: decides anything that a `Changeset` would decide otherwise; `sends.py`, `short_dialogs.py`
+and `arrivals.py` decide which messages are ordinary.
 
 Many such messages come together: the flush, the time and the catalog are looked up once for all of
 them. Between `gather` and `joined_straight` nothing else may join the store.

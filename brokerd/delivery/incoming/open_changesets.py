@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.clock import Clock
 from brokerd.ids import BrokerId
 
@@ -21,14 +21,14 @@ class OpenChangesets:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: dict[BrokerId, Round] = {}
+        self._open: dict[BrokerId, Changeset] = {}
         self._then: dict[BrokerId, list[tuple[Broker, Callable[[], None]]]] = {}
 
-    def for_broker(self, broker: Broker) -> Round:
+    def for_broker(self, broker: Broker) -> Changeset:
         """Return the open round of this broker; open one if there is none."""
         round_ = self._open.get(broker.broker_id)
         if round_ is None:
-            round_ = self._open[broker.broker_id] = Round(broker, self._clock.utc())
+            round_ = self._open[broker.broker_id] = Changeset(broker, self._clock.utc())
         return round_
 
     def touches_endpoints(self, broker: Broker) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 from brokerd.delivery.peers.router import Router
@@ -157,7 +157,7 @@ class Classifier:
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
-        round_ = Round(broker, now)
+        round_ = Changeset(broker, now)
         round_.step(live, dialog.FaultStruck(NO_BINDING, text))
         round_.join(lambda: None)
 
@@ -168,7 +168,7 @@ class Classifier:
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
-        round_ = Round(broker, self._clock.utc())
+        round_ = Changeset(broker, self._clock.utc())
         chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
         round_.apply(live, dialog.Step(chosen))
         out.route.storing_choice()

@@ -17,14 +17,14 @@ def test_what_waits_for_one_broker_is_not_told_by_the_commit_of_another(
     def join(self: Any, then: Any, *, urgent: bool) -> None:  # as a round has it
         joined[self.broker.broker_id] = then
 
-    class Round:
+    class Changeset:
         empty, touches_endpoints = False, True
 
         def __init__(self, broker: Any, _now: object) -> None:
             self.broker = broker
 
-    Round.join = join  # type: ignore[attr-defined]
-    monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Round", Round)
+    Changeset.join = join  # type: ignore[attr-defined]
+    monkeypatch.setattr("brokerd.delivery.incoming.open_changesets.Changeset", Changeset)
     rounds = OpenChangesets(SimpleNamespace(utc=lambda: 0))
     a, b = (SimpleNamespace(broker_id=name * 16) for name in (b"a", b"b"))
     rounds.for_broker(a)  # type: ignore[arg-type]
