@@ -350,7 +350,7 @@ async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: b
             body,
             known=broker.message_types,
             from_initiator=not live.endpoint.is_initiator,
-            judge=inspection.judge,
+            judge=inspection.evaluate,
         )
         return inspection.overrun(kind, body) if refusal is None else refusal[1]
     finally:

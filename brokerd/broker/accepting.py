@@ -44,7 +44,7 @@ class Accepting:
         if kind is not None and body is not None and broker.inspection.concerns(kind, len(body)):
             if not self._checked or broker.inspection.overrun(kind, body):
                 return False  # the general path waits for the verdict
-            judge = broker.inspection.judge
+            judge = broker.inspection.evaluate
         if refuse_message(
             contract, message_type, body, known=known, from_initiator=from_initiator, judge=judge
         ):

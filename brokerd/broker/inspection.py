@@ -67,7 +67,7 @@ class Inspection:
         found = self._find(kind, body)
         return None if found is None else found.verdict
 
-    def judge(self, kind: MessageType, body: bytes | None) -> str:
+    def evaluate(self, kind: MessageType, body: bytes | None) -> str:
         """Return why a body is not what its type requires; empty if it is.
 
         Also empty if the check came to no verdict: then `overrun` returns the reason, and the group

@@ -112,7 +112,7 @@ def _arrive(
             message.body,
             known=broker.message_types,
             from_initiator=not peer.endpoint.is_initiator,
-            judge=broker.inspection.judge,
+            judge=broker.inspection.evaluate,
         )
         if refusal is not None:  # both sides are errored (DLG-43)
             changeset.step(peer, dialog.FaultStruck(*checks.struck(refusal)))
@@ -143,7 +143,7 @@ def _open(
         body=message.body if message else None,
         expires_at=endpoint.expires_at,
         now=changeset.now,
-        judge=broker.inspection.judge,
+        judge=broker.inspection.evaluate,
     )
     if refusal is not None:
         return refusal

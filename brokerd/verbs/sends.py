@@ -368,7 +368,7 @@ def _check_sends(
     broker = tx.broker
     blocked = body_checks.before_send(tx, lives, message_type, body)
     if blocked is None and message_type in broker.checked_on_send:
-        check_before_sending(broker.message_types[message_type], body, broker.inspection.judge)
+        check_before_sending(broker.message_types[message_type], body, broker.inspection.evaluate)
     return blocked
 
 

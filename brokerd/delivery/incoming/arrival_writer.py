@@ -393,7 +393,7 @@ def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refu
         expires_at=first.expires_at,
         now=now,
         whole=first.fragments == 1,
-        judge=broker.inspection.judge,
+        judge=broker.inspection.evaluate,
     )
 
 
@@ -438,7 +438,7 @@ def check_run(
             known=known,
             from_initiator=item.from_initiator,
             whole=whole,
-            judge=broker.inspection.judge,
+            judge=broker.inspection.evaluate,
         )
         if refusal is not None:
             return run[:at], refusal
