@@ -244,7 +244,7 @@ class Backlog:
         `only`: load of this conversation alone (RCV-5). `but`: not of these conversations."""
         self._source.spawn(self._complete(group, limit, size, only, resume, but=but))
 
-    def look_ahead(self, lives: Sequence[Live], limit: int) -> None:
+    def load_ahead(self, lives: Sequence[Live], limit: int) -> None:
         """Load what receives of up to `limit` messages will take of these conversations next.
 
         Those receives then need not wait, and the store is read while others are under way."""

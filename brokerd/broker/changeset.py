@@ -114,7 +114,7 @@ class Changeset:
                 self.changes.put(after)
             self._touched.append(live)
         if self._broker.keeps_states and _leaves_group(before, after):
-            self._leave(live, before.group_id)
+            self._leave_group(live, before.group_id)
         for effect in outcome.effects:
             self._effect(live, effect, message)
         if after is None:
@@ -219,7 +219,7 @@ class Changeset:
         )
         return peer is not None and not peer.gone and peer.is_sending()
 
-    def _leave(self, live: Live, group_id: GroupId) -> None:
+    def _leave_group(self, live: Live, group_id: GroupId) -> None:
         """Note that an endpoint leaves its group; the group may be over, and then its state is
         deleted (GRP-2)."""
         self.changes.rarely().groups_left.append(group_id)

@@ -20,9 +20,9 @@ from brokerd.protocol.transitions import State
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2
 """Closed endpoints checked whenever an endpoint is added: they leave faster than they come."""
-_LOOKS = 16
+_CHECKS = 16
 """Endpoints that are checked for eviction whenever one is added beyond the capacity."""
-_LOOKS_A_TICK = 5_000
+_CHECKS_A_TICK = 5_000
 
 
 class Endpoints:
@@ -120,9 +120,9 @@ class Endpoints:
         self._conversations[endpoint.conversation_id, endpoint.is_initiator] = live
         self._keys[endpoint.key] = live
         if self._over:
-            self._let_go_of_closed()
+            self._evict_closed()
         if len(self._keys) > self._capacity:
-            self._evict(live, _LOOKS)
+            self._evict(live, _CHECKS)
 
     def closed(self, live: Live) -> None:
         """Note that an endpoint is closed, so that it may be evicted: its row serves the replay
@@ -241,7 +241,7 @@ class Endpoints:
                 held.append(live)
         return held
 
-    def _let_go_of_closed(self) -> None:
+    def _evict_closed(self) -> None:
         """Evict the oldest closed endpoints that nothing needs; the others get another turn."""
         durable = self._durable_serial()
         for _ in range(min(_OVER_A_TURN, len(self._over))):
@@ -253,33 +253,33 @@ class Endpoints:
             if live.serial > durable or not _idle(live):
                 self._over.append(live)
             else:
-                self._leave(live)
+                self._evict_one(live)
 
     def trim(self) -> int:
         """Evict endpoints beyond the capacity that nothing needs any more. Return their number.
 
         This is for times when no endpoint is added, which would do it otherwise."""
         before = len(self._keys)
-        self._evict(None, _LOOKS_A_TICK)
+        self._evict(None, _CHECKS_A_TICK)
         return before - len(self._keys)
 
-    def _evict(self, newest: Live | None, looks: int) -> None:
+    def _evict(self, newest: Live | None, checks: int) -> None:
         """Evict the oldest endpoints not touched since their last check and not in use (second
         chance).
 
-        Evicts down to the capacity as far as `looks` checks allow: there may be more endpoints
+        Evicts down to the capacity as far as `checks` allow: there may be more endpoints
         while all are in use, and evicting only one for each one added would keep it so."""
         durable = self._durable_serial()
-        while looks and len(self._keys) > self._capacity:
-            looks -= 1
+        while checks and len(self._keys) > self._capacity:
+            checks -= 1
             key, live = next(iter(self._keys.items()))
             if live is newest or live.touched or live.serial > durable or not _idle(live):
                 live.touched = False
                 self._keys.move_to_end(key)
             else:
-                self._leave(live)
+                self._evict_one(live)
 
-    def _leave(self, live: Live) -> None:
+    def _evict_one(self, live: Live) -> None:
         self._forget(live)
         self._drop(live)
         self.complete = False

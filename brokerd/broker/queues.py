@@ -359,7 +359,7 @@ class QueueState:
 
     # Messages of the backlog.
 
-    def must_look_further(self, group: Group | None, but: Collection[Live]) -> bool:
+    def backlog_may_precede(self, group: Group | None, but: Collection[Live]) -> bool:
         """Return whether a message of the backlog may precede those of the best group in memory.
 
         `but`: conversations of the group that do not count."""
@@ -370,12 +370,12 @@ class QueueState:
         level, order = self.groups.place(group, but)
         return self.backlog.outranks(-level, order)
 
-    def look_ahead(self, limit: int) -> None:
+    def load_ahead(self, limit: int) -> None:
         """Load what the next receives will take, if they are like the one just done."""
         if self.beyond and not self._is_full:
             # Only groups of one conversation: what a receive takes of them is known without a lock.
             alone = [one for one in self.groups.next_up() if one.whole and len(one.members) == 1]
-            self.backlog.look_ahead([live for one in alone for live in one.ready.values()], limit)
+            self.backlog.load_ahead([live for one in alone for live in one.ready.values()], limit)
 
     def page_in(self) -> Blocked:
         """Return the wait of a receive for the next page, which may have the best message."""

@@ -238,7 +238,7 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
     tx.charge(sum([one.size for one in taken]))
     tx.received(queue, taken)
     tx.broker.receives += 1
-    queue.look_ahead(limit)
+    queue.load_ahead(limit)
     return taken
 
 
@@ -322,7 +322,7 @@ def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
 
 def _best(tx: Transaction, queue: QueueState, but: Container[Group] = ()) -> Group | Blocked | None:
     group = queue.groups.best(tx, but)
-    if queue.must_look_further(group, tx.ended):
+    if queue.backlog_may_precede(group, tx.ended):
         return queue.page_in()
     return group
 

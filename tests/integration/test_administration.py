@@ -419,7 +419,7 @@ async def test_an_operation_goes_on_when_a_receive_begins_to_wait_for_a_message(
     def hold(resume: Resume | None = None) -> None:
         reads.append(resume)
 
-    queue.must_look_further = lambda *_: not reads  # type: ignore[method-assign]
+    queue.backlog_may_precede = lambda *_: not reads  # type: ignore[method-assign]
     queue.backlog.fetch = hold  # type: ignore[method-assign]
     tx = other.transaction()
     receiving = place.daemon.loop.create_task(tx.receive("shop", wait=600))

@@ -26,7 +26,7 @@ def test_endpoints_that_leave_memory_together_are_read_once_more(tmp_path: Path)
             reads += 1
             found = await read(*given)
             for live in lives if reads == 1 else ():
-                broker.endpoints._leave(live)
+                broker.endpoints._evict_one(live)
             return found
 
         with patch.object(broker.store.endpoints, "page", meanwhile):

@@ -259,8 +259,8 @@ async def test_who_is_woken_and_goes_without_taking_passes_it_on(
     def hold(resume: object = None) -> None:  # the store takes its time
         held["resume"] = resume
 
-    look = queue.must_look_further
-    queue.must_look_further = lambda *asked: "resume" not in held or look(*asked)  # type: ignore[method-assign]
+    look = queue.backlog_may_precede
+    queue.backlog_may_precede = lambda *asked: "resume" not in held or look(*asked)  # type: ignore[method-assign]
     fetch, queue.backlog.fetch = queue.backlog.fetch, hold  # type: ignore[method-assign]
     await talk(session, b"1")
     assert "resume" in held  # the first was woken, and is reading

@@ -85,7 +85,7 @@ async def test_what_is_durable_later_does_not_overtake_what_is_not_published_yet
     beyond.published(live, row(11))
     for number in (12, 13):
         beyond.joining(row(number))
-    beyond.look_ahead([live], 100)
+    beyond.load_ahead([live], 100)
     await reading()
     assert [one.sequence for one in live.ready] == [10, 11]
     assert live.pins == 0
@@ -104,7 +104,7 @@ async def test_what_overtakes_messages_that_nobody_receives_is_not_known_for_eve
     for number in range(1, 100):
         beyond.joining(row(number))
         beyond.published(live, row(number))
-        beyond.look_ahead([live], 2)
+        beyond.load_ahead([live], 2)
         await reading()
         assert [one.sequence for one in live.ready] == [number - 1, number]
         live.ready.popleft()
@@ -153,7 +153,7 @@ async def test_a_row_that_names_another_conversation_than_its_index_keeps_its_pl
     for number in (11, 12, 13):
         beyond.joining(row(number))
         beyond.published(live, row(number))
-    beyond.look_ahead([live], 100)
+    beyond.load_ahead([live], 100)
     await reading()
     assert [(one.sequence, one.body) for one in live.ready] == [
         (10, b"x"),
