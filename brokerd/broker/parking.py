@@ -21,7 +21,7 @@ from typing import Final
 from brokerd.broker.deadlines import Deadline
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.messages import QueuedMessage
-from brokerd.broker.poison import NO_STREAK, Undone, counted, judged, verdict
+from brokerd.broker.poison import Undone, counted, judged, verdict
 from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Held, HomeQueue, Live, Taken
 from brokerd.broker.store_reads import Spawn, read_until_answered
@@ -390,11 +390,6 @@ class HeldGroups:
             "reason": row.reason,
             "error": row.error,
         }
-
-
-def reset(queue: QueueState) -> None:
-    """End the streak of a queue: a receive has committed, or the queue was switched on (PSN-4)."""
-    queue.streak = NO_STREAK
 
 
 def _in_memory(group: Group) -> int:
