@@ -104,7 +104,7 @@ class HeldGroups:
         streak = counted(queue.queue, queue.streak, how)
         if streak is queue.streak:
             return
-        queue.streak = streak
+        queue.continue_streak(streak)
         reason = verdict(queue.queue.poison, streak)
         if reason and queue.queue.receive_enabled:
             live, message = culprit
@@ -298,7 +298,7 @@ class HeldGroups:
         held.holds, held.messages = True, messages
         queue = self.queue_of(held.row)
         if queue is not None:
-            queue.parked += messages
+            queue.count_parked(messages)
         group = group or self._groups.get(held.row.group_id)
         if group is not None:
             group.hold(held)
@@ -313,7 +313,7 @@ class HeldGroups:
         held.holds = False
         queue = self.queue_of(held.row) if group is None else group.queue
         if queue is not None:
-            queue.parked -= held.messages
+            queue.count_parked(-held.messages)
         if group is not None:
             group.free()
 
@@ -364,7 +364,7 @@ class HeldGroups:
             if mark == held.changes and held.holds:
                 queue = self.queue_of(held.row)
                 if queue is not None:
-                    queue.parked += total - held.messages
+                    queue.count_parked(total - held.messages)
                 held.messages = total
                 return
 

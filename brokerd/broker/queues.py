@@ -20,7 +20,7 @@ from typing import NamedTuple
 from brokerd.broker.backlog import Backlog, Found, Source
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.messages import QueuedMessage
-from brokerd.broker.poison import NO_STREAK
+from brokerd.broker.poison import NO_STREAK, Streak
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
@@ -344,13 +344,21 @@ class QueueState:
             if message.order in damaged:
                 self.backlog.damaged(live, message.order, message.message_id)
 
+    def count_parked(self, count: int) -> None:
+        """Count messages that are not received for now, or are again (negative `count`)."""
+        self.parked += count
+
+    def continue_streak(self, streak: Streak) -> None:
+        """Note that a rollback has continued the current run (PSN-2)."""
+        self.streak = streak
+
     def held_changed(self, group: Group, count: int) -> None:
         """Count messages that a held group got, or lost (negative `count`)."""
         held = group.held
         if held is not None:
             held.messages += count
             held.changes += 1
-            self.parked += count
+            self.count_parked(count)
 
     def _fill_window(self) -> None:
         """Load the next page after messages have left the window, as soon as it fits."""

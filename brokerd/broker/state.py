@@ -37,8 +37,6 @@ class HomeQueue(Protocol):
     """Whether it is an internal queue of the broker (EVT-12)."""
     aside: set[Group]
     """Groups in memory that are set aside: they are not received for now (PBT-3)."""
-    parked: int
-    """Messages of groups that are not received for now (PBT-20)."""
 
     @property
     def name(self) -> str:
@@ -89,6 +87,10 @@ class HomeQueue(Protocol):
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
         """Update the counts after an endpoint moved between two groups."""
+        ...
+
+    def count_parked(self, count: int) -> None:
+        """Count messages that are not received for now (PBT-20)."""
         ...
 
     def held_changed(self, group: Group, count: int) -> None:
