@@ -187,7 +187,7 @@ class Changeset:
             or not live.delivers_directly()
         ):
             return False
-        got = dialog.plain_receive(peer.endpoint, message.message_id)
+        got = dialog.ordinary_receive(peer.endpoint, message.message_id)
         if got is None:
             return False
         accepting = self._accepting = self._accepting or Accepting(broker, checked=True)

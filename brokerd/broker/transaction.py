@@ -217,7 +217,7 @@ class Transaction:
         """Record a send on a dialog in state CO, as it stands. Return False in another state.
 
         Does what `want` does in this case, without a step."""
-        sent = dialog.plain_send(base)
+        sent = dialog.ordinary_send(base)
         if sent is None:
             return False
         outcome = dialog.Step(sent, (dialog.StoreOutgoing(base.send_sequence, 0),))

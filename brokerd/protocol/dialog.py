@@ -214,7 +214,7 @@ def step(endpoint: DialogEndpoint, event: Event, *, now: Instant) -> Step:
     return _STEPS[type(event)](endpoint, event, now)
 
 
-def plain_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
+def ordinary_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
     """Return the endpoint after an application message was sent in state CO (DLG-T8).
 
     The result is that of `step` for `SendRequested`, without its effects. None in any other
@@ -224,7 +224,7 @@ def plain_send(endpoint: DialogEndpoint) -> DialogEndpoint | None:
     return _replace(endpoint, send_sequence=endpoint.send_sequence + 1)
 
 
-def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint | None:
+def ordinary_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndpoint | None:
     """Return the endpoint after an application message arrived whole in state CO (DLG-T9).
 
     The result is that of `step` for `FragmentsReceived` with that message alone. None in any other
@@ -236,7 +236,7 @@ def plain_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogEndp
     )
 
 
-def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
+def ordinary_target(endpoint: DialogEndpoint) -> DialogEndpoint:
     """Return a new target endpoint after a whole message 0 and EndDialog, sent inside its broker
     (DLG-T5, DLG-T12): the result of `step` for `FragmentsReceived`, except for `last_message`."""
     return _replace(
@@ -244,7 +244,7 @@ def plain_whole(endpoint: DialogEndpoint) -> DialogEndpoint:
     )
 
 
-def plain_end(endpoint: DialogEndpoint) -> Step | None:
+def ordinary_end(endpoint: DialogEndpoint) -> Step | None:
     """Return the step of an end without error after the peer has ended: a target is closed
     (DLG-T16), an initiator is gone (DLG-T17). None in any state but DI."""
     if endpoint.state is not State.DISCONNECTED_INBOUND:

@@ -85,7 +85,7 @@ def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
         if live is None or live.group.holder is not tx or live.beyond is None:
             return False
         endpoint = tx.view(live)
-        outcome = None if endpoint is None else dialog.plain_end(endpoint)
+        outcome = None if endpoint is None else dialog.ordinary_end(endpoint)
         if endpoint is None or outcome is None:
             return False
         ends.append((live, endpoint, outcome))

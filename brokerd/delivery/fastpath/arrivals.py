@@ -24,7 +24,7 @@ class InOrder(Straight):
         if item.flags or item.fragments != 1:
             return False
         endpoint = live.endpoint
-        got = dialog.plain_receive(endpoint, item.message_id)
+        got = dialog.ordinary_receive(endpoint, item.message_id)
         if got is None or endpoint.receive_sequence != item.sequence:
             return False
         body = item.body or None

@@ -134,7 +134,7 @@ class _Run(Straight):
         live = self._broker.endpoints.find(handle)
         if live is None or live.queue.retains or not self._is_at_hand(live.group):
             return None
-        sent = dialog.plain_send(live.endpoint)
+        sent = dialog.ordinary_send(live.endpoint)
         if sent is None or (body and len(body) > self._longest):
             return None
         if not self._may(live, message_type, sent):
@@ -162,7 +162,7 @@ class _Run(Straight):
             return None
         message_id = MessageId(self._broker.ids.fresh())
         peer_before = peer.endpoint
-        got = dialog.plain_receive(peer_before, message_id)
+        got = dialog.ordinary_receive(peer_before, message_id)
         if got is None:
             return None
         live.stepped(sent)

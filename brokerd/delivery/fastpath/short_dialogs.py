@@ -141,7 +141,7 @@ class _Run(Straight):
         """Return a target endpoint with these terms, without key, handle and ids."""
         broker, now = self._broker, self._now
         lifetime = broker.options.default_lifetime if terms.lifetime is None else terms.lifetime
-        return dialog.plain_whole(
+        return dialog.ordinary_target(
             DialogEndpoint(
                 key=EndpointKey(0),
                 handle=Handle(b""),

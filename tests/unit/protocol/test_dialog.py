@@ -97,9 +97,9 @@ def test_where_nobody_has_to_be_told_an_end_sends_nothing(
 @pytest.mark.parametrize("state", [one for one in State if one is not State.NONE])
 def test_each_short_form_does_what_the_step_does_or_nothing(initiator: bool, state: State) -> None:
     before = endpoint(initiator=initiator, state=state)
-    sent, ended = dialog.plain_send(before), dialog.plain_end(before)
+    sent, ended = dialog.ordinary_send(before), dialog.ordinary_end(before)
     arrival = fragment(before.receive_sequence)
-    got = dialog.plain_receive(before, arrival.message_id)
+    got = dialog.ordinary_receive(before, arrival.message_id)
     assert sent in (None, step(before, dialog.SendRequested()).endpoint)
     assert ended in (None, step(before, dialog.EndRequested()))
     assert got in (None, step(before, dialog.FragmentsReceived([arrival])).endpoint)
