@@ -45,6 +45,8 @@ ROUTING_SERVICE: Final = "urn:brokerd:DynamicRoutingClient"
 ROUTING_QUEUE: Final = "urn:brokerd:DynamicRoutingQueue"
 """Queue of that service; receives the end of each such dialog."""
 
+MAX_LIFETIME: Final = 2**31 - 1
+"""Longest lifetime of a dialog, in seconds (DLG-10)."""
 DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 1
 HIGHEST_PRIORITY: Final = 10
@@ -343,3 +345,11 @@ AUTO_CREATED_LOCAL: Final = Route(name="AutoCreatedLocal", address="LOCAL")
 def is_system(name: str) -> bool:
     """Return whether an object of this name belongs to the broker and is hidden (EVT-12)."""
     return name.startswith(SYSTEM_PREFIX)
+
+
+def is_reserved(from_service: str, contract: str | None) -> bool:
+    """Return whether only the broker itself begins such dialogs (OBJ-27, EVT-3)."""
+    return is_system(from_service) or contract in _RESERVED
+
+
+_RESERVED: Final = (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from brokerd.broker import retention
-from brokerd.broker.accepting import Accepting
+from brokerd.broker import ordinary, retention
 from brokerd.broker.arriving_bodies import ArrivingBodies
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import closing_line
 from brokerd.broker.dialog_events import began, lost_by, moved
 from brokerd.broker.local_delivery import LocalPiece, hand_over
 from brokerd.broker.messages import NewMessage, QueuedMessage, error_body
+from brokerd.broker.ordinary import TargetChecks
 from brokerd.broker.publication import Publication
 from brokerd.broker.queues import QueueState, publish
 from brokerd.broker.state import Group, Live, Taken
@@ -52,11 +52,11 @@ class Changeset:
     """A changeset under construction; `join` hands it to the commit pipeline."""
 
     __slots__ = (
-        "_accepting",
         "_broker",
         "_closed",
         "_gone",
         "_publication",
+        "_target",
         "_touched",
         "changes",
         "now",
@@ -70,7 +70,7 @@ class Changeset:
         self._touched: list[Live] = []
         self._gone: list[Live] = []
         self._closed: list[Live] = []
-        self._accepting: Accepting | None = None
+        self._target: TargetChecks | None = None
 
     def create(self, live: Live) -> None:
         """Insert the row of a new endpoint, which is in memory already."""
@@ -173,26 +173,23 @@ class Changeset:
 
         Does what `apply` does in this case, without the effects in between."""
         before, peer, broker = live.endpoint, live.peer, self._broker
-        # Each condition excludes a case in which `_send`, `_hand_over` or `_arrive` does more.
+        kind, body = message.message_type, message.body
+        size = len(body) if body else 0
         if (
-            not broker.options.fast_paths
+            peer is None
             or before.state is not State.CONVERSING
-            or peer is None
-            or peer.gone
-            or not live.is_local
-            or not before.bound
-            or not broker.enabled
-            or message.body_key is not None
-            or live.queue.retains
-            or not live.delivers_directly()
+            or not ordinary.may_enter(broker)
+            or not ordinary.may_send(
+                broker, live.queue, live.contract, kind, size, from_initiator=before.is_initiator
+            )
+            or not ordinary.may_hand_over(live)
         ):
             return False
         got = dialog.ordinary_receive(peer.endpoint, message.message_id)
         if got is None:
             return False
-        accepting = self._accepting = self._accepting or Accepting(broker, checked=True)
-        kind, body = message.message_type, message.body
-        if not accepting.accepts(peer.contract, kind, body, from_initiator=before.is_initiator):
+        target = self._target = self._target or TargetChecks(broker, checked=True)
+        if not target.accept(peer.contract, kind, body, from_initiator=before.is_initiator):
             return False
         live.stepped(sent)
         peer.stepped(got)

@@ -30,7 +30,7 @@ from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.broker.state import Group, Live, ReceiveWait, Taken
 from brokerd.clock import Instant
 from brokerd.errors import BrokerError, DeadlockVictim
-from brokerd.ids import BodyKey, ClientId, EndpointKey
+from brokerd.ids import BodyKey, ClientId, EndpointKey, MessageId
 from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -213,13 +213,16 @@ class Transaction:
             self.keeps_locks = True
         self.pin(live)
 
-    def sends_plainly(self, live: Live, base: DialogEndpoint, message: NewMessage) -> bool:
-        """Record a send on a dialog in state CO, as it stands. Return False in another state.
+    def want_ordinary_send(
+        self, live: Live, base: DialogEndpoint, message_type: str, body: bytes | None
+    ) -> bool:
+        """Fast path of `want`, for a send on a dialog in state CO, without the general step.
 
-        Does what `want` does in this case, without a step."""
+        Return False in another state: nothing was done."""
         sent = dialog.ordinary_send(base)
         if sent is None:
             return False
+        message = NewMessage(message_type, body or None, MessageId(self.broker.ids.fresh()))
         outcome = dialog.Step(sent, (dialog.StoreOutgoing(base.send_sequence, 0),))
         self._intents.append(_Intent(live, SEND, message, base, outcome))
         self._views[base.key] = sent

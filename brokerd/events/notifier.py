@@ -45,6 +45,7 @@ from brokerd.ids import BrokerId, Handle, NotificationKey, show
 from brokerd.model import (
     EVENT_NOTIFICATION,
     EVENT_SERVICE,
+    MAX_LIFETIME,
     POST_EVENT_NOTIFICATION,
     EventNotification,
 )
@@ -261,7 +262,7 @@ class Notifier:
             broker_id=self.broker.broker_id
             if definition.broker_id is None
             else definition.broker_id,
-            lifetime=sends.MAX_LIFETIME,
+            lifetime=MAX_LIFETIME,
             by_broker=True,
         )
         return sends.begin_dialog(tx, handle, EVENT_SERVICE, definition.service, options)

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from brokerd.broker.transaction import Transaction, TxState
-from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.delivery.fastpath.sends import Message, Sends, send_each
 from brokerd.delivery.fastpath.short_dialogs import OneWay, Terms, converse_each
 from brokerd.errors import StoreFault
@@ -22,6 +21,7 @@ from brokerd.model import DEFAULT
 from brokerd.protocol.client_frames import ClientFrame, Request
 from brokerd.protocol.client_verbs import MAX_TOKEN, MAX_VERBS
 from brokerd.verbs.ends import end_plainly
+from brokerd.verbs.sends import send_ordinary
 
 if TYPE_CHECKING:
     from brokerd.sessions.ports import Client as ClientSession
@@ -196,7 +196,7 @@ def _send(tx: Transaction, args: list[Any]) -> bool:
         and len(handle) == ID_SIZE
         and (message_type is None or type(message_type) is str)
         and (body is None or type(body) is bytes)
-        and send_plainly(tx, Handle(handle), message_type or DEFAULT, body)
+        and send_ordinary(tx, Handle(handle), message_type or DEFAULT, body)
     )
 
 

@@ -15,7 +15,6 @@ from brokerd.broker.changeset import TIMER
 from brokerd.broker.poison import Undone
 from brokerd.broker.state import Taken
 from brokerd.broker.transaction import Transaction
-from brokerd.delivery.fastpath.plain_sends import send_plainly
 from brokerd.errors import DuplicateHandle, QuotaExceeded
 from brokerd.ids import BrokerId, GroupId, Handle, show
 from brokerd.model import DEFAULT
@@ -47,7 +46,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
     blocked: Blocked | None = None
     match verb:
         case wire.Send(handles, message_type, body):
-            blocked = _send(tx, handles, message_type or DEFAULT, body)
+            blocked = sends.send(tx, _named(handles), message_type or DEFAULT, body)
         case wire.BeginDialog():
             blocked = _begin_dialog(tx, verb)
         case wire.End(handles, code, description):
@@ -73,14 +72,6 @@ def prepare(tx: Transaction, verb: object, done: Resume) -> bool:
     handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
     named = [Handle(one) for one in handles]
     return body_checks.check_ahead(tx, named, verb.message_type or DEFAULT, verb.body, done)
-
-
-def _send(
-    tx: Transaction, handles: bytes | list[bytes], message_type: str, body: bytes | None
-) -> Blocked | None:
-    if isinstance(handles, bytes) and send_plainly(tx, Handle(handles), message_type, body):
-        return None
-    return sends.send(tx, _named(handles), message_type, body)
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from brokerd.broker import ordinary
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
@@ -75,9 +76,7 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
     """End this side of dialogs, all or none. Return False if nothing was done."""
-    if not tx.broker.options.fast_paths or tx.failure is not None or tx.rights is not None:
-        return False
-    if len(handles) != len(set(handles)):
+    if not ordinary.may_run(tx) or len(handles) != len(set(handles)):
         return False
     find, ends = tx.broker.endpoints.find, list[tuple[Live, DialogEndpoint, dialog.Step]]()
     for handle in handles:

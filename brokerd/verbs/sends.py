@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.broker import retention
+from brokerd.broker import ordinary, retention
 from brokerd.broker.blocked import Blocked
 from brokerd.broker.broker import Broker
 from brokerd.broker.checks import check_before_sending
@@ -42,11 +42,11 @@ from brokerd.errors import (
 )
 from brokerd.ids import BrokerId, GroupId, Handle, MessageId, show
 from brokerd.model import (
-    CONFIGURATION_NOTICE,
     DEFAULT,
-    POST_EVENT_NOTIFICATION,
+    MAX_LIFETIME,
     SYSTEM_TYPES,
     Contract,
+    is_reserved,
     is_system,
 )
 from brokerd.protocol import dialog
@@ -55,7 +55,6 @@ from brokerd.security.grants import Rights
 from brokerd.verbs import body_checks, large_bodies
 from brokerd.verbs.group_locks import find, group_of, lock, lock_group_of
 
-MAX_LIFETIME: Final = 2**31 - 1
 MAX_NAME: Final = 256
 
 
@@ -180,16 +179,8 @@ def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> N
     """Refuse what only the broker begins: subscribers have to trust events (OBJ-27, EVT-3)."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
-    if contract in _RESERVED:
+    if is_reserved(from_service, contract):
         raise ReservedMessageType(f"contract {contract!r} is for the broker only")
-
-
-_RESERVED: Final = (POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
-
-
-def is_reserved(from_service: str, contract: str) -> bool:
-    """Return whether only the broker itself begins such dialogs."""
-    return is_system(from_service) or contract in _RESERVED
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
@@ -232,6 +223,8 @@ def send(
 ) -> Blocked | None:
     """Send one message on one or several dialogs, all or none (SND-1 to SND-11)."""
     broker = tx.broker
+    if len(handles) == 1 and send_ordinary(tx, handles[0], message_type, body):  # fast path
+        return None
     refuse_when_full(broker)
     size = len(body) if body else 0
     if size > broker.options.max_message:
@@ -262,6 +255,33 @@ def send(
         tx.reserve(live, 1, size)
     broker.sends += 1
     return None
+
+
+def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: bytes | None) -> bool:
+    """Fast path of `send`: send an ordinary message on a dialog that is open, in memory and not
+    locked by others. Return False if nothing was done: then `send` does it, or refuses it."""
+    broker = tx.broker
+    live = broker.endpoints.find(handle)
+    if live is None or not ordinary.may_run(tx) or not ordinary.may_enter(broker):
+        return False
+    base, size = tx.view(live), len(body) if body else 0
+    if (
+        base is None
+        or not ordinary.may_lock(live.group, tx)
+        or (live.is_local and live.peer is None)  # it has to be loaded
+        or tx.size + size > broker.options.max_bytes
+        or not ordinary.may_send(
+            broker, live.queue, live.contract, message_type, size, from_initiator=base.is_initiator
+        )
+        or broker.inspection.concerns(broker.message_types.get(message_type), size)
+        or not tx.want_ordinary_send(live, base, message_type, body)
+    ):
+        return False
+    if live.group.holder is not tx:
+        live.group.lock(tx)
+    tx.size += size
+    broker.sends += 1
+    return True
 
 
 def _make_room(

@@ -8,6 +8,7 @@ dispatcher takes the general path. A test compares the paths.
 
 from __future__ import annotations
 
+from brokerd.broker import ordinary
 from brokerd.broker.state import Live
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.protocol import dialog
@@ -21,19 +22,12 @@ class InOrder(Straight):
 
     def take(self, live: Live, item: Fragment) -> bool:
         """Append a message to its queue; False = nothing was done."""
-        if item.flags or item.fragments != 1:
+        broker, body = self._broker, item.body or None
+        if not ordinary.may_arrive(live, item, broker.options.max_message):
             return False
-        endpoint = live.endpoint
-        got = dialog.ordinary_receive(endpoint, item.message_id)
-        if got is None or endpoint.receive_sequence != item.sequence:
-            return False
-        body = item.body or None
-        if (
-            not live.queue.queue.enqueue_enabled
-            or len(item.body) > self._broker.options.max_message
-            or not self._accepting.accepts(
-                live.contract, item.message_type, body, from_initiator=item.from_initiator
-            )
+        got = dialog.ordinary_receive(live.endpoint, item.message_id)
+        if got is None or not self._target.accept(
+            live.contract, item.message_type, body, from_initiator=item.from_initiator
         ):
             return False
         self._enqueue(live, got, item.message_type, item.message_id, body)

@@ -10,8 +10,8 @@ them. Between `gather` and `joined_straight` nothing else may join the store.
 
 from __future__ import annotations
 
-from brokerd.broker.accepting import Accepting
 from brokerd.broker.broker import Broker
+from brokerd.broker.ordinary import TargetChecks
 from brokerd.broker.state import Live
 from brokerd.clock import Instant
 from brokerd.ids import MessageId
@@ -24,7 +24,7 @@ from brokerd.storage.hashes import body_hash
 class Straight:
     """Messages that join one flush together."""
 
-    __slots__ = ("_accepting", "_broker", "_flush", "_now", "_serial", "arrived")
+    __slots__ = ("_broker", "_flush", "_now", "_serial", "_target", "arrived")
 
     def __init__(self, broker: Broker, *, checked: bool = False) -> None:
         """Begin a run; `checked`: bodies checked outside the event loop may have a verdict now."""
@@ -32,7 +32,7 @@ class Straight:
         self._flush: Flush = broker.store.gather()
         self._serial = broker.store.gathering
         self._now: Instant = broker.clock.utc()
-        self._accepting = Accepting(broker, checked=checked)
+        self._target = TargetChecks(broker, checked=checked)
         self.arrived: list[tuple[Live, QueueRow]] = []
         """Rows appended to queues, to be published once they are durable."""
 

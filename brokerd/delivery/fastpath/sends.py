@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
-from brokerd.broker.state import Group, Live
+from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.rows import Straight
 from brokerd.ids import ClientId, Handle, MessageId
@@ -60,7 +61,7 @@ def send_each(
     Raises:
         StoreFault: nothing was done.
     """
-    if not broker.options.fast_paths or not broker.enabled or broker.is_full:
+    if not ordinary.may_enter(broker):
         return 0
     run = _Run(broker, holder)
     add, most = run.add, broker.options.max_verbs
@@ -93,15 +94,12 @@ A plain tuple, because there is one per message and a named one takes four times
 class _Run(Straight):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_allowed", "_holder", "_longest", "_most", "leaving")
+    __slots__ = ("_holder", "_most", "leaving")
 
     def __init__(self, broker: Broker, holder: Transaction | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
-        self._allowed: object = None
-        options = broker.options
-        self._longest = min(options.max_message, options.large_body - 1)
-        self._most = options.max_bytes
+        self._most = broker.options.max_bytes
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -131,32 +129,31 @@ class _Run(Straight):
 
     def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
         """Step a dialog, and its far endpoint if this broker has it; None = nothing was done."""
-        live = self._broker.endpoints.find(handle)
-        if live is None or live.queue.retains or not self._is_at_hand(live.group):
+        broker = self._broker
+        live = broker.endpoints.find(handle)
+        if live is None or not ordinary.may_lock(live.group, self._holder):
             return None
-        sent = dialog.ordinary_send(live.endpoint)
-        if sent is None or (body and len(body) > self._longest):
-            return None
-        if not self._may(live, message_type, sent):
+        before = live.endpoint
+        sent = dialog.ordinary_send(before)
+        if sent is None or not ordinary.may_send(
+            broker,
+            live.queue,
+            live.contract,
+            message_type,
+            len(body) if body else 0,
+            from_initiator=before.is_initiator,
+        ):
             return None
         step = self._step_both if live.is_local else self._step_alone
         return step(live, sent, message_type, body)
-
-    def _is_at_hand(self, group: Group) -> bool:
-        """Return whether the group is free, or locked by `holder` for these very sends.
-
-        In the second case other transactions may wait for the lock."""
-        if group.holder is None:
-            return not group.line
-        return group.holder is self._holder
 
     def _step_both(
         self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
     ) -> _Sent | None:
         before, peer = live.endpoint, live.peer
-        if peer is None or peer.gone or not live.delivers_directly() or not before.bound:
+        if peer is None or not ordinary.may_hand_over(live):
             return None
-        if not self._accepting.accepts(
+        if not self._target.accept(
             peer.contract, message_type, body, from_initiator=sent.is_initiator
         ):
             return None
@@ -172,7 +169,7 @@ class _Run(Straight):
     def _step_alone(
         self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
     ) -> _Sent | None:
-        if live.outgoing is None or live.outgoing.held:
+        if not ordinary.may_leave(live):
             return None
         before = live.endpoint
         live.stepped(sent)
@@ -217,17 +214,6 @@ class _Run(Straight):
         live.joined(self._serial)
         out.joining(row)
         self.leaving.append((out, row))
-
-    def _may(self, live: Live, message_type: str, sent: DialogEndpoint) -> bool:
-        terms = (live.contract, message_type, sent.is_initiator)
-        if terms == self._allowed:
-            return True
-        if not live.contract.allows(message_type, initiator=sent.is_initiator):
-            return False
-        if message_type in self._broker.checked_on_send:
-            return False
-        self._allowed = terms
-        return True
 
 
 def _take_back(sent: list[_Sent]) -> None:

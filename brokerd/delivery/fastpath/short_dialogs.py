@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import one_way_line, one_way_rest
 from brokerd.broker.endpoint_template import Alike
-from brokerd.broker.queues import publish
+from brokerd.broker.queues import QueueState, publish
 from brokerd.broker.state import Live
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.fastpath.rows import Straight
@@ -30,7 +31,6 @@ from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow, QueueRow
-from brokerd.verbs.sends import MAX_LIFETIME, is_reserved
 
 
 class Terms(NamedTuple):
@@ -65,9 +65,7 @@ def converse_each(
     Raises:
         StoreFault: nothing was done.
     """
-    if not broker.options.fast_paths or not broker.enabled:
-        return 0
-    if broker.is_watched or broker.is_full:
+    if not ordinary.may_enter(broker):
         return 0
     run = _Run(broker)
     requests: list[int] = []
@@ -87,55 +85,43 @@ def converse_each(
 class _Run(Straight):
     """Dialogs that join one flush together."""
 
-    __slots__ = ("_agreed", "_longest", "_rest", "_targets")
+    __slots__ = ("_contract", "_queue", "_rest", "_targets", "_terms")
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        options = broker.options
-        self._longest = min(options.max_message, options.large_body - 1)
-        self._agreed: tuple[Terms, Contract] | None = None
+        self._terms: Terms | None = None
+        self._contract: Contract
+        self._queue: QueueState
         self._rest = b""
-        self._targets: Alike | None = None
+        self._targets: Alike
 
     def add(self, one: OneWay) -> bool:
         """Add one dialog; False = nothing was done."""
         broker, terms, body = self._broker, one.terms, one.body or None
-        if broker.endpoints.find(one.handle) is not None or (body and len(body) > self._longest):
+        if broker.endpoints.find(one.handle) is not None:
             return False
-        if self._agreed is None or terms != self._agreed[0]:
-            contract = self._agree(terms)
-            if contract is None:
-                return False
-            self._agreed = terms, contract
-            names = terms.from_service, terms.to_service, terms.contract
-            self._rest = one_way_rest(*names, self._now)
-            self._targets = Alike(broker, self._mold(terms))
-        if not self._accepting.accepts(
-            self._agreed[1], terms.message_type, body, from_initiator=True
-        ):
+        if terms != self._terms and not self._agree(terms):
             return False
-        assert self._targets is not None, "made when they agreed"
-        self._take(self._targets, terms.message_type, body)
+        contract, message_type = self._contract, terms.message_type
+        size = len(body) if body else 0
+        if not ordinary.may_send(
+            broker, self._queue, contract, message_type, size, from_initiator=True
+        ) or not self._target.accept(contract, message_type, body, from_initiator=True):
+            return False
+        self._take(self._targets, message_type, body)
         return True
 
-    def _agree(self, terms: Terms) -> Contract | None:
-        """Return the contract of dialogs with these terms; None = they are not all ordinary."""
-        broker, catalog = self._broker, self._broker.catalog_index
-        source = catalog.services.get(terms.from_service)
-        target = catalog.services.get(terms.to_service)
-        contract = catalog.contracts.get(terms.contract)
-        if source is None or target is None or contract is None:
-            return None
-        plain = (
-            not is_reserved(terms.from_service, terms.contract)
-            and (terms.lifetime is None or 1 <= terms.lifetime <= MAX_LIFETIME)
-            and terms.contract in target.contracts
-            and contract.allows(terms.message_type, initiator=True)
-            and terms.message_type not in broker.checked_on_send
-            and not broker.queues[source.queue].retains
-            and broker.queues[target.queue].queue.enqueue_enabled
-        )
-        return contract if plain and broker.always_here(terms.to_service) else None
+    def _agree(self, terms: Terms) -> bool:
+        """Prepare for dialogs with these terms. False = they are not ordinary."""
+        broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
+        if not ordinary.may_converse(broker, *names, terms.lifetime):
+            return False
+        self._terms = terms
+        self._contract = broker.contracts[terms.contract]
+        self._queue = broker.queues[broker.services[terms.from_service].queue]
+        self._rest = one_way_rest(*names, self._now)
+        self._targets = Alike(broker, self._mold(terms))
+        return True
 
     def _mold(self, terms: Terms) -> DialogEndpoint:
         """Return a target endpoint with these terms, without key, handle and ids."""

@@ -25,6 +25,7 @@ from functools import partial
 
 import msgspec
 
+from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Live
@@ -401,14 +402,9 @@ def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
     live, arrivals = one.live, one.arrivals
     if live is None or arrivals is None or one.loading or live.gone or not one.is_for(item):
         return False
-    if not one.broker.options.fast_paths:
-        return False
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
         return False
-    endpoint = live.endpoint
-    if item.from_broker != endpoint.far_broker or item.to_service != endpoint.service:
-        return False
-    if item.contract != endpoint.contract:
+    if not ordinary.may_enter(one.broker) or not ordinary.names_match(live.endpoint, item):
         return False
     ack, out = item.ack, live.outgoing
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from brokerd.broker import ordinary
 from brokerd.broker.state import Live
 from brokerd.clock import Clock, later
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements
@@ -99,6 +100,8 @@ class Sequencer:
 
         False: the item was refused or dropped, and reported (DLP-45, DLP-48)."""
         endpoint, broker = live.endpoint, one.broker
+        if ordinary.names_match(endpoint, item):
+            return True
         if endpoint.bound and item.from_broker != endpoint.far_broker:
             text = "another broker has this dialog"
             self._accounts.undeliverable(
@@ -106,14 +109,12 @@ class Sequencer:
             )
             self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
             return False
-        if item.to_service != endpoint.service or item.contract != endpoint.contract:
-            text = "service or contract are not those of the dialog"
-            code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
-            self._accounts.undeliverable(
-                broker, item, live, text, counted="names_differ", ssb_code=code
-            )
-            return False
-        return True
+        text = "service or contract are not those of the dialog"
+        code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
+        self._accounts.undeliverable(
+            broker, item, live, text, counted="names_differ", ssb_code=code
+        )
+        return False
 
     def _fragment(self, one: ArrivingDialog, item: Fragment, neighbour: InstanceId | None) -> None:
         if one.neighbour != neighbour:

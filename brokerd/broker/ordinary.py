@@ -1,0 +1,183 @@
+"""The conditions that make a message ordinary: only such a message may take a fast path.
+
+Reads: the broker's memory.      Calls: checks, inspection.
+Never: changes anything, or gives a reason. A message that is not ordinary takes the general path,
+which does what is special about it, or refuses it with the reason.
+
+There is one function for each question, and each condition has a line of its own, with the rule
+that makes everything else special. All fast paths ask here, and the general path uses the same
+functions where it has the same question. A feature that makes some messages special adds its
+condition to one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from brokerd.broker.checks import Judge, looks_at_the_body, refuse_message
+from brokerd.model import MAX_LIFETIME, is_reserved
+from brokerd.objects.validation import problem
+
+if TYPE_CHECKING:
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.state import Group, Holder, HomeQueue, Live
+    from brokerd.errors import BrokerError
+    from brokerd.model import Contract
+    from brokerd.protocol.endpoint import DialogEndpoint
+    from brokerd.protocol.frames import Fragment
+    from brokerd.security.grants import Rights
+
+
+def may_enter(broker: Broker) -> bool:
+    """Return whether new messages of this broker can be ordinary at all."""
+    return (
+        broker.options.fast_paths
+        and broker.enabled  # otherwise every message waits for delivery (OBJ-4)
+        and not broker.is_full  # otherwise it is refused (REL-26)
+    )
+
+
+class Verbs(Protocol):
+    """The transaction whose verbs are to be ordinary."""
+
+    broker: Broker
+    failure: BrokerError | None
+    rights: Rights | None
+
+
+def may_run(tx: Verbs) -> bool:
+    """Return whether the verbs of a transaction can be ordinary at all."""
+    return (
+        tx.broker.options.fast_paths
+        and tx.failure is None  # otherwise the verb fails with it (GRP-11, GRP-12)
+        and tx.rights is None  # otherwise they are checked (SND-25)
+    )
+
+
+def may_lock(group: Group, tx: Holder | None) -> bool:
+    """Return whether a SEND of the transaction, or of a new one (None), gets the lock without a
+    wait (GRP-4, GRP-9)."""
+    holder = group.holder
+    return not group.line if holder is None else holder is tx
+
+
+def may_send(
+    broker: Broker,
+    queue: HomeQueue,
+    contract: Contract,
+    message_type: str,
+    size: int,
+    *,
+    from_initiator: bool,
+) -> bool:
+    """Return whether a message needs nothing at its sender but a row; `queue`: the sender's."""
+    options = broker.options
+    return (
+        size < options.large_body  # otherwise it is stored ahead, in pieces (REL-33)
+        and size <= options.max_message  # otherwise it is refused (SND-12)
+        and not queue.retains  # otherwise a copy is kept (RCV-31)
+        and message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
+        and contract.allows(message_type, initiator=from_initiator)  # else refused (OBJ-28)
+    )
+
+
+def may_hand_over(live: Live) -> bool:
+    """Return whether a message of a dialog goes onto the queue of its peer, in the same broker,
+    and does nothing else there (SND-14)."""
+    peer = live.peer
+    return (
+        live.is_local
+        and peer is not None  # otherwise it has to be created, or loaded
+        and not peer.gone  # otherwise the dialog fails (DLP-48)
+        and live.endpoint.bound  # otherwise the delivery binds the dialog (DLP-43)
+        and live.delivers_directly()  # otherwise it joins the transmission queue (SND-15, OBJ-40)
+    )
+
+
+def may_leave(live: Live) -> bool:
+    """Return whether a message to a peer elsewhere needs nothing but a row of the transmission
+    queue."""
+    out = live.outgoing
+    return (
+        out is not None  # otherwise it has to be created (XMT-3)
+        and not out.held  # otherwise the message is never sent (DLG-26)
+    )
+
+
+def may_converse(
+    broker: Broker, from_service: str, to_service: str, contract: str, lifetime: int | None
+) -> bool:
+    """Return whether a dialog that is begun, sent on and ended in one transaction leaves nothing at
+    its initiator (DLG-16) and goes onto a queue of this broker (SND-14); `lifetime` in seconds."""
+    catalog = broker.catalog_index
+    target = catalog.services.get(to_service)
+    return (
+        not broker.is_watched  # otherwise its events are reported (EVT-10)
+        and not is_reserved(from_service, contract)  # otherwise it is refused (OBJ-27, EVT-3)
+        and from_service in catalog.services  # otherwise it is refused (DLG-2)
+        and contract in catalog.contracts  # otherwise it is refused (DLG-2)
+        and (lifetime is None or 1 <= lifetime <= MAX_LIFETIME)  # otherwise refused (DLG-10)
+        and target is not None  # otherwise it is routed, or refused (DLP-40)
+        and contract in target.contracts  # otherwise the target refuses it (DLP-40)
+        and broker.queues[target.queue].queue.enqueue_enabled  # otherwise it waits (OBJ-40)
+        and broker.always_here(to_service)  # otherwise it is routed (RTE-1)
+    )
+
+
+def may_arrive(live: Live, item: Fragment, max_message: int) -> bool:
+    """Return whether a fragment is a whole message, the next of its dialog, for a queue that is
+    on."""
+    return (
+        not item.flags  # otherwise it ends or fails the dialog (DLP-6)
+        and item.fragments == 1  # otherwise it is joined with others (DLP-11)
+        and item.sequence == live.endpoint.receive_sequence  # otherwise early, or a repeat (DLP-19)
+        and len(item.body) <= max_message  # otherwise the dialog fails (SND-12)
+        and live.queue.queue.enqueue_enabled  # otherwise its sender is notified (DSP-11)
+    )
+
+
+def names_match(endpoint: DialogEndpoint, item: Fragment) -> bool:
+    """Return whether sender, service and contract of a fragment are the dialog's own (DLP-45,
+    DLP-48)."""
+    return (
+        (item.from_broker == endpoint.far_broker or not endpoint.bound)
+        and item.to_service == endpoint.service
+        and item.contract == endpoint.contract
+    )
+
+
+class TargetChecks:
+    """Decides whether the receiving side accepts messages, for many of them within one turn of the
+    loop; remembers the kind of message accepted last."""
+
+    __slots__ = ("_accepted", "_broker", "_checked")
+
+    def __init__(self, broker: Broker, *, checked: bool = False) -> None:
+        """Create the check. `checked`: bodies checked by the checking process may have their
+        verdict now."""
+        self._broker = broker
+        self._checked = checked
+        self._accepted: object = None
+
+    def accept(
+        self, contract: Contract, message_type: str, body: bytes | None, *, from_initiator: bool
+    ) -> bool:
+        """Return whether a message can be enqueued without waiting for a check (OBJ-18, OBJ-29)."""
+        terms = (contract, message_type, from_initiator, body is None)
+        if terms == self._accepted:
+            return True
+        broker = self._broker
+        known = broker.message_types
+        judge: Judge = problem
+        kind = known.get(message_type)
+        if kind is not None and body is not None and broker.inspection.concerns(kind, len(body)):
+            if not self._checked or broker.inspection.overrun(kind, body):
+                return False  # the general path waits for the verdict
+            judge = broker.inspection.evaluate
+        if refuse_message(
+            contract, message_type, body, known=known, from_initiator=from_initiator, judge=judge
+        ):
+            return False
+        if not looks_at_the_body(known[message_type]):
+            self._accepted = terms
+        return True

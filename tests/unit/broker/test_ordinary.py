@@ -1,0 +1,229 @@
+"""Each condition of `broker.ordinary` decides: if it alone is not met, nothing is ordinary."""
+
+import ast
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.broker import ordinary
+from brokerd.broker.checks import CatalogIndex
+from brokerd.ids import ServiceKey
+from brokerd.model import (
+    MAX_LIFETIME,
+    POST_EVENT_NOTIFICATION,
+    Contract,
+    MessageType,
+    SentBy,
+    Service,
+    Validation,
+)
+from brokerd.protocol.frames import END, ERROR
+
+TALK = Contract("talk", {"Ask": SentBy.INITIATOR, "Answer": SentBy.TARGET, "Plan": SentBy.ANY})
+TYPES = {
+    "Ask": MessageType("Ask"),
+    "Answer": MessageType("Answer"),
+    "Plan": MessageType("Plan", Validation.WELL_FORMED_JSON),
+}
+Parts = SimpleNamespace
+
+
+def parts() -> Any:
+    """What the questions are about, with every condition met."""
+    services = {
+        "desk": Service(ServiceKey(1), "desk", "desk"),
+        "shop": Service(ServiceKey(2), "shop", "shop", frozenset({"talk"})),
+    }
+    contracts = {"talk": TALK, POST_EVENT_NOTIFICATION: TALK}
+    broker = Parts(
+        options=Parts(fast_paths=True, large_body=300, max_message=200),
+        enabled=True,
+        is_full=False,
+        is_watched=False,
+        checked_on_send=frozenset[str](),
+        message_types=TYPES,
+        catalog_index=CatalogIndex(message_types=TYPES, contracts=contracts, services=services),
+        queues={"shop": Parts(queue=Parts(enqueue_enabled=True))},
+        always_here=lambda _service: True,
+        inspection=Parts(
+            concerns=lambda kind, size: bool(size > 100 and kind.validation),
+            overrun=lambda _kind, _body: "",
+            judge=lambda _kind, _body: "",
+        ),
+    )
+    live = Parts(
+        is_local=True,
+        peer=Parts(gone=False),
+        endpoint=Parts(
+            bound=True, far_broker=b"far", service="shop", contract="talk", receive_sequence=7
+        ),
+        delivers_directly=lambda: True,
+        outgoing=Parts(held=None),
+        queue=Parts(queue=Parts(enqueue_enabled=True)),
+    )
+    item = Parts(
+        flags=0,
+        fragments=1,
+        sequence=7,
+        body=b"b" * 200,
+        from_broker=b"far",
+        to_service="shop",
+        contract="talk",
+    )
+    return Parts(
+        broker=broker,
+        live=live,
+        item=item,
+        tx=Parts(broker=broker, failure=None, rights=None),
+        queue=Parts(retains=False),
+        message_type="Ask",
+        size=200,
+        from_initiator=True,
+        terms=Parts(from_service="desk", to_service="shop", contract="talk", lifetime=MAX_LIFETIME),
+    )
+
+
+def may_send(one: Any) -> bool:
+    return ordinary.may_send(
+        one.broker, one.queue, TALK, one.message_type, one.size, from_initiator=one.from_initiator
+    )
+
+
+def may_converse(one: Any) -> bool:
+    terms = one.terms
+    return ordinary.may_converse(
+        one.broker, terms.from_service, terms.to_service, terms.contract, terms.lifetime
+    )
+
+
+QUESTIONS: dict[str, Callable[[Any], bool]] = {
+    "may_enter": lambda one: ordinary.may_enter(one.broker),
+    "may_run": lambda one: ordinary.may_run(one.tx),
+    "may_send": may_send,
+    "may_hand_over": lambda one: ordinary.may_hand_over(one.live),
+    "may_leave": lambda one: ordinary.may_leave(one.live),
+    "may_converse": may_converse,
+    "may_arrive": lambda one: ordinary.may_arrive(
+        one.live, one.item, one.broker.options.max_message
+    ),
+    "names_match": lambda one: ordinary.names_match(one.live.endpoint, one.item),
+}
+UNMET: list[tuple[str, str, object]] = [
+    ("may_enter", "broker.options.fast_paths", False),
+    ("may_enter", "broker.enabled", False),
+    ("may_enter", "broker.is_full", True),
+    ("may_run", "broker.options.fast_paths", False),
+    ("may_run", "tx.failure", Exception()),
+    ("may_run", "tx.rights", object()),
+    ("may_send", "broker.options.large_body", 200),
+    ("may_send", "broker.options.max_message", 199),
+    ("may_send", "queue.retains", True),
+    ("may_send", "broker.checked_on_send", frozenset({"Ask"})),
+    ("may_send", "from_initiator", False),
+    ("may_hand_over", "live.is_local", False),
+    ("may_hand_over", "live.peer", None),
+    ("may_hand_over", "live.peer.gone", True),
+    ("may_hand_over", "live.endpoint.bound", False),
+    ("may_hand_over", "live.delivers_directly", lambda: False),
+    ("may_leave", "live.outgoing", None),
+    ("may_leave", "live.outgoing.held", "held_after_end"),
+    ("may_converse", "broker.is_watched", True),
+    ("may_converse", "terms.contract", POST_EVENT_NOTIFICATION),
+    ("may_converse", "terms.from_service", "nobody"),
+    ("may_converse", "terms.contract", "unknown"),
+    ("may_converse", "terms.lifetime", MAX_LIFETIME + 1),
+    ("may_converse", "terms.to_service", "elsewhere"),
+    ("may_converse", "terms.to_service", "desk"),
+    ("may_converse", "broker.queues.shop.queue.enqueue_enabled", False),
+    ("may_converse", "broker.always_here", lambda _service: False),
+    ("may_arrive", "item.flags", END),
+    ("may_arrive", "item.flags", ERROR),
+    ("may_arrive", "item.fragments", 2),
+    ("may_arrive", "item.sequence", 8),
+    ("may_arrive", "broker.options.max_message", 199),
+    ("may_arrive", "live.queue.queue.enqueue_enabled", False),
+    ("names_match", "item.from_broker", b"stray"),
+    ("names_match", "item.to_service", "desk"),
+    ("names_match", "item.contract", "other"),
+]
+
+
+@pytest.mark.rule(
+    "OBJ-4", "REL-26", "SND-25", "REL-33", "SND-12", "RCV-31", "PBT-14", "OBJ-28", "SND-14",
+    "SND-15", "DLP-43", "XMT-3", "EVT-10", "OBJ-27", "DLG-2", "DLG-10", "DLP-40", "OBJ-40",
+    "DLP-11", "DSP-11", "DLP-45", "DLP-48",
+)  # fmt: skip
+@pytest.mark.parametrize(("question", "path", "value"), UNMET)
+def test_each_condition_decides(question: str, path: str, value: object) -> None:
+    one = parts()
+    assert QUESTIONS[question](one)
+    *owners, last = path.split(".")
+    owner = one
+    for name in owners:
+        owner = owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    setattr(owner, last, value)
+    assert not QUESTIONS[question](one)
+
+
+def test_the_table_has_every_condition() -> None:
+    """A new condition without a row here would be one that no test holds."""
+    rows = Counter(question for question, *_ in set(UNMET))
+    rows["may_arrive"] -= 1  # flags have two
+    found = {}
+    for one in ast.parse(inspect.getsource(ordinary)).body:
+        if isinstance(one, ast.FunctionDef) and isinstance(one.body[-1], ast.Return):
+            value = one.body[-1].value
+            if isinstance(value, ast.BoolOp):
+                found[one.name] = len(value.values)
+    assert found == rows
+
+
+@pytest.mark.rule("GRP-4", "GRP-9")
+@pytest.mark.parametrize(
+    ("holder", "line", "free", "mine"),
+    [
+        (None, [], True, True),
+        (None, ["waiter"], False, False),
+        ("mine", [], False, True),
+        ("mine", ["waiter"], False, True),
+        ("other", [], False, False),
+    ],
+)
+def test_a_lock_is_had_without_a_wait(
+    holder: str | None, line: list[str], free: bool, mine: bool
+) -> None:
+    group: Any = Parts(holder=holder, line=line)
+    tx: Any = "mine"
+    assert ordinary.may_lock(group, None) is free
+    assert ordinary.may_lock(group, tx) is mine
+
+
+@pytest.mark.rule("OBJ-18", "OBJ-29", "OBJ-62")
+def test_the_target_accepts_what_it_need_not_wait_for() -> None:
+    def accepts(message_type: str, body: bytes | None, *, checked: bool, why: str = "") -> bool:
+        broker = parts().broker
+        broker.inspection.overrun = lambda _kind, _body: why
+        checks = ordinary.TargetChecks(broker, checked=checked)
+        return checks.accept(TALK, message_type, body, from_initiator=True)
+
+    assert accepts("Ask", b"x", checked=False)
+    assert not accepts("Answer", b"x", checked=False), "not for this side to send"
+    assert not accepts("No such type", b"x", checked=False)
+    assert accepts("Plan", b"{}", checked=False)
+    assert not accepts("Plan", b"{", checked=False)
+    large = b'"' + b"x" * 200 + b'"'
+    assert not accepts("Plan", large, checked=False), "its check was not requested"
+    assert accepts("Plan", large, checked=True)
+    assert not accepts("Plan", large, checked=True, why="it took too long")
+
+
+def test_the_kind_accepted_last_is_not_checked_again_unless_its_bodies_decide() -> None:
+    broker = parts().broker
+    checks = ordinary.TargetChecks(broker)
+    for message_type, good in (("Ask", b"x"), ("Plan", b"{}")):
+        assert checks.accept(TALK, message_type, good, from_initiator=True)
+    assert not checks.accept(TALK, "Plan", b"{", from_initiator=True)
