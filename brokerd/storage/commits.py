@@ -149,7 +149,7 @@ class CommitPipeline:
         """Return the flush that changesets may join now.
 
         A caller that writes directly into it must not fail half-way, and must call
-        `joined_straight` before anything else happens.
+        `join_written` before anything else happens.
         """
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
@@ -165,7 +165,7 @@ class CommitPipeline:
             gathering.since = self._clock.monotonic()
         return gathering
 
-    def joined_straight(
+    def join_written(
         self, done: Callable[[], None], client: ClientId | None, tokens: Sequence[int]
     ) -> None:
         """Count changesets written directly into the gathering flush: one per token, or one."""

@@ -290,7 +290,7 @@ class Store:
         """Return the gathering flush, for changesets that are written directly into it.
 
         This is for the commonest changeset only: the caller must not fail half-way, and calls
-        `joined_straight` before anything else happens. After a fault: `StoreFault`.
+        `join_written` before anything else happens. After a fault: `StoreFault`.
         """
         return self._pipeline.gather()
 
@@ -301,14 +301,14 @@ class Store:
         """
         return accepted_loss(self.path, self.identity.incarnation)
 
-    def joined_straight(
+    def join_written(
         self,
         done: Callable[[], None],
         client: ClientId | None = None,
         tokens: Sequence[int] = (),
     ) -> None:
         """Complete changesets written into the flush: one, or one per token; `done`: see `join`."""
-        self._pipeline.joined_straight(done, client, tokens)
+        self._pipeline.join_written(done, client, tokens)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` once all that has joined so far is durable; immediately if it already is."""

@@ -5,7 +5,7 @@ Never: decides anything that a `Changeset` would decide otherwise; `sends.py`, `
 and `arrivals.py` decide which messages are ordinary.
 
 Many such messages come together: the flush, the time and the catalog are looked up once for all of
-them. Between `gather` and `joined_straight` nothing else may join the store.
+them. Between `gather` and `join_written` nothing else may join the store.
 """
 
 from __future__ import annotations

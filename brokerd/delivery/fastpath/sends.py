@@ -78,7 +78,7 @@ def send_each(
     if requests:
         broker.sends += messages
         durable = partial(_durable, run.arrived, run.leaving, requests, done)
-        broker.store.joined_straight(durable, client, tokens)
+        broker.store.join_written(durable, client, tokens)
     return len(requests)
 
 

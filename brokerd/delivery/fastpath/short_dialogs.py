@@ -78,7 +78,7 @@ def converse_each(
     if requests:
         broker.sends += len(requests)
         durable = partial(_durable, run.arrived, requests, done)
-        broker.store.joined_straight(durable, client, tokens)
+        broker.store.join_written(durable, client, tokens)
     return len(requests)
 
 

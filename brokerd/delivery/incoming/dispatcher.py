@@ -100,7 +100,7 @@ class _Straight:
         `durable` is called with them once they are durable."""
         batches = self._batches
         if batches:
-            self.broker.store.joined_straight(partial(_tell, self._run.arrived, batches, durable))
+            self.broker.store.join_written(partial(_tell, self._run.arrived, batches, durable))
         return len(batches)
 
 
@@ -261,7 +261,7 @@ class Dispatcher:
                         if self._ack_log.is_on:
                             self._ack_log.received(one.broker, item, one.live)
                         continue
-            # Between `gather` and `joined_straight` nothing else may join the store
+            # Between `gather` and `join_written` nothing else may join the store
             # (`fastpath/rows.py`), and an item on the general path may.
             if straight is not None:
                 accounts.stored += straight.join(durable)
