@@ -135,7 +135,7 @@ class Changeset:
             self.changes.put(live.endpoint)
         self._closed.append(live)
 
-    def close_plainly(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
+    def close_ordinary(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
         """Record the end of an endpoint that is removed immediately and leaves only its closing
         line, as nearly every dialog inside a broker does. Return False if it is not such an end:
         nothing was done.
@@ -167,7 +167,7 @@ class Changeset:
         self._close(live, live.endpoint)
         return True
 
-    def hand_over_plainly(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
+    def hand_over_ordinary(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
         """Record an ordinary send inside this broker, which goes directly onto the peer's queue;
         `sent`: the endpoint after it. Return False if it is not ordinary: nothing was done.
 
@@ -179,9 +179,7 @@ class Changeset:
             peer is None
             or before.state is not State.CONVERSING
             or not ordinary.may_enter(broker)
-            or not ordinary.may_send(
-                broker, live.queue, live.contract, kind, size, from_initiator=before.is_initiator
-            )
+            or not ordinary.needs_only_a_row(broker.options, live.queue, size)
             or not ordinary.may_hand_over(live)
         ):
             return False

@@ -20,8 +20,8 @@ def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:
     return orjson.dumps(dialog_line(live, last, now))
 
 
-def one_way_rest(service: str, far_service: str, contract: str, now: Instant) -> bytes:
-    """Return the part of `one_way_line` behind the conversation id, which many dialogs share."""
+def short_dialog_rest(service: str, far_service: str, contract: str, now: Instant) -> bytes:
+    """Return the part of `short_dialog_line` that many dialogs share, behind the id."""
     return orjson.dumps(
         {
             "is_initiator": True,
@@ -40,7 +40,7 @@ def one_way_rest(service: str, far_service: str, contract: str, now: Instant) ->
     )[1:]
 
 
-def one_way_line(conversation_id: ConversationId, rest: bytes) -> bytes:
+def short_dialog_line(conversation_id: ConversationId, rest: bytes) -> bytes:
     """Return the line of an initiator that begins, sends one message and ends in one instant."""
     name = show(conversation_id).encode()
     return b'{"state":"closed","conversation_id":"%b",%b' % (name, rest)

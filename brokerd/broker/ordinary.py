@@ -19,7 +19,7 @@ from brokerd.model import MAX_LIFETIME, is_reserved
 from brokerd.objects.validation import problem
 
 if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker
+    from brokerd.broker.broker import Broker, BrokerOptions
     from brokerd.broker.state import Group, Holder, HomeQueue, Live
     from brokerd.errors import BrokerError
     from brokerd.model import Contract
@@ -62,22 +62,24 @@ def may_lock(group: Group, tx: Holder | None) -> bool:
 
 
 def may_send(
-    broker: Broker,
-    queue: HomeQueue,
-    contract: Contract,
-    message_type: str,
-    size: int,
-    *,
-    from_initiator: bool,
+    broker: Broker, contract: Contract, message_type: str, *, from_initiator: bool
 ) -> bool:
-    """Return whether a message needs nothing at its sender but a row; `queue`: the sender's."""
-    options = broker.options
+    """Return whether messages of a type can be ordinary at their sender.
+
+    The answer is the same for all of them within one turn of the loop."""
+    return (
+        message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
+        and contract.allows(message_type, initiator=from_initiator)  # else it is refused (OBJ-28)
+    )
+
+
+def needs_only_a_row(options: BrokerOptions, queue: HomeQueue, size: int) -> bool:
+    """Return whether a message of this size leaves nothing but one row at its sender; `queue`: the
+    sender's."""
     return (
         size < options.large_body  # otherwise it is stored ahead, in pieces (REL-33)
         and size <= options.max_message  # otherwise it is refused (SND-12)
         and not queue.retains  # otherwise a copy is kept (RCV-31)
-        and message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
-        and contract.allows(message_type, initiator=from_initiator)  # else refused (OBJ-28)
     )
 
 

@@ -229,7 +229,7 @@ class Transaction:
         self.pin(live)
         return True
 
-    def end_each(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
+    def want_ordinary_ends(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
         """Record that a verb ends these endpoints: each as the transaction sees it, and its step.
 
         Does what `want` does for each."""
@@ -425,10 +425,10 @@ class Transaction:
         # If the endpoint is still the one that the verb saw, its step holds.
         if message is not None and live.endpoint is intent.base and not live.gone:
             sent = intent.outcome.endpoint
-            if sent is not None and changeset.hand_over_plainly(live, sent, message):
+            if sent is not None and changeset.hand_over_ordinary(live, sent, message):
                 return
         if isinstance(event, _ENDS):
-            if live.endpoint is intent.base and changeset.close_plainly(
+            if live.endpoint is intent.base and changeset.close_ordinary(
                 live, intent.outcome, event
             ):
                 return

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from brokerd.broker.transaction import Transaction, TxState
 from brokerd.delivery.fastpath.sends import Message, Sends, send_each
-from brokerd.delivery.fastpath.short_dialogs import OneWay, Terms, converse_each
+from brokerd.delivery.fastpath.short_dialogs import ShortDialog, Terms, converse_each
 from brokerd.errors import StoreFault
 from brokerd.ids import ID_SIZE, Handle
 from brokerd.model import DEFAULT
 from brokerd.protocol.client_frames import ClientFrame, Request
 from brokerd.protocol.client_verbs import MAX_TOKEN, MAX_VERBS
-from brokerd.verbs.ends import end_plainly
+from brokerd.verbs.ends import end_ordinary
 from brokerd.verbs.sends import send_ordinary
 
 if TYPE_CHECKING:
     from brokerd.sessions.ports import Client as ClientSession
 
-_One = TypeVar("_One", Sends, OneWay)
+_One = TypeVar("_One", Sends, ShortDialog)
 
 
-def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
-    """Perform the leading sends, or the leading one-way dialogs, at most `limit` requests.
+def perform_leading(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
+    """Perform the leading sends, or the leading short dialogs, at most `limit` requests.
 
     The first request is a `transact`. Return the number performed; 0 = take the general path."""
     if limit <= 0:
@@ -44,9 +44,9 @@ def send_at_once(session: ClientSession, unread: deque[ClientFrame], limit: int)
         if sends is not None:
             leading = _leading(sends, behind, _as_sends)
             return send_each(broker, leading, client=client, done=session.confirmed)
-        dialog = _as_one_way(first, highest)
+        dialog = _as_short_dialog(first, highest)
         if dialog is not None:
-            dialogs = _leading(dialog, behind, _as_one_way)
+            dialogs = _leading(dialog, behind, _as_short_dialog)
             return converse_each(broker, dialogs, client=client, done=session.confirmed)
     except StoreFault:
         pass  # nothing was done, and the general path fails with the same
@@ -114,9 +114,9 @@ def _as_sends(frame: ClientFrame, highest: int) -> Sends | None:
     return Sends(frame.request, token, messages) if 0 < len(messages) <= MAX_VERBS else None
 
 
-def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
+def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
     """Return the request `transact [token, [["begin_dialog", …], ["send", …], ["end", …]]]` about
-    one dialog as a one-way dialog.
+    one dialog as a short dialog.
 
     None = the request is not of this form, or asks for something special."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
@@ -132,7 +132,7 @@ def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
     # An error, another option or a value of a wrong type is left to the general path, which reports
     # what is wrong.
     if (
-        (begin, send, end) != _ONE_WAY
+        (begin, send, end) != _SHORT_DIALOG
         or type(token) is not int
         or not highest < token <= MAX_TOKEN
         or type(handle) is not bytes
@@ -143,7 +143,7 @@ def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
         or description is not None
         or not (body is None or type(body) is bytes)
         or type(options) is not dict
-        or not options.keys() <= _PLAIN_OPTIONS
+        or not options.keys() <= _ORDINARY_OPTIONS
     ):
         return None
     terms = Terms(
@@ -155,11 +155,11 @@ def _as_one_way(frame: ClientFrame, highest: int) -> OneWay | None:
     )
     if not _are_of_their_types(terms) or type(options.get("encryption")) not in _FLAG:
         return None
-    return OneWay(frame.request, token, Handle(handle), terms, body)
+    return ShortDialog(frame.request, token, Handle(handle), terms, body)
 
 
-_ONE_WAY: Final = ("begin_dialog", "send", "end")
-_PLAIN_OPTIONS: Final = frozenset({"contract", "lifetime", "encryption"})
+_SHORT_DIALOG: Final = ("begin_dialog", "send", "end")
+_ORDINARY_OPTIONS: Final = frozenset({"contract", "lifetime", "encryption"})
 _FLAG: Final = (bool, type(None))
 
 
@@ -172,14 +172,14 @@ def _are_of_their_types(terms: Terms) -> bool:
 _NUMBER: Final = (int, type(None))
 
 
-def perform_at_once(tx: Transaction, verb: str, args: list[Any]) -> bool:
+def perform_ordinary(tx: Transaction, verb: str, args: list[Any]) -> bool:
     """Perform a SEND on one open dialog, or an END of dialogs that the other side has ended.
 
     False = nothing was done."""
-    plainly = _PLAINLY.get(verb)
-    if plainly is None or tx.state is not TxState.OPEN:
+    fast = _ORDINARY.get(verb)
+    if fast is None or tx.state is not TxState.OPEN:
         return False
-    if tx.verbs >= tx.broker.options.max_verbs or not plainly(tx, args):
+    if tx.verbs >= tx.broker.options.max_verbs or not fast(tx, args):
         return False
     tx.begin_verb(verb)
     tx.count_verbs()
@@ -208,10 +208,10 @@ def _end(tx: Transaction, args: list[Any]) -> bool:
     if not 0 < len(handles) <= MAX_VERBS:
         return False
     plain = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
-    return len(plain) == len(handles) and end_plainly(tx, plain)
+    return len(plain) == len(handles) and end_ordinary(tx, plain)
 
 
-_PLAINLY: Final[Mapping[str, Callable[[Transaction, list[Any]], bool]]] = {
+_ORDINARY: Final[Mapping[str, Callable[[Transaction, list[Any]], bool]]] = {
     "send": _send,
     "end": _end,
 }

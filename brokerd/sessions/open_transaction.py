@@ -31,7 +31,7 @@ from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
 from brokerd.sessions.execution import Work, body_size
-from brokerd.sessions.fast_requests import perform_at_once
+from brokerd.sessions.fast_requests import perform_ordinary
 from brokerd.sessions.ports import TransactionClient
 from brokerd.sessions.verb_dispatch import (
     message_values,
@@ -169,7 +169,7 @@ class OpenTx(Work):
         is_first = self.tx.idle and not self._todo
         if not is_first or self._given_up is not None or self._client.line.is_loaded:
             return False
-        if not perform_at_once(self.tx, frame.verb, frame.args):
+        if not perform_ordinary(self.tx, frame.verb, frame.args):
             return False
         self._has_only_begun = False
         self.used_at = self._client.now()  # it may have been held back since it came

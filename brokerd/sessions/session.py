@@ -32,7 +32,7 @@ from brokerd.protocol.client_readers import RequestReader
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import ClientGate, Exclusive
 from brokerd.sessions.execution import AutoReceive, OneShot
-from brokerd.sessions.fast_requests import send_at_once
+from brokerd.sessions.fast_requests import perform_leading
 from brokerd.sessions.flow_control import ANSWERS, TURN, Congestion, Reading
 from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
 from brokerd.sessions.options import SessionOptions
@@ -237,7 +237,7 @@ class ClientSession(asyncio.Protocol):
                 continue
             if frame.verb == "transact" and self._may_send_at_once:
                 room = self._clients.options.outstanding - self._outstanding
-                sent = send_at_once(self, unread, room)
+                sent = perform_leading(self, unread, room)
                 if sent:
                     self._works = True
                     self._outstanding += sent

@@ -5,7 +5,7 @@ Never: commits, or changes anything before it has all it needs: if it has to wai
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.
 
-`end_plainly` is the fast path for dialogs that their peers have ended, in a transaction that has
+`end_ordinary` is the fast path for dialogs that their peers have ended, in a transaction that has
 locked their groups. Every dialog has such an end; mostly it follows a receive, so that the lock is
 held and the peer is not notified. It decides nothing: if there is anything to decide (a lock, a
 wait, a refusal, another state), it does nothing, and `end` is called.
@@ -74,7 +74,7 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
         raise InvalidState(f"conversation {name}: end is not allowed in state {state}")
 
 
-def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
+def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
     """End this side of dialogs, all or none. Return False if nothing was done."""
     if not ordinary.may_run(tx) or len(handles) != len(set(handles)):
         return False
@@ -88,5 +88,5 @@ def end_plainly(tx: Transaction, handles: Sequence[Handle]) -> bool:
         if endpoint is None or outcome is None:
             return False
         ends.append((live, endpoint, outcome))
-    tx.end_each(ends)
+    tx.want_ordinary_ends(ends)
     return True

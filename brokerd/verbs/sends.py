@@ -270,8 +270,9 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
         or not ordinary.may_lock(live.group, tx)
         or (live.is_local and live.peer is None)  # it has to be loaded
         or tx.size + size > broker.options.max_bytes
+        or not ordinary.needs_only_a_row(broker.options, live.queue, size)
         or not ordinary.may_send(
-            broker, live.queue, live.contract, message_type, size, from_initiator=base.is_initiator
+            broker, live.contract, message_type, from_initiator=base.is_initiator
         )
         or broker.inspection.concerns(broker.message_types.get(message_type), size)
         or not tx.want_ordinary_send(live, base, message_type, body)

@@ -9,7 +9,7 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction as Asked
 from brokerd.errors import ConversationNotFound, InvalidState
 from brokerd.ids import Handle
-from brokerd.verbs.ends import end, end_plainly
+from brokerd.verbs.ends import end, end_ordinary
 from brokerd.verbs.receives import ReceiveRequest, receive
 from tests.integration.one_daemon import Daemon, play
 
@@ -79,7 +79,7 @@ def test_none_is_ended_where_the_transaction_goes_on_from_a_savepoint(tmp_path: 
             await tx.send(handles[0], b"still here", "Ask")
         assert sorted(await states(daemon)) == ["CO"] * 4 + ["DI"]
         await session.end(handles[:2])
-        async with session.transaction() as tx:  # all that the other side has ended (end_plainly)
+        async with session.transaction() as tx:  # all that the other side has ended (end_ordinary)
             theirs = [one.handle for one in await tx.receive("shop", groups=10) if one.is_end]
             await tx.end(theirs[2])
             with pytest.raises(InvalidState):
@@ -110,8 +110,8 @@ def test_a_refusal_has_ended_none_before_anything_undoes_the_verb(tmp_path: Path
         taken = receive(tx, ReceiveRequest("shop", groups=10))
         assert isinstance(taken, list)
         theirs = [one.live.endpoint.handle for one in taken]
-        assert end_plainly(tx, theirs[2:])
-        assert not end_plainly(tx, theirs)
+        assert end_ordinary(tx, theirs[2:])
+        assert not end_ordinary(tx, theirs)
         await tx.committed()
         assert await states(daemon) == ["DI"] * 2
         await session.close()

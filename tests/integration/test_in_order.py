@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Instant
-from brokerd.delivery.fastpath.arrivals import InOrder
+from brokerd.delivery.fastpath.arrivals import OrdinaryArrivals
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.protocol.frames import END, Ack, Fragment, Hop
 from tests.integration.one_daemon import START, Daemon, play
@@ -120,18 +120,18 @@ def outcome(folder: Path) -> dict[str, Any]:
 @pytest.mark.rule("DSP-3", "DLG-T9", "NBT-15")
 def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
-    take = InOrder.take
+    add = OrdinaryArrivals.add
 
-    def counting(run: InOrder, *args: Any) -> bool:
-        taken.append(take(run, *args))
+    def counting(run: OrdinaryArrivals, *args: Any) -> bool:
+        taken.append(add(run, *args))
         return taken[-1]
 
-    monkeypatch.setattr(InOrder, "take", counting)
+    monkeypatch.setattr(OrdinaryArrivals, "add", counting)
     (tmp_path / "straight").mkdir()
     straight = outcome(tmp_path / "straight")
     assert sum(taken) == 10
     assert len(straight["messages"]) == 22
-    monkeypatch.setattr(InOrder, "take", lambda *_args: False)
+    monkeypatch.setattr(OrdinaryArrivals, "add", lambda *_args: False)
     (tmp_path / "long").mkdir()
     assert outcome(tmp_path / "long") == straight
 

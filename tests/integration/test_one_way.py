@@ -99,11 +99,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
         return begun[-1]
 
     def ending_one(*args: Any) -> bool:
-        ended.append(ends.end_plainly(*args))
+        ended.append(ends.end_ordinary(*args))
         return ended[-1]
 
     monkeypatch.setattr(fast_requests, "converse_each", counting)
-    monkeypatch.setattr(fast_requests, "end_plainly", ending_one)
+    monkeypatch.setattr(fast_requests, "end_ordinary", ending_one)
     return begun, ended
 
 
@@ -114,7 +114,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * 2
     monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
-    monkeypatch.setattr(fast_requests, "end_plainly", lambda *_args: False)
+    monkeypatch.setattr(fast_requests, "end_ordinary", lambda *_args: False)
     by_the_long_way = outcome(tmp_path / "long")
     for straight, long in zip(by_the_straight_way, by_the_long_way, strict=True):
         assert straight == long

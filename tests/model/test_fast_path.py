@@ -121,7 +121,7 @@ def play(seed: int, *, fast_paths: bool) -> dict[str, Any]:
     with (
         patch.object(engine, "SeededIds", Counting),
         patch.dict(engine._PREPARED),
-        patch.object(dispatcher, "_may_go_straight", lambda *_: False),
+        patch.object(dispatcher, "_is_ordinary", lambda *_: False),
     ):
         return _play(machine, dice)
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from brokerd.broker import ordinary
 from brokerd.broker.state import Live
-from brokerd.delivery.fastpath.rows import Straight
+from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 
 
-class InOrder(Straight):
+class OrdinaryArrivals(OrdinaryRows):
     """Arrivals that join one flush together."""
 
     __slots__ = ()
 
-    def take(self, live: Live, item: Fragment) -> bool:
+    def add(self, live: Live, item: Fragment) -> bool:
         """Append a message to its queue; False = nothing was done."""
         broker, body = self._broker, item.body or None
         if not ordinary.may_arrive(live, item, broker.options.max_message):

@@ -1,8 +1,7 @@
 """Changesets of ordinary messages, written directly into the gathering flush (design D2).
 
 Reads: the broker's memory.      Calls: the gathering flush of the store.
-Never: decides anything that a `Changeset` would decide otherwise; `sends.py`, `short_dialogs.py`
-and `arrivals.py` decide which messages are ordinary.
+Never: decides which messages are ordinary: `broker.ordinary` does.
 
 Many such messages come together: the flush, the time and the catalog are looked up once for all of
 them. Between `gather` and `join_written` nothing else may join the store.
@@ -21,8 +20,8 @@ from brokerd.storage.flush import Flush
 from brokerd.storage.hashes import body_hash
 
 
-class Straight:
-    """Messages that join one flush together."""
+class OrdinaryRows:
+    """Writes the rows of ordinary messages that join one flush together."""
 
     __slots__ = ("_broker", "_flush", "_now", "_serial", "_target", "arrived")
 
@@ -45,12 +44,12 @@ class Straight:
         body: bytes | None,
     ) -> None:
         """Append a message to the queue of its receiver, whose new state is `got`."""
-        self._line_up(live, got, got.receive_sequence - 1, message_type, message_id, body)
+        self._append(live, got, got.receive_sequence - 1, message_type, message_id, body)
         self._flush.progress[got.key] = got
         live.stepped(got)
         live.joined(self._serial)
 
-    def _line_up(  # noqa: PLR0917  # twice a dialog: by name it takes longer
+    def _append(  # noqa: PLR0917  # twice a dialog: by name it takes longer
         self,
         live: Live,
         got: DialogEndpoint,

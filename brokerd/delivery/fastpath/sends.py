@@ -21,7 +21,7 @@ from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
-from brokerd.delivery.fastpath.rows import Straight
+from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.ids import ClientId, Handle, MessageId
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -91,15 +91,16 @@ former state if this broker has it, type, id and body of the message.
 A plain tuple, because there is one per message and a named one takes four times as long to make."""
 
 
-class _Run(Straight):
+class _Run(OrdinaryRows):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_holder", "_most", "leaving")
+    __slots__ = ("_allowed", "_holder", "_most", "leaving")
 
     def __init__(self, broker: Broker, holder: Transaction | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
         self._most = broker.options.max_bytes
+        self._allowed: object = None
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -120,7 +121,7 @@ class _Run(Straight):
             if body:
                 size += len(body)
             if one is None or size > self._most:
-                _take_back(sent)
+                _undo(sent)
                 return False
             sent.append(one)
         for one in sent:
@@ -135,15 +136,15 @@ class _Run(Straight):
             return None
         before = live.endpoint
         sent = dialog.ordinary_send(before)
-        if sent is None or not ordinary.may_send(
-            broker,
-            live.queue,
-            live.contract,
-            message_type,
-            len(body) if body else 0,
-            from_initiator=before.is_initiator,
-        ):
+        size = len(body) if body else 0
+        if sent is None or not ordinary.needs_only_a_row(broker.options, live.queue, size):
             return None
+        terms = (live.contract, message_type, before.is_initiator)
+        if terms != self._allowed:
+            contract, _, side = terms
+            if not ordinary.may_send(broker, contract, message_type, from_initiator=side):
+                return None
+            self._allowed = terms
         step = self._step_both if live.is_local else self._step_alone
         return step(live, sent, message_type, body)
 
@@ -187,7 +188,7 @@ class _Run(Straight):
         live.joined(self._serial)
         peer.joined(self._serial)
         peer.coming.sent += 1
-        self._line_up(peer, got, peer_before.receive_sequence, message_type, message_id, body)
+        self._append(peer, got, peer_before.receive_sequence, message_type, message_id, body)
 
     def _to_transmission(self, one: _Sent) -> None:
         """Write a message to a far endpoint elsewhere into the transmission queue (DLP-20)."""
@@ -216,7 +217,7 @@ class _Run(Straight):
         self.leaving.append((out, row))
 
 
-def _take_back(sent: list[_Sent]) -> None:
+def _undo(sent: list[_Sent]) -> None:
     """Restore the endpoints to their state before the steps."""
     for live, before, peer, peer_before, *_ in reversed(sent):
         live.stepped(before)

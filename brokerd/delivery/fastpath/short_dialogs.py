@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
-from brokerd.broker.closing_lines import one_way_line, one_way_rest
-from brokerd.broker.endpoint_template import Alike
+from brokerd.broker.closing_lines import short_dialog_line, short_dialog_rest
+from brokerd.broker.endpoint_template import EndpointTemplate
 from brokerd.broker.queues import QueueState, publish
 from brokerd.broker.state import Live
 from brokerd.clock import SECOND, Instant
-from brokerd.delivery.fastpath.rows import Straight
+from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.delivery.fastpath.sends import Done
 from brokerd.ids import ClientId, ConversationId, EndpointKey, GroupId, Handle, MessageId
 from brokerd.model import END_DIALOG, Contract
@@ -44,7 +44,7 @@ class Terms(NamedTuple):
     """Lifetime in seconds; None = the default of the broker."""
 
 
-class OneWay(NamedTuple):
+class ShortDialog(NamedTuple):
     """A dialog that is begun, sent on and ended in one transaction."""
 
     request: int
@@ -56,7 +56,7 @@ class OneWay(NamedTuple):
 
 
 def converse_each(
-    broker: Broker, dialogs: Iterable[OneWay], *, client: ClientId, done: Done
+    broker: Broker, dialogs: Iterable[ShortDialog], *, client: ClientId, done: Done
 ) -> int:
     """Begin, send, end and commit, in order, up to the first dialog that needs the general path.
 
@@ -82,7 +82,7 @@ def converse_each(
     return len(requests)
 
 
-class _Run(Straight):
+class _Run(OrdinaryRows):
     """Dialogs that join one flush together."""
 
     __slots__ = ("_contract", "_queue", "_rest", "_targets", "_terms")
@@ -93,37 +93,38 @@ class _Run(Straight):
         self._contract: Contract
         self._queue: QueueState
         self._rest = b""
-        self._targets: Alike
+        self._targets: EndpointTemplate
 
-    def add(self, one: OneWay) -> bool:
+    def add(self, one: ShortDialog) -> bool:
         """Add one dialog; False = nothing was done."""
         broker, terms, body = self._broker, one.terms, one.body or None
         if broker.endpoints.find(one.handle) is not None:
             return False
-        if terms != self._terms and not self._agree(terms):
+        if terms != self._terms and not self._prepare(terms):
             return False
-        contract, message_type = self._contract, terms.message_type
         size = len(body) if body else 0
-        if not ordinary.may_send(
-            broker, self._queue, contract, message_type, size, from_initiator=True
-        ) or not self._target.accept(contract, message_type, body, from_initiator=True):
+        if not ordinary.needs_only_a_row(broker.options, self._queue, size):
             return False
-        self._take(self._targets, message_type, body)
+        if not self._target.accept(self._contract, terms.message_type, body, from_initiator=True):
+            return False
+        self._write(self._targets, terms.message_type, body)
         return True
 
-    def _agree(self, terms: Terms) -> bool:
+    def _prepare(self, terms: Terms) -> bool:
         """Prepare for dialogs with these terms. False = they are not ordinary."""
         broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
         if not ordinary.may_converse(broker, *names, terms.lifetime):
             return False
-        self._terms = terms
-        self._contract = broker.contracts[terms.contract]
+        contract = broker.contracts[terms.contract]
+        if not ordinary.may_send(broker, contract, terms.message_type, from_initiator=True):
+            return False
+        self._terms, self._contract = terms, contract
         self._queue = broker.queues[broker.services[terms.from_service].queue]
-        self._rest = one_way_rest(*names, self._now)
-        self._targets = Alike(broker, self._mold(terms))
+        self._rest = short_dialog_rest(*names, self._now)
+        self._targets = EndpointTemplate(broker, self._target_of(terms))
         return True
 
-    def _mold(self, terms: Terms) -> DialogEndpoint:
+    def _target_of(self, terms: Terms) -> DialogEndpoint:
         """Return a target endpoint with these terms, without key, handle and ids."""
         broker, now = self._broker, self._now
         lifetime = broker.options.default_lifetime if terms.lifetime is None else terms.lifetime
@@ -150,7 +151,7 @@ class _Run(Straight):
             )
         )
 
-    def _take(self, targets: Alike, message_type: str, body: bytes | None) -> None:
+    def _write(self, targets: EndpointTemplate, message_type: str, body: bytes | None) -> None:
         flush, ids = self._flush, self._broker.ids
         key = self._broker.store.next_endpoint_key()
         conversation_id = ConversationId(ids.fresh())
@@ -159,11 +160,11 @@ class _Run(Straight):
         endpoint = target.endpoint
         flush.created[endpoint.key] = flush.progress[endpoint.key] = endpoint
         target.joined(self._serial)
-        self._line_up(target, endpoint, 0, message_type, first, body)
-        self._line_up(target, endpoint, 1, END_DIALOG, last, None)
+        self._append(target, endpoint, 0, message_type, first, body)
+        self._append(target, endpoint, 1, END_DIALOG, last, None)
         targets.coming.sent += 1
         if self._broker.writes_closing_lines:
-            flush.closed.append(DialogLogRow(key, one_way_line(conversation_id, self._rest)))
+            flush.closed.append(DialogLogRow(key, short_dialog_line(conversation_id, self._rest)))
 
 
 def _durable(arrived: list[tuple[Live, QueueRow]], requests: Sequence[int], done: Done) -> None:

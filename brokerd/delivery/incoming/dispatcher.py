@@ -31,7 +31,7 @@ from brokerd.broker.queues import publish
 from brokerd.broker.state import Live
 from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Clock, Instant
-from brokerd.delivery.fastpath.arrivals import InOrder
+from brokerd.delivery.fastpath.arrivals import OrdinaryArrivals
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements, tells
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter, Batch
@@ -71,23 +71,23 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     """Whether broker errors count only from the instance that the dialog sends to (NBT-24)."""
 
 
-class _Straight:
-    """Arrivals of one broker that are stored without a round (`fastpath/arrivals.py`)."""
+class _FastRun:
+    """Arrivals of one broker on the fast path (`fastpath/arrivals.py`), with what to confirm."""
 
     __slots__ = ("_batches", "_run", "_tick", "broker")
 
     def __init__(self, broker: Broker, tick: int) -> None:
         self.broker = broker
-        self._run = InOrder(broker)
+        self._run = OrdinaryArrivals(broker)
         self._tick = tick
         self._batches: list[Batch] = []
 
-    def take(self, one: ArrivingDialog, item: Fragment) -> bool:
+    def add(self, one: ArrivingDialog, item: Fragment) -> bool:
         """Add one fragment to what is stored; False = nothing was done."""
         live, arrivals = one.live, one.arrivals
         assert live is not None
         assert arrivals is not None
-        if not self._run.take(live, item):
+        if not self._run.add(live, item):
             return False
         arrivals.pass_on(item)
         arrivals.tick = self._tick
@@ -100,7 +100,7 @@ class _Straight:
         `durable` is called with them once they are durable."""
         batches = self._batches
         if batches:
-            self.broker.store.join_written(partial(_tell, self._run.arrived, batches, durable))
+            self.broker.store.join_written(partial(_publish, self._run.arrived, batches, durable))
         return len(batches)
 
 
@@ -247,15 +247,15 @@ class Dispatcher:
         `neighbour`: the instance that sent the boxcar; None = the items come from this instance."""
         accounts, dialogs, durable = self._accounts, self._dialogs, self._writer.durable
         known = dialogs.known
-        straight: _Straight | None = None
+        run: _FastRun | None = None
         for item in items:
             if type(item) is Fragment:
                 accounts.received += 1
                 one = known.get((item.conversation_id, item.from_initiator))
-                if one is not None and _may_go_straight(one, item):
-                    if straight is None or straight.broker is not one.broker:
-                        straight = self._go_straight(one.broker, straight)
-                    if straight.take(one, item):
+                if one is not None and _is_ordinary(one, item):
+                    if run is None or run.broker is not one.broker:
+                        run = self._begin_fast_run(one.broker, run)
+                    if run.add(one, item):
                         if one.neighbour is not neighbour:
                             dialogs.came_from(one, neighbour)
                         if self._ack_log.is_on:
@@ -263,17 +263,17 @@ class Dispatcher:
                         continue
             # Between `gather` and `join_written` nothing else may join the store
             # (`fastpath/rows.py`), and an item on the general path may.
-            if straight is not None:
-                accounts.stored += straight.join(durable)
-                straight = None
-            self._process(item, neighbour)
-        if straight is not None:
-            accounts.stored += straight.join(durable)
+            if run is not None:
+                accounts.stored += run.join(durable)
+                run = None
+            self._take_general_path(item, neighbour)
+        if run is not None:
+            accounts.stored += run.join(durable)
         self._rounds.finish_all(urgent=False)
         dialogs.release_ended()
         self._memory.check()
 
-    def _process(self, item: Item, neighbour: InstanceId | None) -> None:
+    def _take_general_path(self, item: Item, neighbour: InstanceId | None) -> None:
         one = self._dialogs.for_item(item, neighbour)
         if one is None:
             return
@@ -353,7 +353,7 @@ class Dispatcher:
             self._dialogs.release(one)
         return purged
 
-    def _go_straight(self, broker: Broker, before: _Straight | None) -> _Straight:
+    def _begin_fast_run(self, broker: Broker, before: _FastRun | None) -> _FastRun:
         """Begin to store arrivals of a broker without a round.
 
         An open round that has changed its endpoints is handed over first, to keep the order."""
@@ -361,7 +361,7 @@ class Dispatcher:
             self._accounts.stored += before.join(self._writer.durable)
         if self._rounds.touches_endpoints(broker):
             self._rounds.finish(broker.broker_id, urgent=False)
-        return _Straight(broker, self._sequencer.tick)
+        return _FastRun(broker, self._sequencer.tick)
 
     def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
         """Keep an item until the endpoint of its dialog is read; refuse it if memory is full."""
@@ -395,7 +395,7 @@ class Dispatcher:
         return waiting
 
 
-def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
+def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
     """Return whether the fast path may try a fragment.
 
     It has to be the next one of a known dialog, and its acknowledgement must change nothing."""
@@ -410,7 +410,7 @@ def _may_go_straight(one: ArrivingDialog, item: Fragment) -> bool:
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))
 
 
-def _tell(
+def _publish(
     arrived: list[tuple[Live, QueueRow]],
     batches: list[Batch],
     durable: Callable[[list[Batch]], None],

@@ -87,12 +87,6 @@ def parts() -> Any:
     )
 
 
-def may_send(one: Any) -> bool:
-    return ordinary.may_send(
-        one.broker, one.queue, TALK, one.message_type, one.size, from_initiator=one.from_initiator
-    )
-
-
 def may_converse(one: Any) -> bool:
     terms = one.terms
     return ordinary.may_converse(
@@ -103,7 +97,12 @@ def may_converse(one: Any) -> bool:
 QUESTIONS: dict[str, Callable[[Any], bool]] = {
     "may_enter": lambda one: ordinary.may_enter(one.broker),
     "may_run": lambda one: ordinary.may_run(one.tx),
-    "may_send": may_send,
+    "may_send": lambda one: ordinary.may_send(
+        one.broker, TALK, one.message_type, from_initiator=one.from_initiator
+    ),
+    "needs_only_a_row": lambda one: ordinary.needs_only_a_row(
+        one.broker.options, one.queue, one.size
+    ),
     "may_hand_over": lambda one: ordinary.may_hand_over(one.live),
     "may_leave": lambda one: ordinary.may_leave(one.live),
     "may_converse": may_converse,
@@ -119,9 +118,9 @@ UNMET: list[tuple[str, str, object]] = [
     ("may_run", "broker.options.fast_paths", False),
     ("may_run", "tx.failure", Exception()),
     ("may_run", "tx.rights", object()),
-    ("may_send", "broker.options.large_body", 200),
-    ("may_send", "broker.options.max_message", 199),
-    ("may_send", "queue.retains", True),
+    ("needs_only_a_row", "broker.options.large_body", 200),
+    ("needs_only_a_row", "broker.options.max_message", 199),
+    ("needs_only_a_row", "queue.retains", True),
     ("may_send", "broker.checked_on_send", frozenset({"Ask"})),
     ("may_send", "from_initiator", False),
     ("may_hand_over", "live.is_local", False),

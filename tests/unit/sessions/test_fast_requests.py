@@ -37,6 +37,6 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
         client_id=b"c" * 16, broker=SimpleNamespace(store=store), confirmed=None
     )
     while frames:
-        assert fast_requests.send_at_once(session, frames, 1024) == 0
+        assert fast_requests.perform_leading(session, frames, 1024) == 0
         frames.popleft()
     assert reads <= 2 * 200
