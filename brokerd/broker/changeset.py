@@ -136,29 +136,14 @@ class Changeset:
         self._closed.append(live)
 
     def close_ordinary(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
-        """Record the end of an endpoint that is removed immediately and leaves only its closing
-        line, as nearly every dialog inside a broker does. Return False if it is not such an end:
-        nothing was done.
+        """Fast path of `apply`: record the end of an endpoint that leaves only its closing line, as
+        nearly every dialog inside a broker does.
 
-        Does what `apply` does in this case, without the steps that have nothing to do."""
-        broker, before, after = self._broker, live.endpoint, outcome.endpoint
-        # Each condition excludes something that `apply` would have to delete, report or keep.
-        if (
-            not broker.options.fast_paths
-            or before.state is not State.DISCONNECTED_INBOUND
-            or not live.is_local
-            or live.gone
-            or live.outgoing is not None
-            or live.ready
-            or live.unpublished
-            or live.beyond != 0
-            or live.parts
-            or before.receive_fragment
-        ):
+        Return False if it is not such an end: nothing was done."""
+        after = outcome.endpoint
+        if live.endpoint.state is not State.DISCONNECTED_INBOUND:
             return False
-        if broker.is_watched or broker.retains or broker.keeps_states or broker.timers.any:
-            return False
-        if live.group.held is not None or type(event) is not dialog.EndRequested:
+        if type(event) is not dialog.EndRequested or not ordinary.may_close(self._broker, live):
             return False
         if event.code is not None or self._may_be_repeated(live, after):
             return False
@@ -168,26 +153,28 @@ class Changeset:
         return True
 
     def hand_over_ordinary(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
-        """Record an ordinary send inside this broker, which goes directly onto the peer's queue;
-        `sent`: the endpoint after it. Return False if it is not ordinary: nothing was done.
+        """Fast path of `apply`: record an ordinary send inside this broker, which goes onto the
+        peer's queue; `sent`: the endpoint after it.
 
-        Does what `apply` does in this case, without the effects in between."""
-        before, peer, broker = live.endpoint, live.peer, self._broker
+        Return False if it is not ordinary: nothing was done."""
+        before, peer, broker, target = live.endpoint, live.peer, self._broker, self._target
+        if target is None:  # the first one: what holds for it holds for the others of a changeset
+            if not ordinary.may_enter(broker):
+                return False
+            target = self._target = TargetChecks(broker, checked=True)
         kind, body = message.message_type, message.body
         size = len(body) if body else 0
         if (
             peer is None
             or before.state is not State.CONVERSING
-            or not ordinary.may_enter(broker)
             or not ordinary.needs_only_a_row(broker.options, live.queue, size)
             or not ordinary.may_hand_over(live)
         ):
             return False
         got = dialog.ordinary_receive(peer.endpoint, message.message_id)
-        if got is None:
-            return False
-        target = self._target = self._target or TargetChecks(broker, checked=True)
-        if not target.accept(peer.contract, kind, body, from_initiator=before.is_initiator):
+        if got is None or not target.accept(
+            peer.contract, kind, body, from_initiator=before.is_initiator
+        ):
             return False
         live.stepped(sent)
         peer.stepped(got)

@@ -106,6 +106,27 @@ def may_leave(live: Live) -> bool:
     )
 
 
+def may_close(broker: Broker, live: Live) -> bool:
+    """Return whether an endpoint leaves nothing but its closing line when it ends after its peer
+    (DLG-T16, DLG-T17)."""
+    return (
+        broker.options.fast_paths
+        and live.is_local  # otherwise it stays for repeats (DLG-33)
+        and not live.gone
+        and live.outgoing is None  # otherwise its rows are deleted (DLG-T16)
+        and not live.ready  # otherwise unread messages are deleted (REL-35)
+        and not live.unpublished  # otherwise those, too
+        and live.beyond == 0  # otherwise those, too
+        and not live.parts  # otherwise fragments are deleted (DLP-11)
+        and not live.endpoint.receive_fragment  # otherwise those, too
+        and live.group.held is None  # otherwise its group is forgotten (PBT-3)
+        and not broker.is_watched  # otherwise its end is reported (EVT-10)
+        and not broker.retains  # otherwise retained messages are deleted (RCV-31)
+        and not broker.keeps_states  # otherwise the group's state is deleted (GRP-2)
+        and not broker.timers.any  # otherwise timers are deleted (DLG-41)
+    )
+
+
 def may_converse(
     broker: Broker, from_service: str, to_service: str, contract: str, lifetime: int | None
 ) -> bool:

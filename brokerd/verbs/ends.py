@@ -4,11 +4,6 @@ Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues
 Never: commits, or changes anything before it has all it needs: if it has to wait, it returns
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.
-
-`end_ordinary` is the fast path for dialogs that their peers have ended, in a transaction that has
-locked their groups. Every dialog has such an end; mostly it follows a receive, so that the lock is
-held and the peer is not notified. It decides nothing: if there is anything to decide (a lock, a
-wait, a refusal, another state), it does nothing, and `end` is called.
 """
 
 from __future__ import annotations
@@ -36,6 +31,8 @@ def end(
 ) -> Blocked | None:
     """End this side of one or several dialogs, all or none, with an error if one is given (DLG-18
     to DLG-25, DLG-47)."""
+    if code is None and description is None and end_ordinary(tx, handles):  # fast path
+        return None
     if (code is None) != (description is None) or (code is not None and code <= 0):
         raise ErrorNeedsCodeAndText(
             f"conversation {show(handles[0])} cannot end with error {code} and "
@@ -75,7 +72,8 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 
 def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
-    """End this side of dialogs, all or none. Return False if nothing was done."""
+    """Fast path of `end`: end dialogs that their peers have ended, in a transaction that has locked
+    their groups, as mostly after a receive. Return False if nothing was done."""
     if not ordinary.may_run(tx) or len(handles) != len(set(handles)):
         return False
     find, ends = tx.broker.endpoints.find, list[tuple[Live, DialogEndpoint, dialog.Step]]()
