@@ -153,42 +153,6 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
         request.groups -= 1
         if not found or not request.groups or not _may_go_on(tx, request, found):
             return request.taken
-        if not _of_groups_at_hand(tx, request):
-            return request.taken
-
-
-def _of_groups_at_hand(tx: Transaction, request: ReceiveRequest) -> bool:
-    """Receive from further groups for the receives it still stands for, if memory alone decides.
-
-    Return whether the general path has more to do. Nothing else runs meanwhile, so a condition that
-    was checked once still holds."""
-    queue = tx.broker.queues[request.queue]
-    if not tx.broker.options.fast_paths or queue.retains or queue.beyond:
-        return True
-    # A group of its own may come before the unlocked ones: the general path compares them.
-    if any(group.ready for group in tx.locked):
-        return True
-    now, most = tx.broker.clock.utc(), tx.broker.options.max_bytes
-    while True:
-        group = queue.groups.best_unlocked()
-        if group is None:
-            _found_nothing(queue, request)
-            return False
-        if not group.ready:
-            return True
-        group.lock(tx)
-        limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-        found = queue.dequeue(group, limit, most - tx.size, now=now)
-        for one in found:
-            tx.charge(one.size)
-        tx.received(queue, found)
-        tx.broker.receives += 1
-        request.taken += found
-        request.groups -= 1
-        if not request.groups or not _may_go_on(tx, request, found):
-            return False
-        if group.ready:
-            return True
 
 
 def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> bool:
