@@ -157,20 +157,19 @@ class Changeset:
         peer's queue; `sent`: the endpoint after it.
 
         Return False if it is not ordinary: nothing was done."""
-        before, peer, broker, target = live.endpoint, live.peer, self._broker, self._target
-        if target is None:  # the first one: what holds for it holds for the others of a changeset
-            if not ordinary.may_enter(broker):
-                return False
-            target = self._target = TargetChecks(broker, checked=True)
-        kind, body = message.message_type, message.body
-        size = len(body) if body else 0
+        before, peer, broker = live.endpoint, live.peer, self._broker
         if (
             peer is None
             or before.state is not State.CONVERSING
-            or not ordinary.needs_only_a_row(broker.options, live.queue, size)
-            or not ordinary.may_hand_over(live)
+            or not broker.options.fast_paths
+            # The verb has asked `may_send`, but the queue may have changed since.
+            or live.queue.retains
+            or message.body_key is not None  # its pieces get another owner (REL-33)
+            or not ordinary.may_hand_over(broker, live)
         ):
             return False
+        target = self._target = self._target or TargetChecks(broker, checked=True)
+        kind, body = message.message_type, message.body
         got = dialog.ordinary_receive(peer.endpoint, message.message_id)
         if got is None or not target.accept(
             peer.contract, kind, body, from_initiator=before.is_initiator

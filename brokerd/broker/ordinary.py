@@ -12,15 +12,17 @@ condition to one of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from brokerd.broker.checks import Judge, looks_at_the_body, refuse_message
 from brokerd.model import MAX_LIFETIME, is_reserved
 from brokerd.objects.validation import problem
 
 if TYPE_CHECKING:
-    from brokerd.broker.broker import Broker, BrokerOptions
-    from brokerd.broker.state import Group, Holder, HomeQueue, Live
+    from collections.abc import Collection
+
+    from brokerd.broker.broker import Broker
+    from brokerd.broker.state import HomeQueue, Live
     from brokerd.errors import BrokerError
     from brokerd.model import Contract
     from brokerd.protocol.endpoint import DialogEndpoint
@@ -28,67 +30,72 @@ if TYPE_CHECKING:
     from brokerd.security.grants import Rights
 
 
-def may_enter(broker: Broker) -> bool:
-    """Return whether new messages of this broker can be ordinary at all."""
-    return (
-        broker.options.fast_paths
-        and broker.enabled  # otherwise every message waits for delivery (OBJ-4)
-        and not broker.is_full  # otherwise it is refused (REL-26)
-    )
-
-
 class Verbs(Protocol):
     """The transaction whose verbs are to be ordinary."""
 
-    broker: Broker
     failure: BrokerError | None
     rights: Rights | None
 
 
-def may_run(tx: Verbs) -> bool:
-    """Return whether the verbs of a transaction can be ordinary at all."""
-    return (
-        tx.broker.options.fast_paths
-        and tx.failure is None  # otherwise the verb fails with it (GRP-11, GRP-12)
-        and tx.rights is None  # otherwise they are checked (SND-25)
-    )
+class Lock(Protocol):
+    """The lock of a conversation group."""
+
+    @property
+    def holder(self) -> object:
+        """The transaction that holds it; None = nobody does."""
+        ...
+
+    @property
+    def line(self) -> Collection[object]:
+        """Those who wait for it."""
+        ...
 
 
-def may_lock(group: Group, tx: Holder | None) -> bool:
-    """Return whether a SEND of the transaction, or of a new one (None), gets the lock without a
-    wait (GRP-4, GRP-9)."""
-    holder = group.holder
-    return not group.line if holder is None else holder is tx
+class _Unlocked(NamedTuple):
+    holder: None = None
+    line: tuple[()] = ()
 
 
-def may_send(
-    broker: Broker, contract: Contract, message_type: str, *, from_initiator: bool
+NEW_GROUP: Final = _Unlocked()
+"""The lock of a group that does not exist yet."""
+
+
+def may_send(  # noqa: PLR0917  # once a message: by name it takes longer
+    broker: Broker,
+    group: Lock,
+    queue: HomeQueue,
+    contract: Contract,
+    message_type: str,
+    size: int,
+    from_initiator: bool,
+    tx: Verbs | None,
 ) -> bool:
-    """Return whether messages of a type can be ordinary at their sender.
+    """Return whether a SEND has nothing to wait for, and leaves nothing but a row at its sender.
 
-    The answer is the same for all of them within one turn of the loop."""
+    `tx`: the transaction that sends; None = a new one, of a client with all rights."""
+    options, holder = broker.options, group.holder
     return (
-        message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
-        and contract.allows(message_type, initiator=from_initiator)  # else it is refused (OBJ-28)
-    )
-
-
-def needs_only_a_row(options: BrokerOptions, queue: HomeQueue, size: int) -> bool:
-    """Return whether a message of this size leaves nothing but one row at its sender; `queue`: the
-    sender's."""
-    return (
-        size < options.large_body  # otherwise it is stored ahead, in pieces (REL-33)
+        options.fast_paths
+        and (holder is tx or holder is None)  # otherwise it waits for the lock (GRP-9)
+        and (holder is not None or not group.line)  # otherwise others come first (GRP-9)
+        and (tx is None or tx.failure is None)  # otherwise it fails with that (GRP-11, GRP-12)
+        and (tx is None or tx.rights is None)  # otherwise they are checked (SND-25)
+        and not broker.is_full  # otherwise it is refused (REL-26)
+        and size < options.large_body  # otherwise its body is stored ahead, in pieces (REL-33)
         and size <= options.max_message  # otherwise it is refused (SND-12)
         and not queue.retains  # otherwise a copy is kept (RCV-31)
+        and message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
+        and contract.allows(message_type, initiator=from_initiator)  # else refused (OBJ-28)
     )
 
 
-def may_hand_over(live: Live) -> bool:
+def may_hand_over(broker: Broker, live: Live) -> bool:
     """Return whether a message of a dialog goes onto the queue of its peer, in the same broker,
-    and does nothing else there (SND-14)."""
+    and leaves nothing else (SND-14)."""
     peer = live.peer
     return (
-        live.is_local
+        broker.enabled  # otherwise it waits for delivery (OBJ-4)
+        and live.is_local  # otherwise it joins the transmission queue (SND-14)
         and peer is not None  # otherwise it has to be created, or loaded
         and not peer.gone  # otherwise the dialog fails (DLP-48)
         and live.endpoint.bound  # otherwise the delivery binds the dialog (DLP-43)
@@ -96,13 +103,23 @@ def may_hand_over(live: Live) -> bool:
     )
 
 
-def may_leave(live: Live) -> bool:
-    """Return whether a message to a peer elsewhere needs nothing but a row of the transmission
+def may_leave(broker: Broker, live: Live) -> bool:
+    """Return whether a message to a peer elsewhere leaves nothing but a row of the transmission
     queue."""
     out = live.outgoing
     return (
-        out is not None  # otherwise it has to be created (XMT-3)
+        broker.enabled  # otherwise it waits for delivery (OBJ-4)
+        and out is not None  # otherwise it has to be created (XMT-3)
         and not out.held  # otherwise the message is never sent (DLG-26)
+    )
+
+
+def may_end(tx: Verbs, *, fast_paths: bool) -> bool:
+    """Return whether the ENDs of a transaction can be ordinary at all."""
+    return (
+        fast_paths
+        and tx.failure is None  # otherwise it fails with that (GRP-11, GRP-12)
+        and tx.rights is None  # otherwise they are checked (SND-25)
     )
 
 
@@ -135,7 +152,8 @@ def may_converse(
     catalog = broker.catalog_index
     target = catalog.services.get(to_service)
     return (
-        not broker.is_watched  # otherwise its events are reported (EVT-10)
+        broker.enabled  # otherwise it waits for delivery (OBJ-4)
+        and not broker.is_watched  # otherwise its events are reported (EVT-10)
         and not is_reserved(from_service, contract)  # otherwise it is refused (OBJ-27, EVT-3)
         and from_service in catalog.services  # otherwise it is refused (DLG-2)
         and contract in catalog.contracts  # otherwise it is refused (DLG-2)
@@ -147,14 +165,17 @@ def may_converse(
     )
 
 
-def may_arrive(live: Live, item: Fragment, max_message: int) -> bool:
+def may_arrive(broker: Broker, live: Live, item: Fragment) -> bool:
     """Return whether a fragment is a whole message, the next of its dialog, for a queue that is
     on."""
     return (
-        not item.flags  # otherwise it ends or fails the dialog (DLP-6)
+        broker.options.fast_paths
+        and broker.enabled  # otherwise it is dropped (DSP-12)
+        and not broker.is_full  # otherwise its sender is notified (REL-26)
+        and not item.flags  # otherwise it ends or fails the dialog (DLP-6)
         and item.fragments == 1  # otherwise it is joined with others (DLP-11)
         and item.sequence == live.endpoint.receive_sequence  # otherwise early, or a repeat (DLP-19)
-        and len(item.body) <= max_message  # otherwise the dialog fails (SND-12)
+        and len(item.body) <= broker.options.max_message  # otherwise the dialog fails (SND-12)
         and live.queue.queue.enqueue_enabled  # otherwise its sender is notified (DSP-11)
     )
 

@@ -74,7 +74,9 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
     """Fast path of `end`: end dialogs that their peers have ended, in a transaction that has locked
     their groups, as mostly after a receive. Return False if nothing was done."""
-    if not ordinary.may_run(tx) or len(handles) != len(set(handles)):
+    if not ordinary.may_end(tx, fast_paths=tx.broker.options.fast_paths) or len(handles) != len(
+        set(handles)
+    ):
         return False
     find, ends = tx.broker.endpoints.find, list[tuple[Live, DialogEndpoint, dialog.Step]]()
     for handle in handles:

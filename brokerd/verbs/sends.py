@@ -262,24 +262,23 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
     locked by others. Return False if nothing was done: then `send` does it, or refuses it."""
     broker = tx.broker
     live = broker.endpoints.find(handle)
-    if live is None or not ordinary.may_run(tx) or not ordinary.may_enter(broker):
+    base = None if live is None else tx.view(live)
+    if live is None or base is None:
         return False
-    base, size = tx.view(live), len(body) if body else 0
+    size, side = len(body) if body else 0, base.is_initiator
+    group = live.group
     if (
-        base is None
-        or not ordinary.may_lock(live.group, tx)
-        or (live.is_local and live.peer is None)  # it has to be loaded
-        or tx.size + size > broker.options.max_bytes
-        or not ordinary.needs_only_a_row(broker.options, live.queue, size)
-        or not ordinary.may_send(
-            broker, live.contract, message_type, from_initiator=base.is_initiator
+        not ordinary.may_send(
+            broker, group, live.queue, live.contract, message_type, size, side, tx
         )
+        or (live.is_local and live.peer is None)  # it has to be loaded
+        or tx.size + size > broker.options.max_bytes  # it is refused (SND-24)
         or broker.inspection.concerns(broker.message_types.get(message_type), size)
         or not tx.want_ordinary_send(live, base, message_type, body)
     ):
         return False
-    if live.group.holder is not tx:
-        live.group.lock(tx)
+    if group.holder is not tx:
+        group.lock(tx)
     tx.size += size
     broker.sends += 1
     return True

@@ -22,8 +22,8 @@ class OrdinaryArrivals(OrdinaryRows):
 
     def add(self, live: Live, item: Fragment) -> bool:
         """Append a message to its queue; False = nothing was done."""
-        broker, body = self._broker, item.body or None
-        if not ordinary.may_arrive(live, item, broker.options.max_message):
+        body = item.body or None
+        if not ordinary.may_arrive(self._broker, live, item):
             return False
         got = dialog.ordinary_receive(live.endpoint, item.message_id)
         if got is None or not self._target.accept(

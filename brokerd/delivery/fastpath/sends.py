@@ -61,7 +61,7 @@ def send_each(
     Raises:
         StoreFault: nothing was done.
     """
-    if not ordinary.may_enter(broker):
+    if not broker.options.fast_paths:
         return 0
     run = _Run(broker, holder)
     add, most = run.add, broker.options.max_verbs
@@ -94,13 +94,12 @@ A plain tuple, because there is one per message and a named one takes four times
 class _Run(OrdinaryRows):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_allowed", "_holder", "_most", "leaving")
+    __slots__ = ("_holder", "_most", "leaving")
 
     def __init__(self, broker: Broker, holder: Transaction | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
         self._most = broker.options.max_bytes
-        self._allowed: object = None
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -128,37 +127,29 @@ class _Run(OrdinaryRows):
             self._write(one)
         return True
 
-    def _step(self, handle: Handle, message_type: str, body: bytes | None) -> _Sent | None:
+    def _step(  # noqa: PLR0911  # one for each question
+        self, handle: Handle, message_type: str, body: bytes | None
+    ) -> _Sent | None:
         """Step a dialog, and its far endpoint if this broker has it; None = nothing was done."""
         broker = self._broker
         live = broker.endpoints.find(handle)
-        if live is None or not ordinary.may_lock(live.group, self._holder):
+        if live is None:
             return None
         before = live.endpoint
         sent = dialog.ordinary_send(before)
-        size = len(body) if body else 0
-        if sent is None or not ordinary.needs_only_a_row(broker.options, live.queue, size):
-            return None
-        terms = (live.contract, message_type, before.is_initiator)
-        if terms != self._allowed:
-            contract, _, side = terms
-            if not ordinary.may_send(broker, contract, message_type, from_initiator=side):
-                return None
-            self._allowed = terms
-        step = self._step_both if live.is_local else self._step_alone
-        return step(live, sent, message_type, body)
-
-    def _step_both(
-        self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
-    ) -> _Sent | None:
-        before, peer = live.endpoint, live.peer
-        if peer is None or not ordinary.may_hand_over(live):
-            return None
-        if not self._target.accept(
-            peer.contract, message_type, body, from_initiator=sent.is_initiator
+        size, side = len(body) if body else 0, before.is_initiator
+        if sent is None or not ordinary.may_send(
+            broker, live.group, live.queue, live.contract, message_type, size, side, self._holder
         ):
             return None
-        message_id = MessageId(self._broker.ids.fresh())
+        if not live.is_local:
+            return self._step_alone(live, sent, message_type, body)
+        peer = live.peer
+        if peer is None or not ordinary.may_hand_over(broker, live):
+            return None
+        if not self._target.accept(peer.contract, message_type, body, from_initiator=side):
+            return None
+        message_id = MessageId(broker.ids.fresh())
         peer_before = peer.endpoint
         got = dialog.ordinary_receive(peer_before, message_id)
         if got is None:
@@ -170,7 +161,7 @@ class _Run(OrdinaryRows):
     def _step_alone(
         self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None
     ) -> _Sent | None:
-        if not ordinary.may_leave(live):
+        if not ordinary.may_leave(self._broker, live):
             return None
         before = live.endpoint
         live.stepped(sent)

@@ -65,7 +65,7 @@ def converse_each(
     Raises:
         StoreFault: nothing was done.
     """
-    if not ordinary.may_enter(broker):
+    if not broker.options.fast_paths:
         return 0
     run = _Run(broker)
     requests: list[int] = []
@@ -102,12 +102,13 @@ class _Run(OrdinaryRows):
             return False
         if terms != self._terms and not self._prepare(terms):
             return False
-        size = len(body) if body else 0
-        if not ordinary.needs_only_a_row(broker.options, self._queue, size):
+        size, message_type = len(body) if body else 0, terms.message_type
+        group, queue, contract = ordinary.NEW_GROUP, self._queue, self._contract
+        if not ordinary.may_send(
+            broker, group, queue, contract, message_type, size, True, None
+        ) or not self._target.accept(contract, message_type, body, from_initiator=True):
             return False
-        if not self._target.accept(self._contract, terms.message_type, body, from_initiator=True):
-            return False
-        self._write(self._targets, terms.message_type, body)
+        self._write(self._targets, message_type, body)
         return True
 
     def _prepare(self, terms: Terms) -> bool:
@@ -115,10 +116,7 @@ class _Run(OrdinaryRows):
         broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
         if not ordinary.may_converse(broker, *names, terms.lifetime):
             return False
-        contract = broker.contracts[terms.contract]
-        if not ordinary.may_send(broker, contract, terms.message_type, from_initiator=True):
-            return False
-        self._terms, self._contract = terms, contract
+        self._terms, self._contract = terms, broker.contracts[terms.contract]
         self._queue = broker.queues[broker.services[terms.from_service].queue]
         self._rest = short_dialog_rest(*names, self._now)
         self._targets = EndpointTemplate(broker, self._target_of(terms))

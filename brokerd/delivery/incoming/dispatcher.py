@@ -404,7 +404,7 @@ def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
         return False
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
         return False
-    if not ordinary.may_enter(one.broker) or not ordinary.names_match(live.endpoint, item):
+    if not one.broker.options.fast_paths or not ordinary.names_match(live.endpoint, item):
         return False
     ack, out = item.ack, live.outgoing
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))

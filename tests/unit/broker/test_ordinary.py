@@ -93,13 +93,19 @@ def parts() -> Any:
         live=live,
         item=item,
         closing=Parts(outgoing=None),
-        tx=Parts(broker=broker, failure=None, rights=None),
+        group=Parts(holder=None, line=[]),
+        tx=Parts(failure=None, rights=None),
         queue=Parts(retains=False),
         message_type="Ask",
         size=200,
         from_initiator=True,
         terms=Parts(from_service="desk", to_service="shop", contract="talk", lifetime=MAX_LIFETIME),
     )
+
+
+def may_send(one: Any) -> bool:
+    kind, size, side = one.message_type, one.size, one.from_initiator
+    return ordinary.may_send(one.broker, one.group, one.queue, TALK, kind, size, side, one.tx)
 
 
 def may_converse(one: Any) -> bool:
@@ -115,42 +121,40 @@ def may_close(one: Any) -> bool:
 
 
 QUESTIONS: dict[str, Callable[[Any], bool]] = {
-    "may_enter": lambda one: ordinary.may_enter(one.broker),
-    "may_run": lambda one: ordinary.may_run(one.tx),
-    "may_send": lambda one: ordinary.may_send(
-        one.broker, TALK, one.message_type, from_initiator=one.from_initiator
-    ),
-    "needs_only_a_row": lambda one: ordinary.needs_only_a_row(
-        one.broker.options, one.queue, one.size
-    ),
-    "may_hand_over": lambda one: ordinary.may_hand_over(one.live),
-    "may_leave": lambda one: ordinary.may_leave(one.live),
+    "may_send": may_send,
+    "may_hand_over": lambda one: ordinary.may_hand_over(one.broker, one.live),
+    "may_leave": lambda one: ordinary.may_leave(one.broker, one.live),
+    "may_end": lambda one: ordinary.may_end(one.tx, fast_paths=one.broker.options.fast_paths),
     "may_converse": may_converse,
     "may_close": may_close,
-    "may_arrive": lambda one: ordinary.may_arrive(
-        one.live, one.item, one.broker.options.max_message
-    ),
+    "may_arrive": lambda one: ordinary.may_arrive(one.broker, one.live, one.item),
     "names_match": lambda one: ordinary.names_match(one.live.endpoint, one.item),
 }
 UNMET: list[tuple[str, str, object]] = [
-    ("may_enter", "broker.options.fast_paths", False),
-    ("may_enter", "broker.enabled", False),
-    ("may_enter", "broker.is_full", True),
-    ("may_run", "broker.options.fast_paths", False),
-    ("may_run", "tx.failure", Exception()),
-    ("may_run", "tx.rights", object()),
-    ("needs_only_a_row", "broker.options.large_body", 200),
-    ("needs_only_a_row", "broker.options.max_message", 199),
-    ("needs_only_a_row", "queue.retains", True),
+    ("may_send", "broker.options.fast_paths", False),
+    ("may_send", "group.holder", "another"),
+    ("may_send", "group.line", ["waiter"]),
+    ("may_send", "tx.failure", Exception()),
+    ("may_send", "tx.rights", object()),
+    ("may_send", "broker.is_full", True),
+    ("may_send", "broker.options.large_body", 200),
+    ("may_send", "broker.options.max_message", 199),
+    ("may_send", "queue.retains", True),
     ("may_send", "broker.checked_on_send", frozenset({"Ask"})),
     ("may_send", "from_initiator", False),
+    ("may_hand_over", "broker.enabled", False),
     ("may_hand_over", "live.is_local", False),
     ("may_hand_over", "live.peer", None),
     ("may_hand_over", "live.peer.gone", True),
     ("may_hand_over", "live.endpoint.bound", False),
     ("may_hand_over", "live.delivers_directly", lambda: False),
+    ("may_leave", "broker.enabled", False),
     ("may_leave", "live.outgoing", None),
     ("may_leave", "live.outgoing.held", "held_after_end"),
+    ("may_end", "broker.options.fast_paths", False),
+    ("may_end", "tx.failure", Exception()),
+    ("may_end", "tx.rights", object()),
+    ("may_converse", "broker.enabled", False),
     ("may_converse", "broker.is_watched", True),
     ("may_converse", "terms.contract", POST_EVENT_NOTIFICATION),
     ("may_converse", "terms.from_service", "nobody"),
@@ -174,6 +178,9 @@ UNMET: list[tuple[str, str, object]] = [
     ("may_close", "broker.retains", True),
     ("may_close", "broker.keeps_states", True),
     ("may_close", "broker.timers.any", True),
+    ("may_arrive", "broker.options.fast_paths", False),
+    ("may_arrive", "broker.enabled", False),
+    ("may_arrive", "broker.is_full", True),
     ("may_arrive", "item.flags", END),
     ("may_arrive", "item.flags", ERROR),
     ("may_arrive", "item.fragments", 2),
@@ -217,23 +224,13 @@ def test_the_table_has_every_condition() -> None:
 
 
 @pytest.mark.rule("GRP-4", "GRP-9")
-@pytest.mark.parametrize(
-    ("holder", "line", "free", "mine"),
-    [
-        (None, [], True, True),
-        (None, ["waiter"], False, False),
-        ("mine", [], False, True),
-        ("mine", ["waiter"], False, True),
-        ("other", [], False, False),
-    ],
-)
-def test_a_lock_is_had_without_a_wait(
-    holder: str | None, line: list[str], free: bool, mine: bool
-) -> None:
-    group: Any = Parts(holder=holder, line=line)
-    tx: Any = "mine"
-    assert ordinary.may_lock(group, None) is free
-    assert ordinary.may_lock(group, tx) is mine
+@pytest.mark.parametrize("line", [[], ["waiter"]])
+def test_a_transaction_has_its_own_lock_whoever_waits_for_it(line: list[str]) -> None:
+    one = parts()
+    one.group = Parts(holder=one.tx, line=line)
+    assert may_send(one)
+    one.tx = None
+    assert not may_send(one)
 
 
 @pytest.mark.rule("OBJ-18", "OBJ-29", "OBJ-62")
