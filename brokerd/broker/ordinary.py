@@ -47,7 +47,7 @@ class Lock(Protocol):
 
     @property
     def line(self) -> Collection[object]:
-        """Those who wait for it."""
+        """The waiters for the lock."""
         ...
 
 
