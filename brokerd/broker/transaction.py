@@ -586,7 +586,7 @@ class Transaction:
     def _release_bodies(self, used: Container[BodyKey]) -> None:
         unused = self.kept_bodies.unused(used)
         if unused:
-            self.broker.store.let_go(unused)
+            self.broker.store.discard_bodies(unused)
 
 
 def _end_posted(changeset: Changeset, taken: list[Taken]) -> None:

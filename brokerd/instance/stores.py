@@ -228,7 +228,7 @@ class Opening(Parts):
         needed = self._needed(declared)
         for broker in list(self.brokers.values()):
             if broker.name in changed:
-                await broker.store.look_again()
+                await broker.store.recover_again()
             if broker.name in needed:
                 await broker.recover()
             else:

@@ -61,7 +61,7 @@ class BodyKeeper:
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
         """Store a body in pieces, ahead of its message; return its key once all of it is synced.
 
-        The body has no owner until a changeset names one; `let_go` gives it up.
+        The body has no owner until a changeset names one; `discard` gives it up.
         """
         key, size = self.next_key(), len(body)
         self.some = True
@@ -74,7 +74,7 @@ class BodyKeeper:
                 waiting = 0
                 await self._keep(key, body, piece_size)
         except BaseException:
-            self.let_go([key])
+            self.discard([key])
             raise
         finally:
             self.waiting_bytes -= waiting
@@ -96,7 +96,7 @@ class BodyKeeper:
             is_slow = self._now() - began > _SLOW
             together = min(2 * together, _MOST_TOGETHER) if is_slow else 1
 
-    def let_go(self, keys: Sequence[BodyKey]) -> None:
+    def discard(self, keys: Sequence[BodyKey]) -> None:
         """Disown these bodies; what is stored of them is swept, by the next start at the latest.
 
         The changes join after the pieces: pieces written later would have no body to be swept with.
@@ -112,7 +112,7 @@ class BodyKeeper:
             self._sweeping = True
             self._submit(bodies.sweep_on, self._swept)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Sweep again if bodies were left over for lack of room, or may exist."""
         if self._left or self.some:
             self.left()

@@ -219,7 +219,7 @@ class Rare:
         self.held: dict[GroupId, HeldRow | None] = {}
         """Groups whose transactions roll back (PBT-3); None = the group has recovered."""
 
-    def take(self, later: "Rare") -> None:
+    def merge(self, later: "Rare") -> None:
         """Merge the rare changes of a changeset that joined later."""
         self.timers.update(later.timers)
         self.timers_removed_of += later.timers_removed_of

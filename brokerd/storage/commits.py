@@ -134,7 +134,7 @@ class CommitPipeline:
         gathering = self.gather()
         if changes.outgoing_removed:
             self.deletions.join_outgoing(gathering, changes.outgoing_removed)
-        gathering.take(changes)
+        gathering.merge(changes)
         if changes.bodies:
             self.bodies.some = True
         if changes.dequeued_of:
@@ -400,19 +400,12 @@ class CommitPipeline:
 
     # Other work.
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(self, job: Job[T], *, writes: bool = True) -> T:
         """Run a job alone on the writer; an SQL error is a fault of the store.
 
-        `StoreFull`: there was no room, and the job has done nothing, or half of it if it may be
-        done in halves.
+        `writes=False`: the job does not change what can be read. `StoreFull`: there was no room,
+        and the job has done nothing, or half of it if it may be done in halves.
         """
-        return await self._run(job, writes=True)
-
-    async def look(self, job: Job[T]) -> T:
-        """Run a job as `run` does, one that does not change what can be read."""
-        return await self._run(job, writes=False)
-
-    async def _run(self, job: Job[T], *, writes: bool) -> T:
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
         future: asyncio.Future[None] = self._loop.create_future()

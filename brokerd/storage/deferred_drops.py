@@ -53,7 +53,7 @@ def noted(connection: Connection) -> list[EndpointKey]:
 
 
 @cache
-def _look(place: int) -> str:
+def _first_orders(place: int) -> str:
     return f"SELECT json_group_array(queuing_order) FROM ({first_of(place)})"  # noqa: S608
 
 
@@ -137,9 +137,9 @@ class _Sweep:
         with transaction(connection):
             # Where the last step was, nothing should be left before what it has deleted; should
             # there be, the search from the beginning that follows finds it.
-            looks = [(self.place, self.last)] if self.place in places else []
-            for place, last in (*looks, *((place, -1) for place in places)):
-                found = self._look(connection, place, last, limit)
+            last_step = [(self.place, self.last)] if self.place in places else []
+            for place, last in (*last_step, *((place, -1) for place in places)):
+                found = self._find(connection, place, last, limit)
                 if found:
                     self._delete(connection, place, found, some_bodies=some_bodies)
                     break
@@ -148,7 +148,7 @@ class _Sweep:
                 place, found = 0, []
         return Step(place, max(found, default=-1), len(found), clock.monotonic() - began)
 
-    def _look(self, connection: Connection, place: int, last: int, limit: int) -> list[int]:
+    def _find(self, connection: Connection, place: int, last: int, limit: int) -> list[int]:
         order, sequence = BEFORE_ALL
         values = {
             "key": self.key,
@@ -157,7 +157,9 @@ class _Sweep:
             "least": last,
             "limit": limit,
         }
-        found: list[int] = json.loads(connection.execute(_look(place), values).fetchone()[0])
+        found: list[int] = json.loads(
+            connection.execute(_first_orders(place), values).fetchone()[0]
+        )
         return found
 
     @staticmethod
@@ -216,9 +218,9 @@ class Drops:
     def sweep(self, more: Iterable[Sweep]) -> None:
         """Delete these rows as well, after those already due."""
         self._due += more
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Submit the next step, unless one is under way.
 
         This is also called at each tick: a step that found no room is repeated then.
@@ -251,4 +253,4 @@ class Drops:
         elif step.seconds < _SHORT:
             self._limit = min(self._most, 2 * self._limit)
         self._swept(step.messages)
-        self.go_on()
+        self.resume()

@@ -139,7 +139,7 @@ class Removals:
         if noted.sweep and noted not in self._sweeps:
             self._sweeps.append(noted)
 
-    def take(
+    def plan(
         self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
     ) -> QueueRemoval:
         """Return the removals that a flush writes; `dequeued_from` are on shelves."""

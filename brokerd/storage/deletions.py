@@ -82,7 +82,7 @@ class Deletions:
             self._bodies.left()
         if self._drops.keys:
             self._shelves.lost_count()
-            self._drops.go_on()
+            self._drops.resume()
 
     # The way of a flush: changesets join, it begins, it has been written.
 
@@ -113,7 +113,7 @@ class Deletions:
     def begin(self, flush: Flush) -> None:
         """Fill in what a flush that begins deletes, and where."""
         flush.shelves = self._count_on_shelves(flush)
-        flush.removal = self._removals.take(flush.dequeued, flush.dequeued_from)
+        flush.removal = self._removals.plan(flush.dequeued, flush.dequeued_from)
         flush.some_bodies = self._bodies.some
         flush.retained_at_once = self._most
 
@@ -156,8 +156,8 @@ class Deletions:
 
     def resume(self) -> None:
         """Repeat steps that found no room."""
-        self._bodies.go_on()
-        self._drops.go_on()
+        self._bodies.resume()
+        self._drops.resume()
 
     def sweep_all(self) -> bool:
         """Begin to delete all noted messages; return whether there are any."""

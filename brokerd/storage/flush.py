@@ -174,7 +174,7 @@ class Flush:
         self.some_bodies = False
         """Whether any body may be in pieces, so that owners of bodies have to be looked up."""
 
-    def take(self, changes: Changes) -> None:
+    def merge(self, changes: Changes) -> None:
         """Merge a changeset. This runs once per transaction, on the loop."""
         self.changesets += 1
         # First, so that rows which this changeset enqueues are kept: only those that joined before
@@ -184,7 +184,7 @@ class Flush:
         if changes.moved:
             self.progress.update(changes.moved)
         if changes.created or changes.changed or changes.removed:
-            self._take_endpoints(changes)
+            self._merge_endpoints(changes)
         if changes.enqueued:
             self.enqueued += changes.enqueued
             self._weigh(changes.enqueued)
@@ -199,7 +199,7 @@ class Flush:
             self.acknowledged += changes.acknowledged
         for client, number in changes.tokens.items():
             self.tokens.setdefault(client, []).append(number)
-        self._take_rare(changes)
+        self._merge_rare(changes)
 
     def _weigh(self, rows: list[QueueRow] | list[OutgoingRow]) -> None:
         for row in rows:
@@ -212,9 +212,9 @@ class Flush:
         self.acknowledged += removal.orders
         self.outgoing_removed[key] = len(self.outgoing), removal.through
 
-    def _take_rare(self, changes: Changes) -> None:
+    def _merge_rare(self, changes: Changes) -> None:
         if changes.bodies or changes.pieces or changes.bodies_removed_of:
-            self._take_bodies(changes)
+            self._merge_bodies(changes)
         if changes.group_states:
             self.group_states.update(changes.group_states)
         if changes.closed:
@@ -226,12 +226,12 @@ class Flush:
                 # Taken over, not copied: a changeset belongs to the store once it has joined.
                 self.rare = changes.rare
             else:
-                self.rare.take(changes.rare)
+                self.rare.merge(changes.rare)
             self.bytes += sum([len(row.body or b"") for row in changes.rare.retained])
         if changes.events is not None:
             self.events.append(changes.events)
 
-    def _take_bodies(self, changes: Changes) -> None:
+    def _merge_bodies(self, changes: Changes) -> None:
         for row in changes.bodies.values():
             self.bodies[row.body_key] = row
             # Counted with the row of its message, which has the body for memory.
@@ -243,7 +243,7 @@ class Flush:
         self.bytes += size
         self.bodies_removed_of += changes.bodies_removed_of
 
-    def _take_endpoints(self, changes: Changes) -> None:
+    def _merge_endpoints(self, changes: Changes) -> None:
         if changes.created:
             self.created.update(changes.created)
             self.progress.update(changes.created)

@@ -135,7 +135,7 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
     previous: Loss | None = None
     for _ in range(_ATTEMPTS if is_in_use else 1):
         before = _begin_of(path)
-        loss = _look(path, page_size)
+        loss = _examine(path, page_size)
         if loss is not None and (saved := tuple(map(str, saved_logs(path)))):
             loss = msgspec.structs.replace(loss, saved=saved)
         if loss is None or not is_in_use:
@@ -168,7 +168,7 @@ def what_is_unknown(path: Path) -> str:
     )
 
 
-def _look(path: Path, page_size: int) -> Loss | None:
+def _examine(path: Path, page_size: int) -> Loss | None:
     log = str(log_path(path))
     try:
         record = read_record(path)
@@ -176,7 +176,7 @@ def _look(path: Path, page_size: int) -> Loss | None:
         what = f"cannot be held against its record {head_path(path)}: {error}"
         return Loss(log, what, 0, 0, None, is_recovered_in_part=True)
     found = _scan(path, page_size, probe=record.frames if record is not None else 0)
-    return judge(record, found, log=log)
+    return compare_with_record(record, found, log=log)
 
 
 def _begin_of(path: Path) -> bytes:
@@ -195,7 +195,7 @@ def _scan(path: Path, page_size: int, *, probe: int) -> Scan:
         return _NO_LOG
 
 
-def judge(record: Record | None, found: Scan, *, log: str) -> Loss | None:
+def compare_with_record(record: Record | None, found: Scan, *, log: str) -> Loss | None:
     """Compare a log with the record of its head; return what the log lacks.
 
     Without a record there is only what the log itself shows: transactions behind a bad frame.

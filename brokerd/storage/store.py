@@ -261,14 +261,14 @@ class Store:
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
         """Store a large body in pieces, ahead of its message; return its key once all are synced.
 
-        Each flush takes a piece. The body has no owner until a changeset names one; `let_go` gives
-        it up.
+        Each flush takes a piece. The body has no owner until a changeset names one;
+        `discard_bodies` gives it up.
         """
         return await self._pipeline.bodies.keep(body, piece_size)
 
-    def let_go(self, keys: Sequence[BodyKey]) -> None:
+    def discard_bodies(self, keys: Sequence[BodyKey]) -> None:
         """Delete bodies that were kept and that no changeset gave to a message."""
-        self._pipeline.bodies.let_go(keys)
+        self._pipeline.bodies.discard(keys)
 
     async def replace_body(self, order: int, body: bytes | None, stored: bytes | None) -> None:
         """Replace the body and the hash of a waiting message (PBT-3)."""
@@ -375,9 +375,9 @@ class Store:
 
     async def sync_head(self) -> None:
         """Sync the record of the log's head, between two flushes."""
-        await self._pipeline.look(sync_head)
+        await self._pipeline.run(sync_head, writes=False)
 
-    async def look_again(self) -> None:
+    async def recover_again(self) -> None:
         """Read `recovered` again, after objects were changed since the start read it."""
         self.recovered = await self._pipeline.run(read_recovered)
 
@@ -523,7 +523,7 @@ class Store:
         return not self._free and self._cache.known("free pages") == (0,)
 
     async def _free_pages(self) -> int:
-        return await self._pipeline.look(space.free_pages)
+        return await self._pipeline.run(space.free_pages, writes=False)
 
     async def fold(self) -> None:
         """Fold the log into the file, as far as readers allow. `StoreFull`: no room for that."""

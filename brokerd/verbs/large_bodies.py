@@ -41,7 +41,7 @@ def _keep(tx: Transaction, body: bytes, copies: int, resume: Resume) -> None:
                 # If the transaction has ended meanwhile, it has released its bodies without this
                 # one.
                 if tx.state is not TxState.OPEN:
-                    store.let_go([key])
+                    store.discard_bodies([key])
                     return
                 tx.kept_bodies.add(body, key)
         except StoreFault:

@@ -96,7 +96,7 @@ async def test_a_body_is_whole_with_its_message_and_nothing_before(store, rows, 
     assert (await store.messages.page_for(endpoint.key, 9, 1 << 20)).rows == [row]
     assert (await store.outgoing.page(endpoint.key, 0, 9, 1 << 20)).rows == [out]
     assert (await store.outgoing.listed(9, 1 << 20)).rows == [out]
-    store.let_go([key])
+    store.discard_bodies([key])
     await swept(store)
     assert in_file(path) == (2, 12)
 
@@ -303,7 +303,7 @@ async def test_a_body_that_is_given_up_half_way_leaves_no_piece(open_store, rows
         keeping.cancel()
         await asyncio.wait([keeping])
         if not keeping.cancelled():
-            store.let_go([keeping.result()])
+            store.discard_bodies([keeping.result()])
     is_over = True
     await asyncio.gather(*committing)
     await swept(store, 100)

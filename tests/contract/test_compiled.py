@@ -287,7 +287,7 @@ async def test_what_has_rung_is_heard_before_it_is_asked_for(writer, monkeypatch
     monkeypatch.setattr(writer, "_written", object())
     flusher, writer._flusher = writer._flusher, Noted()
     try:
-        writer._hear()
+        writer._on_result()
     finally:
         writer._flusher, writer._written = flusher, None
         writer.close()

@@ -227,7 +227,7 @@ async def test_who_gives_up_gets_nothing_and_keeps_nobody_waiting(path, connecti
     await asyncio.wait(asked, timeout=0)
     asked[0].cancel()  # it is being read
     asked[2].cancel()  # it is not
-    loop.add_reader(made._reader.fileno(), made._hear)
+    loop.add_reader(made._reader.fileno(), made._on_result)
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert [one for one in found if isinstance(one, list)] == [[(1,)], [(3,)]]
     await made.close()

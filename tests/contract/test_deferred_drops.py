@@ -26,7 +26,7 @@ class Steps:
     def __init__(self, monkeypatch):
         self.left = 0
         self.deleted: list[int] = []
-        go_on, step = Drops.go_on, deferred_drops._Sweep.step
+        resume, step = Drops.resume, deferred_drops._Sweep.step
 
         def counted_step(sweep, connection, **given):
             before = connection.execute(f"SELECT count(*) FROM ({EVERYWHERE})").fetchone()[0]
@@ -39,17 +39,17 @@ class Steps:
         def go_on_if_let(sweep):
             if self.left > 0 and sweep._due and not sweep._is_sweeping:
                 self.left -= 1
-                go_on(sweep)
+                resume(sweep)
 
         monkeypatch.setattr(deferred_drops._Sweep, "step", counted_step)
-        monkeypatch.setattr(Drops, "go_on", go_on_if_let)
+        monkeypatch.setattr(Drops, "resume", go_on_if_let)
 
     async def let(self, store, count):
         """So many steps; then all is quiet."""
         self.left = count
         sweep = store._pipeline.deletions._drops
         for _ in range(count + 3):
-            sweep.go_on()
+            sweep.resume()
             await store.run(lambda _: None)
         self.left = 0
 

@@ -759,12 +759,12 @@ async def test_a_store_in_use_is_looked_at_again_before_it_is_called_damaged(
 ):
     """What is read while it is written is not all of one moment."""
     await confirm(store, rows, 3)
-    whole = log_check._look
+    whole = log_check._examine
     torn = iter([True, False])
 
-    def look(path, page_size):
+    def examine(path, page_size):
         loss = whole(path, page_size)
         return Loss(str(path), "is read in the middle", 1, 1, None) if next(torn) else loss
 
-    monkeypatch.setattr(log_check, "_look", look)
+    monkeypatch.setattr(log_check, "_examine", examine)
     assert find_loss(path, is_in_use=True) is None

@@ -315,9 +315,9 @@ def test_a_message_that_is_removed_twice_counts_once():
         shelves.place(QueueKey(1))
     shelves.joined(2, 2, 0)
     shelves.begin()
-    assert noted.take([], {2: [1]}).emptied == []
-    assert noted.take([], {2: [1]}).emptied == []
-    assert noted.take([], {2: [2]}).emptied == [(2, 2)]
+    assert noted.plan([], {2: [1]}).emptied == []
+    assert noted.plan([], {2: [1]}).emptied == []
+    assert noted.plan([], {2: [2]}).emptied == [(2, 2)]
 
 
 def test_notes_of_a_shelf_are_told_from_those_of_others():

@@ -305,7 +305,7 @@ def test_a_page_looks_at_no_more_of_a_conversation_than_it_takes(backlog, key, a
         lambda place: queues._deletes_of[place]._texts[8],
         lambda place: bodies._LEAVE_WAITING[place],
         lambda place: held_groups._counts[place - 1],
-        lambda place: re.sub(r":\w+", "?", deferred_drops._look(place)),
+        lambda place: re.sub(r":\w+", "?", deferred_drops._first_orders(place)),
         deferred_drops._count,
     ],
     ids=[

@@ -592,9 +592,9 @@ def test_options_and_objects_of_a_broker_change_in_one_commit(tmp_path: Path) ->
         pipeline = daemon.broker.store._pipeline
         run = pipeline.run
 
-        async def counted(job: Any) -> Any:
+        async def counted(job: Any, **how: Any) -> Any:
             commits.append(job)
-            return await run(job)
+            return await run(job, **how)
 
         pipeline.run = counted  # type: ignore[method-assign]
         declared["service"] = [*daemon.objects["service"], {"name": "urn:new", "queue": "desk"}]

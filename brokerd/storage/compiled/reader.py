@@ -63,7 +63,7 @@ class CompiledReader:
         self._waiting: deque[tuple[str, Values, int, asyncio.Future[list[Values]]]] = deque()
         self._asked: asyncio.Future[list[Values]] | None = None
         self._idle: asyncio.Future[None] | None = None
-        self._loop.add_reader(reader.fileno(), self._hear)
+        self._loop.add_reader(reader.fileno(), self._on_result)
 
     async def rows(self, text: str, values: Values, most: int = ALL) -> list[Values]:
         """Return the rows of a statement. `sqlite3.Error`: it failed.
@@ -73,7 +73,7 @@ class CompiledReader:
         """
         future: asyncio.Future[list[Values]] = self._loop.create_future()
         self._waiting.append((text, values, most, future))
-        self._go_on()
+        self._submit_next()
         return await future
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class CompiledReader:
             self._loop.remove_reader(self._reader.fileno())
             self._reader.close()
 
-    def _go_on(self) -> None:
+    def _submit_next(self) -> None:
         while self._asked is None and self._waiting:
             text, values, most, future = self._waiting.popleft()
             if future.done():  # nobody waits for it any more
@@ -101,7 +101,7 @@ class CompiledReader:
         if self._asked is None and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _hear(self) -> None:
+    def _on_result(self) -> None:
         self._reader.hear()
         error: Exception | None = None
         rows: list[Values] = []
@@ -116,7 +116,7 @@ class CompiledReader:
         except MemoryError as none_left:
             error = none_left
         future, self._asked = self._asked, None
-        self._go_on()
+        self._submit_next()
         if future is None or future.done():
             return
         if error is None:

@@ -96,7 +96,7 @@ class CompiledWriter:
         self._is_busy = False
         self._written: tuple[Scripted[Any], Reported[Any]] | None = None
         self._abandoned = self._closed = False
-        self._loop.add_reader(flusher.fileno(), self._hear)
+        self._loop.add_reader(flusher.fileno(), self._on_result)
 
     @property
     def contends(self) -> bool:
@@ -106,12 +106,12 @@ class CompiledWriter:
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
         """Run the job on the connection when its turn comes."""
         self._waiting.append((job, None, reported))
-        self._go_on()
+        self._submit_next()
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
         """Run the job's script when its turn comes."""
         self._waiting.append((job, job, reported))
-        self._go_on()
+        self._submit_next()
 
     def poll(self) -> None:
         """Report finished scripts and jobs."""
@@ -120,10 +120,10 @@ class CompiledWriter:
             if found is not None:
                 (scripted, reported), self._written = self._written, None
                 error = sqlite_error(*found[:2]) if found[0] else None
-                self._tell(reported, *outcome_of(scripted.outcome, Ended(error, *found[2:])))
+                self._report(reported, *outcome_of(scripted.outcome, Ended(error, *found[2:])))
         self._thread.poll()
 
-    def _hear(self) -> None:
+    def _on_result(self) -> None:
         self._flusher.hear()
         self.poll()
 
@@ -145,7 +145,7 @@ class CompiledWriter:
         self._flusher.close()
         self._thread.abandon()
 
-    def _go_on(self) -> None:
+    def _submit_next(self) -> None:
         if self._is_busy or not self._waiting or self._closed:
             return
         self._is_busy = True
@@ -153,13 +153,13 @@ class CompiledWriter:
         try:
             script = None if scripted is None else scripted.script()
             if scripted is None or script is None:
-                self._thread.submit(job, partial(self._tell, reported))
+                self._thread.submit(job, partial(self._report, reported))
             else:
                 self._written = scripted, reported
                 self._hand_over(script)
         except BaseException as error:  # noqa: BLE001  # reported on the loop, which decides
             self._written = None
-            self._loop.call_soon(self._tell, reported, None, error)
+            self._loop.call_soon(self._report, reported, None, error)
 
     def _hand_over(self, script: Script) -> None:
         try:
@@ -167,8 +167,8 @@ class CompiledWriter:
         except SqliteError as error:
             raise sqlite_error(*error.args) from None
 
-    def _tell(self, reported: Reported[T], value: T | None, error: BaseException | None) -> None:
+    def _report(self, reported: Reported[T], value: T | None, error: BaseException | None) -> None:
         self._is_busy = False
-        self._go_on()
+        self._submit_next()
         if not self._abandoned:
             reported(value, error)

@@ -49,10 +49,10 @@ def steps(connection: sqlite3.Connection, *, most: int, seconds: list[float]) ->
         submit=lambda job, reported: waiting.append((job, reported)),
         swept=swept.append,
     )
-    drops.go_on()
+    drops.resume()
     while waiting:
         job, reported = waiting.pop()
-        drops.go_on()  # one is under way
+        drops.resume()  # one is under way
         assert not waiting
         reported(job(connection), None)
     assert drops.keys == set()
