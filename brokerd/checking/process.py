@@ -253,14 +253,14 @@ class CheckProcess:
             asked = self._done_with_first()
             match what:
                 case child.FIT:
-                    self._tell(asked, FIT)
+                    self._report(asked, FIT)
                 case child.UNFIT:
-                    self._tell(asked, Verdict(Outcome.UNFIT, text))
+                    self._report(asked, Verdict(Outcome.UNFIT, text))
                 case child.NO_MEMORY:
-                    self._tell(asked, self._overrun("memory"), "memory")
+                    self._report(asked, self._overrun("memory"), "memory")
                 case _:
                     verdict = Verdict(Outcome.OVERRUN, f"its check gave up: {text}")
-                    self._tell(asked, verdict, "gave_up")
+                    self._report(asked, verdict, "gave_up")
         self._watch()
         if self._queue:
             self._soon()
@@ -270,7 +270,7 @@ class CheckProcess:
         self._sent_bytes -= len(asked.body)
         return asked
 
-    def _tell(self, asked: Pending, verdict: Verdict, cause: str = "") -> None:
+    def _report(self, asked: Pending, verdict: Verdict, cause: str = "") -> None:
         self.counts.checked += 1
         if cause:
             self.counts.overruns[cause] += 1
@@ -314,14 +314,14 @@ class CheckProcess:
         first, how = self._sent[0], _how(status)
         if first.refused:
             text = "not valid (to find out where takes more than a check may)"
-            self._tell(self._done_with_first(), Verdict(Outcome.UNFIT, text))
+            self._report(self._done_with_first(), Verdict(Outcome.UNFIT, text))
             return
         if not first.alone:
             return
         is_time = self._stalled or status == -signal.SIGPROF
         cause = "time" if is_time else "crash"
         self._done_with_first()
-        self._tell(first, self._overrun(cause, how, len(first.body)), cause)
+        self._report(first, self._overrun(cause, how, len(first.body)), cause)
 
     def _watch(self) -> None:
         """Kill the child if the first outstanding answer does not come."""

@@ -145,7 +145,7 @@ class _Reader(ABC, Generic[_Frame]):
             if stop > end:
                 self._keep(data, at, _PREFIX + size)
                 return
-            self._take(view[at + _PREFIX : stop], out)
+            self._accept(view[at + _PREFIX : stop], out)
             at = stop
         if at < end:
             self._keep(data, at, _PREFIX)
@@ -169,7 +169,7 @@ class _Reader(ABC, Generic[_Frame]):
         raise _BrokenError("a frame is over the limit")
 
     @abstractmethod
-    def _take(self, payload: memoryview, out: list[_Frame | Violation]) -> None:
+    def _accept(self, payload: memoryview, out: list[_Frame | Violation]) -> None:
         """Decode the bytes of one frame; append the result, if any, to `out`."""
 
 
@@ -180,7 +180,7 @@ class RequestReader(_Reader[ClientFrame]):
         super().__init__(span_limit=span_limit, at_once=at_once)
         self._last = -1
 
-    def _take(self, payload: memoryview, out: list[ClientFrame | Violation]) -> None:
+    def _accept(self, payload: memoryview, out: list[ClientFrame | Violation]) -> None:
         try:
             frame = _unpack(payload)
         except _UNREADABLE:
@@ -291,7 +291,7 @@ class RequestReader(_Reader[ClientFrame]):
 class AnswerReader(_Reader[DaemonFrame]):
     """The client's reader, for the frames of the daemon."""
 
-    def _take(self, payload: memoryview, out: list[DaemonFrame | Violation]) -> None:
+    def _accept(self, payload: memoryview, out: list[DaemonFrame | Violation]) -> None:
         try:
             frame = _unpack(payload)
             kind = frame[0]

@@ -293,7 +293,7 @@ class Connection:
         options = self._hello.options | {CLOCK: utc} if utc else self._hello.options
         return Write(encode(msgspec.structs.replace(self._hello, options=options)))
 
-    def _clock_told(self, clock: int, now: float) -> None:
+    def _on_clock(self, clock: int, now: float) -> None:
         """Note the peer's clock, as of halfway between question and answer; without a question, as
         of now."""
         if clock:
@@ -328,10 +328,10 @@ class Connection:
         online = self.login_state is LoginState.ONLINE
         match frame:
             case Hello() if expects_hello:
-                self._clock_told(frame.clock, now)
+                self._on_clock(frame.clock, now)
                 yield from self._greeted(frame, utc)
             case Arbitrate() if self._awaits_verdict():
-                yield from self._told(frame.verdict, now)
+                yield from self._on_verdict(frame.verdict, now)
             case Reject() if not (self.accepting and expects_hello):
                 yield from self._rejected(frame)
             case Goodbye() if not (self.accepting and expects_hello):
@@ -340,7 +340,7 @@ class Connection:
                 yield Write(encode(Pong(frame.number, utc)))
             case Pong() if online:
                 if frame.number == self._pings:
-                    self._clock_told(frame.clock, now)
+                    self._on_clock(frame.clock, now)
             case Notice() | Trace() | RoleQuestion() | RoleAnswer() | BrokersHere() if online:
                 self.last_activity = now
                 yield Noticed(frame)
@@ -365,7 +365,7 @@ class Connection:
         self.login_state = LoginState.WAIT_ARBITRATION
         return [*greeting, AskArbitration(peer)] if self.accepting else []
 
-    def _told(self, verdict: Verdict, now: float) -> list[Effect]:
+    def _on_verdict(self, verdict: Verdict, now: float) -> list[Effect]:
         assert self.peer is not None
         if self._leaving is not None:
             return []

@@ -191,7 +191,7 @@ class PeerConnection(asyncio.Protocol):
         self.bytes_received += len(data)
         self.receives += 1
         now, utc = self._clock.monotonic(), self._clock.utc()
-        self._take(self.machine.receive(data, now, utc))
+        self._apply(self.machine.receive(data, now, utc))
 
     def eof_received(self) -> None:
         """End the connection, because the peer sends no more; asyncio closes the stream."""
@@ -286,7 +286,7 @@ class PeerConnection(asyncio.Protocol):
         """Abort the connection, because it has not logged in while others waited (END-18)."""
         self.abort("it did not log in while others waited")
 
-    def _take(self, effects: Iterator[Effect | Breathe]) -> None:
+    def _apply(self, effects: Iterator[Effect | Breathe]) -> None:
         """Carry out the effects of a read; at `Breathe` put off the rest to another turn."""
         try:
             for effect in effects:
@@ -303,13 +303,13 @@ class PeerConnection(asyncio.Protocol):
         self._rest = rest
         if self._transport is not None and not self.is_receive_flow_controlled:
             self._transport.pause_reading()
-        self._loop.call_soon(self._take_rest)
+        self._loop.call_soon(self._apply_rest)
 
-    def _take_rest(self) -> None:
+    def _apply_rest(self) -> None:
         rest, self._rest = self._rest, None
         if rest is not None:
             self._read_again()
-            self._take(rest)
+            self._apply(rest)
 
     def _read_again(self) -> None:
         """Resume reading, unless flow control or the rest of a read still prevents it."""

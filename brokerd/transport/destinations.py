@@ -282,7 +282,7 @@ class Destinations(EndpointLife, Neighbours):
         if opener is not None and opener.opening is connection:
             opener.opening = None
             self._attempt_ended(opener, connection, end)
-        self._lull.look()
+        self._lull.check_again()
 
     # Connecting.
 
@@ -340,7 +340,7 @@ class Destinations(EndpointLife, Neighbours):
             destination = bound[0]
             bound.rotate(-1)  # before sending: each destination gets its turn, whatever it has
             written += self._send_boxcar(destination, connection)
-        self._lull.look()
+        self._lull.check_again()
 
     def _send_boxcar(self, destination: Destination, connection: PeerConnection) -> int:
         if not destination.pending:

@@ -116,27 +116,27 @@ class Lull:
     """Waits for a condition, with a time limit."""
 
     def __init__(self) -> None:
-        self._looking: asyncio.Future[None] | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._late = False
 
     async def wait(self, is_quiet: Callable[[], bool], seconds: float) -> None:
-        """Wait until `is_quiet` is true, at most `seconds`; `look` makes it check again."""
+        """Wait until `is_quiet` is true, at most `seconds`; `check_again` makes it check the condition."""
         loop = asyncio.get_running_loop()
         self._late = False
         limit = loop.call_later(seconds, self._give_up)
         try:
             while not is_quiet() and not self._late:
-                self._looking = loop.create_future()
-                await self._looking
+                self._checking = loop.create_future()
+                await self._checking
         finally:
             limit.cancel()
-            self._looking = None
+            self._checking = None
 
-    def look(self) -> None:
+    def check_again(self) -> None:
         """Check the condition again, because it may be true now."""
-        if self._looking is not None and not self._looking.done():
-            self._looking.set_result(None)
+        if self._checking is not None and not self._checking.done():
+            self._checking.set_result(None)
 
     def _give_up(self) -> None:
         self._late = True
-        self.look()
+        self.check_again()
