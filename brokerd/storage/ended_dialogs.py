@@ -1,4 +1,4 @@
-"""Leftovers: rows of dialogs that are over, deleted some at a time (REL-35, REL-36).
+"""Ended dialogs: the rows that they leave, deleted some at a time (REL-35, REL-36).
 
 Reads:  nothing.      Calls: the writer's connection, in steps that `deferred_drops.py` asks for.
 Never:  deletes a row that its dialog still needs.

@@ -1,4 +1,4 @@
-"""Places: whether the files of an open store are still where they were opened (FD-9).
+"""Moved files: whether the files of an open store are still where they were opened (FD-9).
 
 Reads:  which file is at each path.      Calls: the operating system.
 Never:  puts anything back: the file now at a path may be somebody else's.

@@ -1,4 +1,4 @@
-"""Uses: which open dialogs need a service or a contract that is to be dropped (OBJ-37, OBJ-38).
+"""References: the open dialogs that need a service or contract to be dropped (OBJ-37, OBJ-38).
 
 Reads:  conversation_endpoints.      Calls: the reader or connection it is given.
 Never:  ends a dialog; it counts them, and deletes endpoints that only recognise duplicates.

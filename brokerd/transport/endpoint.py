@@ -120,7 +120,7 @@ class Lull:
         self._late = False
 
     async def wait(self, is_quiet: Callable[[], bool], seconds: float) -> None:
-        """Wait until `is_quiet` is true, at most `seconds`; `check_again` makes it check the condition."""
+        """Wait until `is_quiet` is true, at most `seconds`; `check_again` evaluates it again."""
         loop = asyncio.get_running_loop()
         self._late = False
         limit = loop.call_later(seconds, self._give_up)
