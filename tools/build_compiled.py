@@ -1,7 +1,8 @@
 """Build hook: compiles the C part while brokerd is installed, if there is a C compiler.
 
 Reads:  brokerd/storage/compiled.        Calls: $CC, or the compiler Python itself was built with.
-Never:  stops an installation: without the C part Python does its work (brokerd/storage/engine.py).
+Never:  stops an installation: without the C part Python does its work
+        (brokerd/storage/executors.py).
 """
 
 import os

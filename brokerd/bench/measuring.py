@@ -17,7 +17,7 @@ import msgspec
 
 from brokerd.errors import Refusal
 from brokerd.storage.compiled import library
-from brokerd.storage.engine import SQLITE_VERSION
+from brokerd.storage.connections import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
 """The most bytes of a body that a daemon accepts (`dialog.max_message`)."""

@@ -27,7 +27,7 @@ from brokerd.instance.instance import Instance, Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declarations import BROKER_NAME
 from brokerd.objects.declared import Declared
-from brokerd.storage.engine import Executor, Threaded
+from brokerd.storage.executors import Executor, Threaded
 from brokerd.storage.lock import refuse_if_held
 from brokerd.transport.door import Door
 

@@ -16,7 +16,7 @@ from brokerd.instance import part_options
 from brokerd.instance.assembly import VERSION, Assembly
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
-from brokerd.storage.engine import SQLITE_VERSION
+from brokerd.storage.connections import SQLITE_VERSION
 from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.network import Listening, let_others_in
 

@@ -15,7 +15,7 @@ from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
 from brokerd.ids import BootId, IdSource, InstanceId
 from brokerd.maintenance.disk_space import Disk
-from brokerd.storage.engine import Executor
+from brokerd.storage.executors import Executor
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import Network

@@ -35,7 +35,7 @@ from brokerd.process.host import fingerprint
 from brokerd.process.reloading import Reloading
 from brokerd.process.supervisor import Supervisor
 from brokerd.process.watchdog import LOOK, Watchdog
-from brokerd.storage.engine import Threaded
+from brokerd.storage.executors import Threaded
 from brokerd.telemetry.logs import DAEMON, EventLog, configure
 from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import SystemNetwork

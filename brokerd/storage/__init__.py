@@ -12,8 +12,9 @@ Other packages use `store.Store` and `changes.Changes`. The way of a commit, wit
        |               log_head: how far the log was confirmed, recorded beside the file
     confirmations    calls the waiters, in the order of joining
 
-Reads go to other connections, which only query: `engine` (the connections), `paging`, then the
-readers `dialogs`, `stored_messages`, `message_counts`, `incomplete_messages`, `listings`. The file
-as a whole: `file_checks`, `schema`, `opening`, `recovery`, `backup`, `verifying`. Its tables:
-`tables`, `shelves` and `stretches`. The contract "Storage" in pyproject.toml has the floors.
+Reads go to other connections, which only query: `readers` (on or off the loop, chosen by
+`executors`), `paging`, then what `Store` offers: `dialogs`, `stored_messages`, `message_counts`,
+`incomplete_messages`, `listings`. The file as a whole: `file_checks`, `schema`, `opening`,
+`recovery`, `backup`, `verifying`. Its tables: `tables`, `shelves` and `stretches`. The contract
+"Storage" in pyproject.toml has the floors.
 """

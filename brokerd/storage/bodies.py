@@ -22,7 +22,7 @@ from sqlalchemy import Text as Characters
 
 from brokerd.ids import BodyKey, EndpointKey
 from brokerd.storage.changes import BodyRow, Owner, PieceRow
-from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.hashes import is_piece_sound, piece_hash
 from brokerd.storage.shelves import NO_SHELF, PLACES
 from brokerd.storage.statements import Inserts, Script

@@ -47,7 +47,7 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.storage import events, system_objects
-from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.references import Use, forget_closed, move_messages, refuse_if_used
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tables import (

@@ -8,8 +8,8 @@ Fails:  a full disk loses nothing, as the log still has everything; any other er
 from collections.abc import Callable
 
 from brokerd.errors import StoreFault
-from brokerd.storage.engine import as_fault, is_full
 from brokerd.storage.options import Metrics, StoreOptions
+from brokerd.storage.sqlite_errors import as_fault, is_full
 from brokerd.storage.writers import Writer, fold
 
 

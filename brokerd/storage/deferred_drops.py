@@ -22,7 +22,7 @@ from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
-from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Script
 from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 from sqlalchemy import bindparam, delete
 
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.storage.shelves import NO_SHELF, PLACES, SHELVES, Shelves
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.stretches import table_at

@@ -19,8 +19,8 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import DialogLogRow
-from brokerd.storage.engine import Reader, Values
 from brokerd.storage.read_cache import ReadCache
+from brokerd.storage.readers import Reader, Values
 from brokerd.storage.statements import Deletes, Inserts, Script, update_by_key
 from brokerd.storage.tables import LIFETIME_COUNTS, UNSETTLED, dialog_log, group_states
 from brokerd.storage.tables import conversation_endpoints as endpoints

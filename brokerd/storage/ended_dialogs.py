@@ -19,8 +19,8 @@ from brokerd.ids import EndpointKey
 from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRemoval, Owner
+from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.deferred_drops import Step
-from brokerd.storage.engine import Connection, transaction
 from brokerd.storage.statements import Script
 from brokerd.storage.tables import PAGED
 

@@ -19,7 +19,8 @@ from brokerd.model import (
 )
 from brokerd.storage import system_objects
 from brokerd.storage.changes import EventChanges, EventRow
-from brokerd.storage.engine import Connection, Reader
+from brokerd.storage.connections import Connection
+from brokerd.storage.readers import Reader
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import (
     event_dialogs,

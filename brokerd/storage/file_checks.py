@@ -16,7 +16,7 @@ from urllib.parse import quote
 from brokerd.errors import BrokerError, StoreDamaged, StoreLocked
 from brokerd.model import Contract
 from brokerd.storage import catalog, known_brokers, references, tables
-from brokerd.storage.engine import READ_PRAGMAS, Connection
+from brokerd.storage.connections import READ_PRAGMAS, Connection
 from brokerd.storage.known_brokers import Known
 from brokerd.storage.lock import is_held, refuse_if_held
 from brokerd.storage.log_check import HAS_LOG, refuse_loss

@@ -37,9 +37,10 @@ from brokerd.storage.changes import (
     QueueRow,
     Rare,
 )
+from brokerd.storage.connections import Connection
 from brokerd.storage.deferred_removals import NOTHING, QueueRemoval
 from brokerd.storage.ended_dialogs import LeftOutgoing, remove_retained
-from brokerd.storage.engine import Connection, is_full
+from brokerd.storage.sqlite_errors import is_full
 from brokerd.storage.statements import Row, Script, update_by_key
 from brokerd.storage.tables import store
 from brokerd.storage.writers import Ended, roll_back

@@ -7,7 +7,7 @@ Never:  checks whether a broker's file exists.
 from sqlalchemy import delete, select
 
 from brokerd.ids import BrokerId
-from brokerd.storage.engine import Connection, transaction
+from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import known_brokers
 

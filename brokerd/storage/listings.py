@@ -32,7 +32,7 @@ from brokerd.storage.changes import Owner
 from brokerd.storage.deferred_removals import noted_at
 from brokerd.storage.dialogs import WHOLE, as_endpoint
 from brokerd.storage.ended_dialogs import OUTGOING_LEFT, RETAINED_LEFT
-from brokerd.storage.engine import Reader
+from brokerd.storage.readers import Reader
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies

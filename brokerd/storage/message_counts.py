@@ -21,8 +21,8 @@ from sqlalchemy import (
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
-from brokerd.storage.engine import Reader
 from brokerd.storage.queues import Skip
+from brokerd.storage.readers import Reader
 from brokerd.storage.shelves import PLACES, Shelves
 from brokerd.storage.stretches import (
     STRETCH_ORDERS,

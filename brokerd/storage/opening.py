@@ -28,7 +28,7 @@ from brokerd.storage import (
     tables,
 )
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
-from brokerd.storage.engine import Connection, connect_writer, is_full, is_read_only, transaction
+from brokerd.storage.connections import Connection, connect_writer, transaction
 from brokerd.storage.file_checks import check_header, check_schema, refuse_stray_log
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.known_brokers import Known
@@ -45,6 +45,7 @@ from brokerd.storage.log_head import (
 from brokerd.storage.private_files import make_private_file, refuse_unsafe, sync
 from brokerd.storage.recovery import Recovered, page_all, read_recovered
 from brokerd.storage.schema import REVISIONS, table_definitions, upgrade
+from brokerd.storage.sqlite_errors import is_full, is_read_only
 from brokerd.storage.statements import sql, update_by_key
 from brokerd.storage.tokens import Tokens
 from brokerd.storage.writers import roll_back_and_close

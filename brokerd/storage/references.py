@@ -12,7 +12,8 @@ from sqlalchemy import Select, bindparam, delete, func, select, update
 
 from brokerd.errors import InUse
 from brokerd.protocol.transitions import State
-from brokerd.storage.engine import Connection, Reader
+from brokerd.storage.connections import Connection
+from brokerd.storage.readers import Reader
 from brokerd.storage.statements import DIALECT, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress

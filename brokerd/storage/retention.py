@@ -16,7 +16,7 @@ from brokerd.ids import ConversationId, EndpointKey, GroupId, Handle, MessageId,
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner, Rare, RetainedRow, Trim
 from brokerd.storage.ended_dialogs import FIND_RETAINED, RETAINED_LEFT
-from brokerd.storage.engine import Reader, Values
+from brokerd.storage.readers import Reader, Values
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import conversation_endpoints as endpoints

@@ -19,7 +19,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from brokerd.errors import StoreDamaged, StoreFault, StoreVersion
 from brokerd.resources import migrations_dir
 from brokerd.storage import space, tables
-from brokerd.storage.engine import Connection, is_full, is_read_only
+from brokerd.storage.connections import Connection
+from brokerd.storage.sqlite_errors import is_full, is_read_only
 from brokerd.storage.statements import sql
 from brokerd.storage.writers import roll_back
 

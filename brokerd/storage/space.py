@@ -8,7 +8,7 @@ Never:  gives back pages that the next messages would fill again: callers name o
 
 from typing import Final
 
-from brokerd.storage.engine import BUSY_SECONDS, Connection
+from brokerd.storage.connections import BUSY_SECONDS, Connection
 from brokerd.storage.writers import fold_and_cut
 
 STEP: Final = 256

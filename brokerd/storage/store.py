@@ -35,9 +35,10 @@ from brokerd.storage.changes import (
     Changes,
 )
 from brokerd.storage.commits import CommitPipeline, Observe
+from brokerd.storage.connections import Connection
 from brokerd.storage.dialogs import StoredEndpoints
-from brokerd.storage.engine import Connection, Executor, Reader
 from brokerd.storage.events import StoredEvents
+from brokerd.storage.executors import Executor
 from brokerd.storage.flush import Flush, no_fault
 from brokerd.storage.incomplete_messages import IncompleteMessages
 from brokerd.storage.known_brokers import Known
@@ -56,6 +57,7 @@ from brokerd.storage.opening import (
 from brokerd.storage.options import Metrics, StoreOptions
 from brokerd.storage.paging import Page
 from brokerd.storage.read_cache import ReadCache
+from brokerd.storage.readers import Reader
 from brokerd.storage.recovery import Recovered, read_recovered
 from brokerd.storage.references import Use
 from brokerd.storage.retention import RetainedMessages

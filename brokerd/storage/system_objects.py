@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, insert
 
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.storage.statements import sql
 from brokerd.storage.tables import queues, services
 

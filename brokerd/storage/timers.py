@@ -12,7 +12,8 @@ from sqlalchemy import bindparam, func, select, text, tuple_, update
 from brokerd.clock import Instant
 from brokerd.ids import EndpointKey
 from brokerd.storage.changes import Rare
-from brokerd.storage.engine import Connection, Reader, transaction
+from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.readers import Reader
 from brokerd.storage.statements import Deletes, Inserts, Script, sql
 from brokerd.storage.tables import conversation_timers as timers
 

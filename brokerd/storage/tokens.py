@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from brokerd.clock import SECOND, Instant
 from brokerd.ids import ClientId
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.tables import clients
 

@@ -31,7 +31,7 @@ from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.engine import Inline
+from brokerd.storage.executors import Inline
 from brokerd.telemetry.log import NullLog
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock

@@ -19,7 +19,7 @@ from brokerd.ids import BootId, RandomIds
 from brokerd.instance.instance import Instance
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declarations import parse
-from brokerd.storage.engine import Threaded
+from brokerd.storage.executors import Threaded
 from brokerd.testing import left
 from brokerd.transport.network import SystemNetwork
 

@@ -24,7 +24,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.changes import OutgoingRow, QueueRow
 from brokerd.storage.compiled import library
-from brokerd.storage.engine import Executor, Inline, Threaded
+from brokerd.storage.executors import Executor, Inline, Threaded
 from brokerd.storage.hashes import body_hash
 from brokerd.storage.store import NewStore, Store
 

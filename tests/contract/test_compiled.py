@@ -14,7 +14,8 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, Table
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled.library import sqlite_error
 from brokerd.storage.compiled.writer import CompiledWriter, compiled_writer
-from brokerd.storage.engine import connect_writer, is_busy, is_full
+from brokerd.storage.connections import connect_writer
+from brokerd.storage.sqlite_errors import is_busy, is_full
 from brokerd.storage.statements import Deletes, Inserts, Script, Step
 
 if not library.IS_BUILT:

@@ -18,11 +18,12 @@ from brokerd.storage import stored_messages
 from brokerd.storage.changes import Changes
 from brokerd.storage.compiled import library
 from brokerd.storage.compiled import reader as compiled
+from brokerd.storage.connections import READ_PRAGMAS, connect_writer
 from brokerd.storage.dialogs import StoredEndpoints
-from brokerd.storage.engine import READ_PRAGMAS, AsyncReader, connect_writer
 from brokerd.storage.paging import Page
 from brokerd.storage.queues import Skip
 from brokerd.storage.read_cache import ReadCache
+from brokerd.storage.readers import AsyncReader
 from brokerd.storage.shelves import NO_SHELF, Place, Places
 from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.transmission import OutgoingMessages
@@ -260,7 +261,7 @@ async def test_it_may_be_closed_by_several_and_again(path, connection):
 @pytest.mark.rule("REL-23", "REL-33")
 @pytest.mark.parametrize("executor", ["compiled"], indirect=True)
 async def test_errors_are_those_of_a_store(store, path, monkeypatch):
-    monkeypatch.setattr("brokerd.storage.engine.READ_LIMIT", 0.05)
+    monkeypatch.setattr("brokerd.storage.readers.READ_LIMIT", 0.05)
     reader = AsyncReader(path, SystemClock(), compiled=True)
     slow = stored_messages.statements(NO_SHELF).page._replace(rows=sqlite_text(ENDLESS))
     with pytest.raises(Busy, match="a read of the store took over"):

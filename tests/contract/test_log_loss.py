@@ -311,7 +311,7 @@ async def test_no_moment_at_which_a_healthy_store_is_killed_is_told(open_store, 
             look()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brokerd.storage.engine.LogHead", Watched)
+        patch.setattr("brokerd.storage.connections.LogHead", Watched)
         for _ in range(3):
             store = await open_store()
             look()
@@ -708,7 +708,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_is_told_and_forgets_no_lo
 ):
     """It has come while the loss was being accepted."""
     harm(left, cut_last, left)
-    monkeypatch.setattr("brokerd.storage.engine.BUSY_SECONDS", 0)
+    monkeypatch.setattr("brokerd.storage.connections.BUSY_SECONDS", 0)
     change, readers = opening.change_facts, []
 
     def change_after_a_reader_came(connection, facts):

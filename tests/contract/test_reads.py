@@ -13,7 +13,7 @@ from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from brokerd.storage import dialogs, message_counts, stored_messages, transmission
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
-from brokerd.storage.engine import AsyncReader
+from brokerd.storage.readers import AsyncReader
 from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.tables import metadata
 

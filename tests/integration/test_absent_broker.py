@@ -18,7 +18,7 @@ from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.instance.preflight import look_ahead
 from brokerd.protocol.frames import Fragment, Hop
-from brokerd.storage import engine, opening
+from brokerd.storage import connections, opening
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
 from brokerd.telemetry.logs import STORE
@@ -387,7 +387,7 @@ def test_a_file_that_cannot_be_written_keeps_out_this_broker_alone(
 
     def connect_writer(path: Path) -> sqlite3.Connection:
         if path.stem != "east":
-            return engine.connect_writer(path)
+            return connections.connect_writer(path)
         return sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)
 
     async def program(daemon: Daemon) -> None:

@@ -19,7 +19,7 @@ from brokerd.model import ERROR
 from brokerd.protocol.frames import END, Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
-from brokerd.storage.engine import Inline
+from brokerd.storage.executors import Inline
 from tests.integration import one_daemon
 from tests.integration.one_daemon import Daemon
 from tests.integration.one_daemon import closing as closing_sessions

@@ -12,7 +12,7 @@ from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 from brokerd.model import ERROR
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.stretches import table_at
 from brokerd.telemetry.logs import PARKING, TRANSMISSION

@@ -10,7 +10,7 @@ import pytest
 from brokerd.client.session import Session
 from brokerd.process.daemon import give_sign_of_life
 from brokerd.process.supervisor import Supervisor
-from brokerd.storage.engine import Inline
+from brokerd.storage.executors import Inline
 from brokerd.storage.writers import soon
 from brokerd.telemetry.logs import STORE
 from tests.integration.one_daemon import Daemon

@@ -13,7 +13,7 @@ from brokerd.broker.unfinished import COST
 from brokerd.config.settings import Dispatcher
 from brokerd.ids import EndpointKey, InstanceId
 from brokerd.protocol.frames import Fragment
-from brokerd.storage.engine import Inline
+from brokerd.storage.executors import Inline
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_damaged import receive_all
 from tests.integration.test_in_order import arriving

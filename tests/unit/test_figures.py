@@ -12,8 +12,8 @@ from brokerd.protocol import client_frames, wire
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import UNSENT_LIMIT
 from brokerd.storage import bodies, body_keeper, deferred_drops, tokens
-from brokerd.storage.engine import READ_LIMIT
 from brokerd.storage.options import StoreOptions
+from brokerd.storage.readers import READ_LIMIT
 from brokerd.transport.accepting import PAUSE
 
 KIB, MIB = 1024, 1024 * 1024

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.errors import StoreLocked
-from brokerd.storage.engine import Connection, Inline, InlineReader, Values, connect_writer
+from brokerd.storage.connections import Connection, connect_writer
+from brokerd.storage.executors import Inline
 from brokerd.storage.lock import OwnerLock
 from brokerd.storage.opening import Opened
+from brokerd.storage.readers import InlineReader, Values
 from brokerd.storage.writers import InlineWriter, Schedule, roll_back
 
 T = TypeVar("T")

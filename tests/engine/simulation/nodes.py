@@ -16,7 +16,7 @@ from brokerd.clock import Instant
 from brokerd.errors import StoreFault
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.storage.store import Store
 from brokerd.testing import left
 from brokerd.testing.clock import SimClock

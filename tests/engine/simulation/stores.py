@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from brokerd.ids import BootId, SeededIds
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.storage import space, tables
-from brokerd.storage.engine import Connection, Inline, connect_writer, transaction
+from brokerd.storage.connections import Connection, connect_writer, transaction
+from brokerd.storage.executors import Inline
 from brokerd.storage.writers import roll_back
 from brokerd.testing import loop as virtual
 from brokerd.testing.clock import SimClock

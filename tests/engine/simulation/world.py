@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from brokerd.ids import parse
-from brokerd.storage.engine import Connection
+from brokerd.storage.connections import Connection
 from brokerd.testing.check import check
 from brokerd.testing.evidence import Stored
 from brokerd.testing.history import History, HistoryUnusable, Kind

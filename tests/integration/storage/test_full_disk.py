@@ -11,7 +11,7 @@ from brokerd.client.session import connect
 from brokerd.clock import SystemClock
 from brokerd.errors import BrokerError
 from brokerd.ids import RandomIds
-from brokerd.storage.engine import Inline
+from brokerd.storage.executors import Inline
 from brokerd.storage.store import Store
 
 SETTINGS = """

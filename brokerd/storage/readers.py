@@ -1,14 +1,13 @@
-"""Engine: connections and their pragmas, transactions, and the two executors (HK-3).
+"""Readers: answer statements on connections that only query.
 
-Reads:  nothing by itself.      Calls: SQLite, through its driver to write, SQLAlchemy to read.
-Never:  opens a file for writing that `file_checks.py` has not checked.
+Reads:  what is committed.      Calls: SQLAlchemy on aiosqlite, or the compiled reader.
+Never:  waits for the writer, or holds a read longer than `READ_LIMIT` (FD-10).
+Fails:  `Busy` if a read took too long, `StoreDamaged` if the file is bad; a reader goes on.
 """
 
 import asyncio
-import errno
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import quote
@@ -23,185 +22,19 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.util import greenlet_spawn
 
 from brokerd.clock import Clock
-from brokerd.errors import IO_FAULT, BrokerError, Busy, StoreDamaged, StoreFault
+from brokerd.errors import BrokerError, Busy, StoreDamaged, StoreFault
 from brokerd.storage.compiled.reader import ALL, CompiledReader, compiled_reader
-from brokerd.storage.compiled.writer import compiled_writer
-from brokerd.storage.log_head import LogHead, head_path
-from brokerd.storage.moved_files import FilesInPlace
+from brokerd.storage.connections import READ_PRAGMAS, Connection
 from brokerd.storage.statements import DIALECT
-from brokerd.storage.writers import (
-    InlineWriter,
-    Schedule,
-    ThreadWriter,
-    Writer,
-    roll_back,
-    roll_back_and_close,
-    soon,
-)
 
-Connection = sqlite3.Connection
 T = TypeVar("T")
 Values = tuple[Any, ...]
 """A row as the driver returns it; it does not leave the package."""
 
 READ_LIMIT: Final = 5.0
 """Seconds after which a read is interrupted: a long one would pin the log (FD-10)."""
-BUSY_SECONDS: Final = 5.0
-"""Seconds to wait for a lock of SQLite's."""
-_LOG_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of the log's file that are kept to be overwritten."""
 _OPERATIONS: Final = 100_000
 """Steps of SQLite's virtual machine between two checks of the clock."""
-
-_EXIT_STATUSES: Final = {
-    sqlite3.SQLITE_CORRUPT: 65,
-    sqlite3.SQLITE_NOTADB: 65,
-    sqlite3.SQLITE_CONSTRAINT: 70,
-}
-_PRIMARY: Final = 0xFF
-"""Mask for the part of an extended result code that gives the kind of error."""
-
-# The driver asks a registry for every value that is not exactly an int, float or str, and a miss
-# costs more than the rest of binding it. These adapters return what it would have bound anyway.
-sqlite3.register_adapter(bytes, bytes.__bytes__)
-sqlite3.register_adapter(bool, int)
-_nothing: dict[None, None] = {None: None}
-sqlite3.register_adapter(type(None), _nothing.__getitem__)
-
-SQLITE_VERSION: Final = sqlite3.sqlite_version
-"""Version of the SQLite library in use; it is not bundled."""
-
-
-WRITE_PRAGMAS: Final = (
-    # Nothing stored in a file is executed (BI-D2).
-    "trusted_schema = OFF",
-    "cell_size_check = ON",
-    "journal_mode = WAL",
-    "synchronous = FULL",
-    "foreign_keys = ON",
-    # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
-    "wal_autocheckpoint = 0",
-    "cache_size = -16384",
-    # Some builds overwrite each freed page with zeros: deleting a message would cost as much as
-    # writing one, and a full disk could not be drained (REL-26).
-    "secure_delete = FAST",
-    # A long read may have let the log grow; the next log that starts anew shrinks the file.
-    f"journal_size_limit = {_LOG_KEPT}",
-)
-"""Pragmas of each connection that writes."""
-KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
-"""Values that these pragmas must return then."""
-
-
-class StoreConnection(sqlite3.Connection):
-    """A connection that writes, with the record and the file identities of its store."""
-
-    head: LogHead | None = None
-    place: FilesInPlace | None = None
-
-    def close(self) -> None:
-        """Close the connection; the record then says whether a log is left."""
-        is_log_gone = self.place is not None and self.place.log_fault is not None
-        super().close()
-        if self.head is not None:
-            self.head.close(is_log_gone=is_log_gone)
-
-
-def connect_writer(path: Path) -> StoreConnection:
-    """Return the one connection that writes. `StoreDamaged` if it would break its promises (REL-1).
-
-    The caller has checked the log that SQLite will find (`log_check.py`).
-    """
-    try:
-        head = LogHead(path)
-    except OSError as error:
-        if is_full(error):
-            raise
-        raise StoreDamaged(
-            f"{head_path(path)} cannot be written: {error.strerror}",
-            hint="change the owner and mode of the file; it may not be a link",
-        ) from error
-    try:
-        connection = connect_without_record(path)
-    except BaseException:
-        head.close()
-        raise
-    connection.head = head
-    try:
-        connection.execute("PRAGMA schema_version").fetchone()  # opens the log and its index
-        head.attach()
-        connection.place = FilesInPlace(path)
-    except BaseException:
-        roll_back_and_close(connection)
-        raise
-    return connection
-
-
-def connect_without_record(path: Path) -> StoreConnection:
-    """Connect as `connect_writer` does, but leave the record of the log's head alone (REL-39)."""
-    connection = sqlite3.connect(
-        path,
-        factory=StoreConnection,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=256,
-    )
-    for pragma in WRITE_PRAGMAS:
-        connection.execute(f"PRAGMA {pragma}").fetchone()
-    for pragma, wanted in KEPT_PRAGMAS.items():
-        found = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
-        if found != wanted:
-            connection.close()
-            raise StoreDamaged(f"{path}: {pragma} is {found}, not {wanted}, after setting it")
-    return connection
-
-
-@contextmanager
-def transaction(connection: Connection) -> Iterator[Connection]:
-    """Run BEGIN IMMEDIATE, then COMMIT; on an error before COMMIT, ROLLBACK."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection
-    except BaseException:
-        roll_back(connection)
-        raise
-    connection.execute("COMMIT")
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Return whether there was no room: on the disk, or by a limit of SQLite or of this user."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL
-
-
-def is_read_only(error: BaseException | None) -> bool:
-    """Return whether the file, or its file system, is read-only."""
-    return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
-
-
-def is_busy(error: BaseException | None) -> bool:
-    """Return whether another connection was reading or writing what was wanted."""
-    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
-    """Return the fault to stop with (reliability section 2): what failed, and the known outcome."""
-    if isinstance(error, StoreFault):
-        return error
-    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    outcome = "it was rolled back" if known else "its outcome is not known"
-    status = _EXIT_STATUSES.get(getattr(error, "sqlite_errorcode", 0) & _PRIMARY, IO_FAULT)
-    fault = StoreFault(f"{doing} failed with {name}: {error}; {outcome}", exit_status=status)
-    fault.__cause__ = error
-    return fault
-
-
-READ_PRAGMAS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON")
-
-# Readers: SQLAlchemy engines on connections that only query.
 
 
 class PageOf(NamedTuple):
@@ -507,77 +340,3 @@ def _refusal(error: DBAPIError) -> BrokerError:
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreDamaged(f"reading the store failed with {name}: {error.orig}")
     return StoreFault(f"reading the store failed with {name}: {error.orig}")
-
-
-# Executors: which writer and which reader a store gets.
-
-
-class Executor(Protocol):
-    """Chooses where the SQL of a store runs."""
-
-    async def call(self, function: Callable[[], T]) -> T:
-        """Run a long function once."""
-        ...
-
-    def kept(self, path: Path) -> Connection | None:
-        """Return a connection to this file that is still open; only simulations keep any."""
-        ...
-
-    def writer(self, connection: Connection, path: Path) -> Writer:
-        """Return the writer on this connection to this file."""
-        ...
-
-    def reader(self, path: Path, clock: Clock) -> Reader:
-        """Return the reader of this file."""
-        ...
-
-
-class Threaded:
-    """Executor for production: a writer thread, aiosqlite for reading."""
-
-    def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled`: whether flushes and pages may leave the interpreter, if that was built."""
-        self._compiled = compiled
-
-    async def call(self, function: Callable[[], T]) -> T:
-        """Run the function on a thread."""
-        return await asyncio.to_thread(function)
-
-    def kept(self, path: Path) -> None:
-        """Return None: each file is checked before it is opened."""
-
-    def writer(self, connection: Connection, path: Path) -> Writer:
-        """Return a writer with a thread of its own."""
-        found = None
-        if self._compiled:
-            found = compiled_writer(
-                connection, path, pragmas=WRITE_PRAGMAS, kept=KEPT_PRAGMAS, busy=BUSY_SECONDS
-            )
-        return found or ThreadWriter(connection)
-
-    def reader(self, path: Path, clock: Clock) -> Reader:
-        """Return the asynchronous reader."""
-        return AsyncReader(path, clock, compiled=self._compiled)
-
-
-class Inline:
-    """Executor for tests and simulation: no threads; `schedule` completes flushes (HK-3)."""
-
-    def __init__(self, schedule: Schedule = soon) -> None:
-        self._schedule = schedule
-
-    async def call(self, function: Callable[[], T]) -> T:
-        """Call the function on the loop."""
-        return function()
-
-    def kept(self, path: Path) -> Connection | None:
-        """Return None, as in production."""
-        return None
-
-    def writer(self, connection: Connection, path: Path) -> Writer:
-        """Return a writer on the loop."""
-        return InlineWriter(connection, self._schedule)
-
-    def reader(self, path: Path, clock: Clock) -> Reader:
-        """Return a reader on the loop."""
-        return InlineReader(path, clock)
