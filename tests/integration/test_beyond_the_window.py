@@ -264,7 +264,7 @@ def test_what_a_dialog_leaves_unread_is_gone_though_the_file_has_it_still(
         (first,) = await session.receive("shop", 1, autocommit=True)
         assert first.conversation_id == await conversation(daemon, ended)
         with monkeypatch.context() as held_up:
-            held_up.setattr(Drops, "go_on", lambda _: None)
+            held_up.setattr(Drops, "resume", lambda _: None)
             await session.end(first.handle)
             if restart:
                 await session.close()
