@@ -1,6 +1,6 @@
 """Drops: a dialog that ends with very many unread messages is noted; they are deleted later.
 
-Reads:  nothing.      Calls: the writer, through the functions it is given.
+Reads:  nothing.      Calls: the writing connection, in steps that `sweeps.py` submits.
 Never:  lets a message be read whose endpoint is noted, or deletes a note before the last of the
         messages.
 
@@ -13,27 +13,18 @@ next start continues with what a crash, or a stop, has left.
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
 from brokerd.storage import bodies
 from brokerd.storage.changes import Owner
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.statements import Script
 from brokerd.storage.stretches import BEFORE_ALL, among, first_of, table_at
-from brokerd.storage.writers import Job, Reported
-
-FIRST: Final = 256
-"""Messages that the first step deletes: its time shows how long large ones take."""
-LEAST: Final = 16
-_LONG: Final = 0.005
-"""Seconds above which a step was long: the next one deletes half as many."""
-_SHORT: Final = 0.002
+from brokerd.storage.sweeps import Step
 
 _NOTE: Final = "INSERT OR IGNORE INTO queue_drops (endpoint_key) VALUES (?)"
 _FORGET: Final = "DELETE FROM queue_drops WHERE endpoint_key = ?"
@@ -84,42 +75,13 @@ def counts(connection: Connection, place: int) -> list[tuple[int, int, int]]:
     return connection.execute(_count(place)).fetchall()
 
 
-class Step(NamedTuple):
-    """The result of a step of a sweep."""
+class DropSweep:
+    """Deletes the messages of one noted endpoint, and then the note."""
 
-    place: int
-    """The place where it has deleted; 0 = nothing was left, and the note is deleted."""
-    last: int
-    """The highest queuing order that it has deleted there."""
-    messages: int
-    seconds: float
-
-
-class Sweep(Protocol):
-    """Rows that are deleted some at a time."""
-
-    place: int
-    last: int
-    """The place and order of the last step, as in its result."""
-
-    def step(
-        self,
-        connection: Connection,
-        *,
-        places: Sequence[int],
-        limit: int,
-        some_bodies: bool,
-        clock: Clock,
-    ) -> Step:
-        """Delete the next `limit` rows, in a transaction of its own."""
-        ...
-
-
-class _Sweep:
-    """The progress of deleting the messages of one endpoint."""
-
-    def __init__(self, key: EndpointKey) -> None:
+    def __init__(self, key: EndpointKey, finished: Callable[[EndpointKey], None]) -> None:
+        """`finished`: called when the note is deleted."""
         self.key = key
+        self._finished = finished
         self.place = 0
         self.last = -1
 
@@ -162,6 +124,10 @@ class _Sweep:
         )
         return found
 
+    def finish(self) -> None:
+        """Report that nothing is left."""
+        self._finished(self.key)
+
     @staticmethod
     def _delete(
         connection: Connection, place: int, orders: list[int], *, some_bodies: bool
@@ -174,83 +140,19 @@ class _Sweep:
 
 
 class Drops:
-    """The noted endpoints, and the progress of the sweeps."""
+    """The noted endpoints: nobody reads their messages, though these may still be in the file."""
 
-    def __init__(
-        self,
-        *,
-        most: int,
-        found: Sequence[EndpointKey],
-        clock: Clock,
-        taken: Callable[[], Sequence[int]],
-        some_bodies: Callable[[], bool],
-        submit: Callable[[Job[Step], Reported[Step]], None],
-        swept: Callable[[int], None],
-    ) -> None:
-        """`most`: messages that a step of the sweep deletes. `found`: endpoints noted at the start.
-        `taken`: shelves that may have messages. `submit`: passes a step to the writer, unless the
-        store is closed. `swept`: called with the number of messages that a step has deleted."""
-        self._most = most = max(1, most)
-        self._clock = clock
-        self._taken = taken
-        self._some_bodies = some_bodies
-        self._submit = submit
-        self._swept = swept
-        self._limit = min(FIRST, most)
-        self._due: deque[Sweep] = deque(_Sweep(key) for key in found)
-        self._is_sweeping = False
+    def __init__(self, found: Iterable[EndpointKey]) -> None:
+        """`found`: endpoints noted at the start."""
         self.keys = frozenset(found)
-        """Endpoints whose messages count as deleted, and may still be in the file."""
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether rows are still to be deleted."""
-        return bool(self._due)
 
     def joined(self, keys: Iterable[EndpointKey]) -> None:
         """Add endpoints of a changeset that has joined: nobody reads their messages from now on."""
         self.keys = self.keys.union(keys)
 
-    def durable(self, keys: Iterable[EndpointKey]) -> None:
-        """Begin to delete the messages of endpoints whose notes are written."""
-        self.sweep([_Sweep(key) for key in keys])
+    def sweeps(self, keys: Iterable[EndpointKey]) -> list[DropSweep]:
+        """Return what deletes the messages of endpoints whose notes are written."""
+        return [DropSweep(key, self._remove) for key in keys]
 
-    def sweep(self, more: Iterable[Sweep]) -> None:
-        """Delete these rows as well, after those already due."""
-        self._due += more
-        self.resume()
-
-    def resume(self) -> None:
-        """Submit the next step, unless one is under way.
-
-        This is also called at each tick: a step that found no room is repeated then.
-        """
-        if not self._due or self._is_sweeping:
-            return
-        self._is_sweeping = True
-        sweep, places, limit = self._due[0], (NO_SHELF, *self._taken()), self._limit
-        some_bodies, clock = self._some_bodies(), self._clock
-
-        def step(connection: Connection) -> Step:
-            return sweep.step(
-                connection, places=places, limit=limit, some_bodies=some_bodies, clock=clock
-            )
-
-        self._submit(step, self._stepped)
-
-    def _stepped(self, step: Step | None, error: BaseException | None) -> None:
-        self._is_sweeping = False
-        if step is None:
-            return  # the store is closed, or there was no room
-        sweep = self._due[0]
-        sweep.place, sweep.last = step.place, step.last
-        if not step.place:
-            self._due.popleft()
-            if isinstance(sweep, _Sweep):
-                self.keys = self.keys.difference([sweep.key])
-        elif step.seconds > _LONG:
-            self._limit = max(min(LEAST, self._most), self._limit // 2)
-        elif step.seconds < _SHORT:
-            self._limit = min(self._most, 2 * self._limit)
-        self._swept(step.messages)
-        self.resume()
+    def _remove(self, key: EndpointKey) -> None:
+        self.keys = self.keys.difference([key])

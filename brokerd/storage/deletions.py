@@ -23,6 +23,7 @@ from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedS
 from brokerd.storage.flush import Flush
 from brokerd.storage.options import Metrics, StoreOptions
 from brokerd.storage.shelves import NO_SHELF, Shelves
+from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.writers import Job, Reported
 
 T = TypeVar("T")
@@ -64,9 +65,9 @@ class Deletions:
         self._log_has_grown = log_has_grown
         self._is_checking_shelves = False
         self._removals = Removals(most=options.noted_removals, shelves=shelves)
-        self._drops = Drops(
+        self._drops = Drops(dropped)
+        self._sweeper = Sweeper(
             most=options.unread_at_once,
-            found=dropped,
             clock=clock,
             taken=lambda: shelves.taken,
             some_bodies=lambda: bodies.some,
@@ -82,7 +83,7 @@ class Deletions:
             self._bodies.left()
         if self._drops.keys:
             self._shelves.lost_count()
-            self._drops.resume()
+            self._sweeper.add(self._drops.sweeps(sorted(self._drops.keys)))
 
     # The way of a flush: changesets join, it begins, it has been written.
 
@@ -136,7 +137,7 @@ class Deletions:
         if leaves_bodies:
             self._bodies.left()
         if flush.dropped:
-            self._drops.durable(flush.dropped)
+            self._sweeper.add(self._drops.sweeps(flush.dropped))
         retained = flush.rare.retained_removed_of if flush.rare is not None else ()
         self.sweep_left(flush.outgoing_left, retained)
 
@@ -157,7 +158,7 @@ class Deletions:
     def resume(self) -> None:
         """Repeat steps that found no room."""
         self._bodies.resume()
-        self._drops.resume()
+        self._sweeper.resume()
 
     def sweep_all(self) -> bool:
         """Begin to delete all noted messages; return whether there are any."""
@@ -166,14 +167,14 @@ class Deletions:
     def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
         """Delete the given remains of dialogs that are over."""
         if outgoing:
-            self._drops.sweep([OutgoingSweep(outgoing)])
+            self._sweeper.add([OutgoingSweep(outgoing)])
         if retained:
-            self._drops.sweep([RetainedSweep(retained)])
+            self._sweeper.add([RetainedSweep(retained)])
 
     @property
     def is_under_way(self) -> bool:
         """Whether rows of dialogs that are over are still to be deleted."""
-        return self._drops.is_under_way
+        return self._sweeper.is_under_way
 
     def _have_swept(self, messages: int) -> None:
         """Count the messages that a step has deleted, and the pages this adds to the log.

@@ -1,6 +1,6 @@
 """Ended dialogs: the rows that they leave, deleted some at a time (REL-35, REL-36).
 
-Reads:  nothing.      Calls: the writer's connection, in steps that `deferred_drops.py` asks for.
+Reads:  nothing.      Calls: the writer's connection, in steps that `sweeps.py` submits.
 Never:  deletes a row that its dialog still needs.
 
 A dialog that ends may leave hundreds of thousands of messages in the transmission queue, or
@@ -20,8 +20,8 @@ from brokerd.protocol.transitions import State
 from brokerd.storage import bodies
 from brokerd.storage.changes import OutgoingRemoval, Owner
 from brokerd.storage.connections import Connection, transaction
-from brokerd.storage.deferred_drops import Step
 from brokerd.storage.statements import Script
+from brokerd.storage.sweeps import Step
 from brokerd.storage.tables import PAGED
 
 ENDED: Final = f"'{State.DISCONNECTED_OUTBOUND.value}', '{State.CLOSED.value}'"
@@ -95,6 +95,9 @@ class _Sweep:
                 script.add(self.delete, (json.dumps(numbers),))
                 script.run(connection)
         return Step(int(bool(numbers)), last, len(numbers), clock.monotonic() - began)
+
+    def finish(self) -> None:
+        """Do nothing: these rows have no note."""
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
         """Return the numbers of the next rows, none = there are no more; and where to continue."""

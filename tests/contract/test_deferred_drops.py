@@ -7,12 +7,12 @@ import sqlite3
 import pytest
 from msgspec.structs import replace
 
-from brokerd.storage import deferred_drops
 from brokerd.storage.changes import BodyRow, Changes, Owner
-from brokerd.storage.deferred_drops import Drops
+from brokerd.storage.deferred_drops import DropSweep
 from brokerd.storage.message_counts import Tally
 from brokerd.storage.store import StoreOptions
 from brokerd.storage.stretches import EVERYWHERE
+from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.verifying import verify
 from tests.contract.test_full import begun, turns
 from tests.contract.test_verifying import a_queue
@@ -26,7 +26,7 @@ class Steps:
     def __init__(self, monkeypatch):
         self.left = 0
         self.deleted: list[int] = []
-        resume, step = Drops.resume, deferred_drops._Sweep.step
+        resume, step = Sweeper.resume, DropSweep.step
 
         def counted_step(sweep, connection, **given):
             before = connection.execute(f"SELECT count(*) FROM ({EVERYWHERE})").fetchone()[0]
@@ -36,18 +36,18 @@ class Steps:
             assert done.messages == before - after
             return done
 
-        def go_on_if_let(sweep):
+        def resume_if_let(sweep):
             if self.left > 0 and sweep._due and not sweep._is_sweeping:
                 self.left -= 1
                 resume(sweep)
 
-        monkeypatch.setattr(deferred_drops._Sweep, "step", counted_step)
-        monkeypatch.setattr(Drops, "resume", go_on_if_let)
+        monkeypatch.setattr(DropSweep, "step", counted_step)
+        monkeypatch.setattr(Sweeper, "resume", resume_if_let)
 
     async def let(self, store, count):
         """So many steps; then all is quiet."""
         self.left = count
-        sweep = store._pipeline.deletions._drops
+        sweep = store._pipeline.deletions._sweeper
         for _ in range(count + 3):
             sweep.resume()
             await store.run(lambda _: None)
@@ -328,7 +328,7 @@ async def test_a_step_that_finds_no_room_is_taken_again(
     ending, other, left = await mixed(store, rows, on_shelves=True)
     await end(store, ending)
     await steps.let(store, 1)
-    delete = deferred_drops._Sweep._delete
+    delete = DropSweep._delete
 
     def full(connection, place, orders, **given):
         delete(connection, place, orders, **given)
@@ -338,8 +338,8 @@ async def test_a_step_that_finds_no_room_is_taken_again(
 
     there = in_file(path)
     with monkeypatch.context() as patched:
-        patched.setattr(deferred_drops._Sweep, "_delete", staticmethod(full))
-        patched.setattr(deferred_drops._Sweep, "step", deferred_drops._Sweep.step)
+        patched.setattr(DropSweep, "_delete", staticmethod(full))
+        patched.setattr(DropSweep, "step", DropSweep.step)
         await steps.let(store, 2)
     assert heard
     assert in_file(path) == there

@@ -74,7 +74,7 @@ async def swept(store):
     """Return when no sweep is under way."""
     for _ in range(200):
         await store.run(lambda _: None)
-        if not store._pipeline.deletions._drops._due and not store._pipeline.bodies._sweeping:
+        if not store._pipeline.deletions._sweeper._due and not store._pipeline.bodies._sweeping:
             return
 
 

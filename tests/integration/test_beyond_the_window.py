@@ -16,11 +16,11 @@ from brokerd.client.session import Session
 from brokerd.client.transaction import Transaction
 from brokerd.errors import BrokerError, Busy
 from brokerd.ids import Handle, show
-from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.message_counts import MessageCounts
 from brokerd.storage.stored_messages import StoredMessages
 from brokerd.storage.stretches import EVERYWHERE
+from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.test_metrics_log import logging
@@ -264,7 +264,7 @@ def test_what_a_dialog_leaves_unread_is_gone_though_the_file_has_it_still(
         (first,) = await session.receive("shop", 1, autocommit=True)
         assert first.conversation_id == await conversation(daemon, ended)
         with monkeypatch.context() as held_up:
-            held_up.setattr(Drops, "resume", lambda _: None)
+            held_up.setattr(Sweeper, "resume", lambda _: None)
             await session.end(first.handle)
             if restart:
                 await session.close()

@@ -11,7 +11,7 @@ from brokerd.maintenance.slow_commits import STUCK
 from brokerd.protocol import client_frames, wire
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.session import UNSENT_LIMIT
-from brokerd.storage import bodies, body_keeper, deferred_drops, tokens
+from brokerd.storage import bodies, body_keeper, sweeps, tokens
 from brokerd.storage.options import StoreOptions
 from brokerd.storage.readers import READ_LIMIT
 from brokerd.transport.accepting import PAUSE
@@ -41,7 +41,7 @@ def of(rule: str, name: str, found: object, wanted: object) -> object:
         of("REL-33", "a flush is slow", body_keeper._SLOW, 0.1),
         of("REL-34", "a commit is stuck", STUCK, 30.0),
         of("REL-35", "unread messages of a flush", STORE.unread_at_once, 4096),
-        of("REL-35", "a step is long", deferred_drops._LONG, 0.005),
+        of("REL-35", "a step is long", sweeps._LONG, 0.005),
         of("NBT-7", "questions in a second", ping.MOST_IN_A_SECOND, 50),
         of("NBT-7", "wait for a connection", ping.CONNECT_WAIT, 5.0),
         of("END-18", "accepting pauses", PAUSE, 1.0),

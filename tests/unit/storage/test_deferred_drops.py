@@ -9,7 +9,8 @@ import pytest
 
 from brokerd.ids import EndpointKey
 from brokerd.storage import schema
-from brokerd.storage.deferred_drops import FIRST, LEAST, Drops
+from brokerd.storage.deferred_drops import Drops
+from brokerd.storage.sweeps import FIRST, LEAST, Sweeper
 
 
 @pytest.fixture
@@ -40,19 +41,19 @@ def steps(connection: sqlite3.Connection, *, most: int, seconds: list[float]) ->
         return now
 
     clock: Any = SimpleNamespace(monotonic=monotonic)
-    drops = Drops(
+    drops = Drops([EndpointKey(1)])
+    sweeper = Sweeper(
         most=most,
-        found=[EndpointKey(1)],
         clock=clock,
         taken=list,
         some_bodies=lambda: False,
         submit=lambda job, reported: waiting.append((job, reported)),
         swept=swept.append,
     )
-    drops.resume()
+    sweeper.add(drops.sweeps(drops.keys))
     while waiting:
         job, reported = waiting.pop()
-        drops.resume()  # one is under way
+        sweeper.resume()  # one is under way
         assert not waiting
         reported(job(connection), None)
     assert drops.keys == set()
