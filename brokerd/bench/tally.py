@@ -132,9 +132,9 @@ class Tally:
             began=self.times.count,
             first=self.first,
             last=self.last,
-            latency=self.latency.take(),
+            latency=self.latency.drain(),
             most_latency_us=self.most_latency_us,
-            lag=self.lag.take(),
+            lag=self.lag.drain(),
             most_lag_us=self.most_lag_us,
             cpu=cpu,
         )

@@ -60,4 +60,4 @@ class QueueTimes:
             "retry_us": self.retry,
             "handler_us": self.handler,
         }
-        return {name: one.take() for name, one in named.items() if one.count}
+        return {name: one.drain() for name, one in named.items() if one.count}

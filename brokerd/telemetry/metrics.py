@@ -69,7 +69,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of values counted since the last `take`."""
+        """Number of values counted since the last `drain`."""
         return sum(self._buckets.values())
 
     def quantile(self, part: float) -> float | None:
@@ -81,7 +81,7 @@ class Histogram:
                 return bucket_value(bucket)
         return None
 
-    def take(self) -> dict[str, int]:
+    def drain(self) -> dict[str, int]:
         """Return the counts since the last call, by bucket index as text, and reset them."""
         taken = {str(bucket): self._buckets[bucket] for bucket in sorted(self._buckets)}
         self._buckets.clear()

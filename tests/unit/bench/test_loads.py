@@ -48,7 +48,7 @@ def test_no_percentile_is_more_than_the_most(us: int) -> None:
     for most in (us - 1, us):
         times = Histogram()
         times.add_all([most])
-        buckets = times.take()
+        buckets = times.drain()
         outcomes.append(
             Outcome(latency=buckets, most_latency_us=most, lag=buckets, most_lag_us=most)
         )

@@ -76,7 +76,7 @@ def test_a_flush_is_hops_statements_and_a_commit() -> None:
     histograms = {name: Histogram() for name in ("hop_us", "flush_us", "commit_us")}
     for name, us in (("hop_us", 100), ("flush_us", 1000), ("commit_us", 400)):
         histograms[name].add_all([us] * 4)
-    half = {name: dict.fromkeys(one.take(), 2) for name, one in histograms.items()}
+    half = {name: dict.fromkeys(one.drain(), 2) for name, one in histograms.items()}
     found = per_flush(merged([half, {}, half]), 200)
     assert found["messages"] == 50
     assert found["hops_us"] == pytest.approx(100, rel=0.02)
@@ -94,7 +94,7 @@ def test_the_worst_hops_are_told_beside_the_usual_one() -> None:
     hops = Histogram()
     for us, count in ((100, 9800), (2_000, 150), (30_000, 49), (70_000, 1)):
         hops.add_all([us] * count)
-    found = per_flush(merged([{"hop_us": hops.take()}]), 1)
+    found = per_flush(merged([{"hop_us": hops.drain()}]), 1)
     for name, us in (("p50", 100), ("p99", 2_000), ("p999", 30_000), ("most", 70_000)):
         assert found[f"hops_{name}_us"] == pytest.approx(us, rel=0.02)
 

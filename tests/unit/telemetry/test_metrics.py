@@ -104,8 +104,8 @@ def test_a_value_falls_into_the_bucket_of_its_logarithm(us: int) -> None:
     whole, broken = Histogram(), Histogram()
     whole.add(us)
     broken.add(us + 0.25)
-    assert whole.take() == {str(math.floor(math.log(us) / math.log(GROWTH))): 1}
-    assert broken.take() == {str(math.floor(math.log(us + 0.25) / math.log(GROWTH))): 1}
+    assert whole.drain() == {str(math.floor(math.log(us) / math.log(GROWTH))): 1}
+    assert broken.drain() == {str(math.floor(math.log(us + 0.25) / math.log(GROWTH))): 1}
 
 
 ALIKE = st.one_of(st.floats(0.97, 1.03), st.floats(1 - 1e-8, 1 + 1e-8))
@@ -122,7 +122,7 @@ def test_many_fall_into_the_buckets_that_they_fall_into_one_by_one(
     together.add_all(values)
     for value in values:
         alone.add(value)
-    assert together.take() == alone.take()
+    assert together.drain() == alone.drain()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_many_fall_into_the_buckets_that_they_fall_into_one_by_one(
 def test_values_out_of_range_are_counted_at_the_ends(us: float, bucket: int) -> None:
     histogram = Histogram()
     histogram.add(us)
-    assert histogram.take() == {str(bucket): 1}
+    assert histogram.drain() == {str(bucket): 1}
 
 
 @given(st.lists(st.floats(1, 1e12), min_size=1, max_size=50))
@@ -160,8 +160,8 @@ def test_taking_starts_anew_and_an_empty_one_has_no_quantile() -> None:
     histogram.add(100)
     histogram.add(100)
     assert histogram.count == 2
-    assert histogram.take() == {"232": 2}
-    assert histogram.take() == {}
+    assert histogram.drain() == {"232": 2}
+    assert histogram.drain() == {}
     assert histogram.quantile(0.5) is None
     assert bucket_value(232) == pytest.approx(100, rel=0.011)
 
