@@ -169,9 +169,9 @@ class SendWindow(Generic[M]):
         return held
 
     def has_work(self) -> bool:
-        """Return whether `take` may return a fragment.
+        """Return whether `next_fragment` may return a fragment.
 
-        Fragments queued again may have been acknowledged since; `take` skips those."""
+        Fragments queued again may have been acknowledged since; `next_fragment` skips those."""
         if self._again:
             return True
         return (
@@ -180,7 +180,7 @@ class SendWindow(Generic[M]):
             and self._bytes < self._limits.window_bytes
         )
 
-    def take(self, now: float) -> tuple[M, int, int] | None:
+    def next_fragment(self, now: float) -> tuple[M, int, int] | None:
         """Return the next fragment to send: message, fragment number, fragment count.
 
         None means that nothing may be sent now. The fragment counts as sent; the timer is armed by

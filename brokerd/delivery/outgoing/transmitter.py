@@ -307,7 +307,7 @@ class Transmitter:
         while used < self._options.turn_bytes and len(items) < room_items:
             if room - used < fragment_room:
                 return used or -1
-            taken = out.window.take(now)
+            taken = out.window.next_fragment(now)
             if taken is None:
                 break
             row, number, count = taken

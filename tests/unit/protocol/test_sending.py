@@ -25,7 +25,7 @@ def window(rows: Iterable[Row], **limits: int) -> SendWindow[Row]:
 def take(one: SendWindow[Row], now: float = 0.0) -> list[tuple[int, int]]:
     """Everything that may leave now, as sequence and fragment."""
     taken = []
-    while (found := one.take(now)) is not None:
+    while (found := one.next_fragment(now)) is not None:
         taken.append((found[0].sequence, found[1]))
     return taken
 
@@ -103,8 +103,8 @@ def test_the_waits_double_from_4_to_64_seconds_and_never_end() -> None:
 @pytest.mark.rule("DLP-27")
 def test_the_oldest_outstanding_fragment_arms_the_timer() -> None:
     one = window([Row(0), Row(1)])
-    one.take(10.0)
-    one.take(13.0)
+    one.next_fragment(10.0)
+    one.next_fragment(13.0)
     assert one.due == 14.0
 
 
@@ -207,6 +207,6 @@ def test_what_was_acknowledged_before_a_restart_is_not_sent_again() -> None:
 
 def test_a_cleared_window_holds_and_sends_nothing() -> None:
     one = window([Row(0), Row(1)])
-    one.take(0.0)
+    one.next_fragment(0.0)
     assert [row.sequence for row in one.clear()] == [0, 1]
     assert (len(one), one.outstanding, one.due, take(one)) == (0, 0, None, [])
