@@ -28,7 +28,7 @@ from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.storage.file_checks import (
     is_missing,
-    look_for_known,
+    read_known_brokers,
     refusals_of,
     refuse_contracts_in_use,
 )
@@ -178,7 +178,7 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
     path_of = settings.store_path
     return {
         name: StoreMissing.of(name, path_of(name), show(broker_id))
-        for name, broker_id in sorted(look_for_known(path_of(MSDB)).items())
+        for name, broker_id in sorted(read_known_brokers(path_of(MSDB)).items())
         if is_missing(path_of(name))
     }
 

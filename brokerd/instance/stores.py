@@ -26,7 +26,7 @@ from brokerd.objects.declared import Declared
 from brokerd.protocol.sending import WindowLimits
 from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
-from brokerd.storage.opening import NewStore, take_back
+from brokerd.storage.opening import NewStore, remove_new_file
 from brokerd.storage.private_files import make_private_directory
 from brokerd.storage.store import Store, StoreOptions
 from brokerd.telemetry.logs import STORE, TRANSMISSION
@@ -111,7 +111,9 @@ class Opening(Parts):
             await store.abandon()
             # `msdb`, which is to record it, is full
             if store.is_new and isinstance(error, StoreFull):
-                await self._with.executor.call(partial(take_back, self.settings.store_path(name)))
+                await self._with.executor.call(
+                    partial(remove_new_file, self.settings.store_path(name))
+                )
             raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:

@@ -18,7 +18,7 @@ from brokerd.maintenance.absent_brokers import Absent
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
 from brokerd.storage import known_brokers
-from brokerd.storage.file_checks import is_missing, look_for_known
+from brokerd.storage.file_checks import is_missing, read_known_brokers
 from brokerd.storage.flush import no_fault
 from brokerd.storage.known_brokers import Known
 from brokerd.storage.opening import open_file
@@ -112,7 +112,7 @@ def forget_without_daemon(
 
     The daemon may have refused to start because of it. Raises `StoreLocked` if one runs."""
     msdb = path_of(MSDB)
-    there = look_for_known(msdb)
+    there = read_known_brokers(msdb)
     path = _path_of(name, path_of, there)
     if not is_missing(path):
         raise _is_here(name, path)

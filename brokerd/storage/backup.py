@@ -44,7 +44,7 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
         _remove_cut_off(target.parent)
         with _made(aside):
             _copy(source, aside)
-            file_checks.look_at(aside)
+            file_checks.check_file(aside)
             refuse_damaged(aside, name=f"the copy of {source}")
             sync(aside)
             os.link(aside, target)  # unlike a rename, a link replaces nothing

@@ -35,7 +35,7 @@ def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]
     """Yield the reasons why `open_file` would refuse a file, and change nothing (BI-D1).
 
     These are the first reason that can be seen this way, and before it that a process has the file
-    open. `user`: as for `refuse_unsafe`. The errors are those that `look_at` raises.
+    open. `user`: as for `refuse_unsafe`. The errors are those that `check_file` raises.
     """
     is_in_use = False
     try:
@@ -52,7 +52,7 @@ def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]
         yield error
 
 
-def look_at(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Refuse a file that `open_file` would refuse, and change nothing (BI-D1).
 
     Raises:
@@ -65,7 +65,7 @@ def look_at(path: Path) -> None:
         raise error
 
 
-def look_for_known(msdb: Path) -> Known:
+def read_known_brokers(msdb: Path) -> Known:
     """Return the brokers that an instance has, without opening its store (MAN-16).
 
     Raises:
@@ -77,7 +77,7 @@ def look_for_known(msdb: Path) -> Known:
         return {}
     check_header(msdb)
     refuse_loss(msdb)
-    with looking(msdb) as connection:
+    with reading(msdb) as connection:
         try:
             refuse_code(connection, msdb)
             return known_brokers.load(connection)
@@ -124,7 +124,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
         StoreVersion: the revision is unknown.
         StoreDamaged: the file is not whole, or it is not the store of the broker of that name.
     """
-    with looking(path) as connection:
+    with reading(path) as connection:
         try:
             refuse_code(connection, path)
             revision = read_revision(connection, path)
@@ -147,7 +147,7 @@ def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
     refuse_loss(path, is_in_use=is_held(path))
     if check_schema(path) != REVISIONS[-1]:
         return
-    with looking(path) as connection:
+    with reading(path) as connection:
         try:
             have = catalog.load(connection).contracts
             changed = (name for name, one in wanted.items() if have.get(name, one) != one)
@@ -174,7 +174,7 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
 
 
 @contextmanager
-def looking(path: Path, *, with_log: bool = True) -> Iterator[Connection]:
+def reading(path: Path, *, with_log: bool = True) -> Iterator[Connection]:
     """Open a connection that only reads, and leave no file behind that did not exist.
 
     Without a log beside it the file is read as it is; with one, SQLite needs the log's index.

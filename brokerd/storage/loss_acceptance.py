@@ -144,7 +144,7 @@ def _refuse_code(path: Path) -> None:
     One that only the log has is found when the log is read. A file that cannot be read without its
     log is not refused: the log may complete it.
     """
-    with suppress(sqlite3.DatabaseError), file_checks.looking(path, with_log=False) as connection:
+    with suppress(sqlite3.DatabaseError), file_checks.reading(path, with_log=False) as connection:
         schema.refuse_code(connection, path)
 
 

@@ -132,7 +132,7 @@ def open_file(
             if create is None or path.exists():
                 return _open_locked(path, lock, name=name, fault=fault, kept=kept)
             refuse_stray_log(path, "is missing, and its log is there")
-            with _taken_back(path):
+            with _removed_unless_opened(path):
                 make_file(path, create, incarnation=Incarnation(ids.fresh()), now=clock.utc())
                 opened = _open_locked(path, lock, name=name, fault=fault, kept=kept)
                 return opened._replace(is_new=True)
@@ -162,16 +162,16 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _taken_back(path: Path) -> Iterator[None]:
+def _removed_unless_opened(path: Path) -> Iterator[None]:
     """Remove a file that was made and cannot be opened, so that it can be made again."""
     try:
         yield
     except (sqlite3.Error, OSError):
-        take_back(path)
+        remove_new_file(path)
         raise
 
 
-def take_back(path: Path) -> None:
+def remove_new_file(path: Path) -> None:
     """Remove a file that was just made and never used."""
     for left in (path, log_path(path), index_path(path), head_path(path)):
         left.unlink(missing_ok=True)

@@ -83,7 +83,7 @@ def verify(path: Path) -> list[Finding]:
     schema.refuse_older(path, file_checks.check_schema(path))
     unknown = what_is_unknown(path)
     beside = [Finding("", "its log", unknown, is_unknown=True)] if unknown else []
-    with file_checks.looking(path) as connection:
+    with file_checks.reading(path) as connection:
         connection.execute("BEGIN")
         try:
             found = [*beside, *_pages(connection), *_rows(connection), *_bodies(connection)]

@@ -7,7 +7,7 @@ import pytest
 
 import brokerd
 from brokerd.ids import show
-from brokerd.storage.file_checks import look_for_known
+from brokerd.storage.file_checks import read_known_brokers
 from tests.acceptance.serving import Done, Place, tree
 from tests.acceptance.test_bad_input import assert_refused
 from tests.acceptance.test_two_brokers_again import OBJECTS, Undeclared
@@ -103,7 +103,7 @@ def test_it_is_missed_while_the_others_serve_and_comes_back_by_itself(place: Pla
 @pytest.mark.rule("MAN-18")
 def test_it_is_forgotten_without_a_daemon_and_made_anew(place: Place) -> None:
     take_away(place, "two", "moved")
-    known = look_for_known(place.data_dir / "msdb.db")
+    known = read_known_brokers(place.data_dir / "msdb.db")
     assert_start_refused(place, "two.db is not there")
     before = kept(place)
     assert_refused(forget(place, "main"), 65, "broker main is here")
@@ -112,7 +112,7 @@ def test_it_is_forgotten_without_a_daemon_and_made_anew(place: Place) -> None:
     done = forget(place, "two")
     assert done.returncode == 0, done.stderr
     assert "forgotten" in done.stdout
-    assert look_for_known(place.data_dir / "msdb.db") == {"main": known["main"]}
+    assert read_known_brokers(place.data_dir / "msdb.db") == {"main": known["main"]}
     with place.serving(), brokerd.sync.connect(place.address, broker="two") as two:
         assert two.browse_page("far_q").messages == []
         assert two.status()["broker_id"] != show(known["two"])

@@ -26,7 +26,7 @@ from brokerd.errors import (
 from brokerd.ids import BrokerId, show
 from brokerd.instance.preflight import look_ahead, missing_stores
 from brokerd.process.exit_statuses import exit_status
-from brokerd.storage.file_checks import look_for_known
+from brokerd.storage.file_checks import read_known_brokers
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
 from tests.acceptance.serving import tree
 from tests.integration.mirrored import SHARED, Trio, mirrored
@@ -65,7 +65,7 @@ class Place:
     async def known(self) -> dict[str, BrokerId]:
         """What is on disk; the daemon is down for it."""
         await self.daemon.stop()
-        found = look_for_known(self.folder / "msdb.db")
+        found = read_known_brokers(self.folder / "msdb.db")
         await self.daemon.start()
         return found
 
@@ -141,7 +141,7 @@ async def test_what_an_older_version_left_is_remembered_at_the_first_start(place
         connection.execute("UPDATE alembic_version SET version_num = '0018_shelves'")
         connection.commit()
         connection.close()
-    assert look_for_known(place.folder / "msdb.db") == {}
+    assert read_known_brokers(place.folder / "msdb.db") == {}
     look_ahead(settings(place.folder), None)
     await place.daemon.start(declare=False)
     assert (await place.known())["east"] == place.east_id
@@ -164,7 +164,7 @@ async def test_a_file_that_is_there_says_who_it_is(place: Place) -> None:
         await place.daemon.stop()
     (line,) = place.told("replaced")
     assert (line["before"], line["after"]) == (show(NEW_ID), show(place.east_id))
-    assert look_for_known(place.folder / "msdb.db")["east"] == place.east_id
+    assert read_known_brokers(place.folder / "msdb.db")["east"] == place.east_id
     await place.daemon.start()
 
 
@@ -390,7 +390,7 @@ async def test_who_has_only_files_may_start_over(tmp_path: Path) -> None:
     async with brokerd.connect(f"file:{tmp_path}/other.db") as session:
         stores = msgspec.convert((await session.status())["stores"], list[dict[str, object]])
         assert [one["broker"] for one in stores] == ["msdb", "other"]
-    assert look_for_known(tmp_path / "msdb.db") == {}
+    assert read_known_brokers(tmp_path / "msdb.db") == {}
 
 
 @pytest.mark.rule("MAN-17", "SDK-14")
