@@ -196,7 +196,7 @@ class Assembly(Opening):
             notify=self._notify,
             is_online=self._is_online,
             deliver_here=self._deliver_here,
-            loose=self.answers.take,
+            loose=self.answers.dequeue,
             hand_back=self._hand_back if settings.dialog.ack_on_arrival_path else None,
             log=self.log,
             ack_log=self.ack_log,
@@ -359,7 +359,7 @@ class Assembly(Opening):
             aside=world.executor.call,
             events=world.log,
         )
-        self.settling = Settling(ask=self.answers.ask, clock=clock)
+        self.settling = Settling(ask=self.answers.request_first_acked, clock=clock)
         limit = settings.dialog.lingering_after
         self.lingering = Lingering(brokers=self.brokers, clock=clock, log=world.log, limit=limit)
         self.ticker = Ticker(
@@ -510,7 +510,7 @@ class Assembly(Opening):
                 explain=self.state.explain,
                 attempts=self.state.attempts,
                 destinations=self.destinations,
-                tell_peer=self.answers.tell,
+                tell_peer=self.answers.send_error,
                 log=self.log,
             ),
             changing=self.sessions.exclusive.changing,

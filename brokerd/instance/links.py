@@ -287,7 +287,7 @@ class Parts:
     def _tell_peer(self, broker: Broker, live: Live, code: int, text: str) -> None:
         """Send an error that arose here to the far side of a dialog (DLP-42)."""
         if live.gone:
-            self.answers.tell(broker, live.endpoint, code, text)
+            self.answers.send_error(broker, live.endpoint, code, text)
         else:
             self.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
@@ -504,7 +504,7 @@ class Parts:
         self.router.rebuild()
         if not broker.enabled:
             self.transmitter.rerouting.withhold(broker)
-            self.dispatcher.let_go(broker)
+            self.dispatcher.drop_broker(broker)
         self.transmitter.rerouting.reroute()
         self.transmitter.rerouting.reclassify()
         self.notices.release(broker)

@@ -195,7 +195,7 @@ async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) ->
     await place.daemon.pass_time(1)
     assert dict(dispatcher.dropped) == {"broker_not_here": 1, "local_service_missing": 1}
     assert dispatcher.buffered == 0
-    assert place.daemon.instance.answers.take("LOCAL", 100) == []
+    assert place.daemon.instance.answers.dequeue("LOCAL", 100) == []
 
 
 @pytest.mark.rule("CLK-6", "RTE-33")

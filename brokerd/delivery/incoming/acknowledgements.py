@@ -75,7 +75,7 @@ class Acknowledgements:
                 self._rounds.when_durable(broker, now_bound)
             was_sent = out is not None and out.acks.first_acked_sent
             if live.gone and endpoint.is_initiator and not was_sent:
-                settled = partial(self._answers.settle, broker, live, ack)
+                settled = partial(self._answers.send_first_acked, broker, live, ack)
                 # Once durable: a crash before it would bring message 0 back.
                 self._rounds.when_durable(broker, settled)
         if out is None:

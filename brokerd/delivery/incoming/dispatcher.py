@@ -295,7 +295,7 @@ class Dispatcher:
             return None
         return one.arrivals.early_extent
 
-    def let_go(self, broker: Broker) -> None:
+    def drop_broker(self, broker: Broker) -> None:
         """Drop all arrivals in memory for a broker whose delivery is off (DSP-12, DSP-14)."""
         for one in [one for one in self._dialogs.all() if one.broker is broker]:
             if one.arrivals is not None:

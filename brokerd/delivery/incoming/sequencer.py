@@ -87,7 +87,7 @@ class Sequencer:
                 if one.live is not None:
                     self._acknowledgements.apply_ack(one.broker, one.live, item.ack)
                 elif not item.from_initiator:  # DLP-57
-                    settled = partial(self._answers.settled, one.broker, item)
+                    settled = partial(self._answers.confirm_first_acked, one.broker, item)
                     self._rounds.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:

@@ -113,7 +113,7 @@ class OrphanReplies:
             endpoint.is_initiator,
         )
 
-    def tell(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
+    def send_error(self, broker: Broker, endpoint: DialogEndpoint, code: int, text: str) -> None:
         """Send the far side the error with which this side's endpoint was removed (DLG-M7)."""
         item = BrokerErrorItem(
             endpoint.conversation_id,
@@ -128,7 +128,7 @@ class OrphanReplies:
         far = endpoint.far_broker
         self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
 
-    def settle(self, broker: Broker, live: Live, ack: Ack) -> None:
+    def send_first_acked(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Send FIRST_ACKED for an initiator that is gone and could not send it before (DLP-57)."""
         endpoint = live.endpoint
         said = Ack(
@@ -155,7 +155,7 @@ class OrphanReplies:
             True,
         )
 
-    def ask(self, broker: Broker, endpoint: DialogEndpoint) -> None:
+    def request_first_acked(self, broker: Broker, endpoint: DialogEndpoint) -> None:
         """Ask the initiator whether message 0 is settled, by acknowledging once more (DLP-57)."""
         assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
         far, service = endpoint.far_broker, endpoint.far_service
@@ -174,7 +174,7 @@ class OrphanReplies:
         )
         self._leave(broker, service, far, question, False)
 
-    def settled(self, broker: Broker, asked: AckOnly) -> None:
+    def confirm_first_acked(self, broker: Broker, asked: AckOnly) -> None:
         """Answer FIRST_ACKED to a target that acknowledges to a deleted initiator (DLP-57)."""
         said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
         answer = AckOnly(
@@ -188,7 +188,7 @@ class OrphanReplies:
         )
         self._leave(broker, asked.from_service, asked.from_broker, answer, True)
 
-    def take(self, address: str, room: int) -> list[Item]:
+    def dequeue(self, address: str, room: int) -> list[Item]:
         """Dequeue and return up to `room` answers for a destination."""
         waiting = self._waiting.get(address)
         if not waiting:
