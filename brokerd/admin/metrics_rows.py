@@ -355,5 +355,5 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _taken(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:
+def _drained(histograms: Mapping[str, Histogram]) -> dict[str, dict[str, int]]:
     return {name: one.drain() for name, one in histograms.items() if one.count}

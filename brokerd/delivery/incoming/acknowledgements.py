@@ -13,7 +13,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.state import Live
 from brokerd.clock import Clock
-from brokerd.delivery.incoming.counters import Accounts
+from brokerd.delivery.incoming.counters import ArrivalCounters
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
@@ -29,9 +29,9 @@ class Acknowledgements:
     """Applies what the far side reports about the messages of this side."""
 
     __slots__ = (
-        "_accounts",
         "_answers",
         "_clock",
+        "_counters",
         "_log",
         "_peer_at",
         "_rounds",
@@ -45,7 +45,7 @@ class Acknowledgements:
         rounds: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
-        accounts: Accounts,
+        counters: ArrivalCounters,
         clock: Clock,
         log: Log,
         peer_at: Callable[[str], InstanceId | None] | None,
@@ -56,7 +56,7 @@ class Acknowledgements:
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
-        self._accounts = accounts
+        self._counters = counters
         self._clock = clock
         self._log = log
         self._peer_at = peer_at
@@ -109,7 +109,7 @@ class Acknowledgements:
                     self._answers.refuse_ack(broker, live, ack, effect.code, effect.description)
                 return False
             if isinstance(effect, dialog.Anomaly):
-                self._accounts.unsequenced(live, effect.what, 28010)
+                self._counters.unsequenced(live, effect.what, 28010)
                 return False
         return True
 
@@ -167,7 +167,7 @@ class Acknowledgements:
         for effect in outcome.effects:
             if isinstance(effect, dialog.Anomaly):
                 if live.endpoint.state not in OVER:  # there each repeat brings it again
-                    self._accounts.unsequenced(live, effect.what)
+                    self._counters.unsequenced(live, effect.what)
                 return
 
     def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:

@@ -18,9 +18,9 @@ from brokerd.broker.state import HomeQueue, Live
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.buffer import Arrivals
-from brokerd.delivery.incoming.counters import STORE_FAILED, Accounts
+from brokerd.delivery.incoming.counters import STORE_FAILED, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs, Key
-from brokerd.delivery.incoming.inspection import Arriving, is_damaged, joined
+from brokerd.delivery.incoming.inspection import ArrivalInspection, is_damaged, joined
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
@@ -42,9 +42,9 @@ class ArrivalWriter:
     """Stores the runs of all dialogs that are due."""
 
     __slots__ = (
-        "_accounts",
         "_answers",
         "_clock",
+        "_counters",
         "_dialogs",
         "_due",
         "_early",
@@ -67,7 +67,7 @@ class ArrivalWriter:
         rounds: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
-        accounts: Accounts,
+        counters: ArrivalCounters,
         memory: ArrivalMemory,
         early: EarlyShares,
         openings: OpeningDialogs,
@@ -80,14 +80,14 @@ class ArrivalWriter:
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
-        self._accounts = accounts
+        self._counters = counters
         self._memory = memory
         self._early = early
         self._openings = openings
         self._clock = clock
         self._notices = notices
         self._limit = batch
-        self._inspecting = Arriving(
+        self._inspecting = ArrivalInspection(
             is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
         )
         self._most_failures = retries
@@ -209,7 +209,7 @@ class ArrivalWriter:
         arrivals.put_back(run)
         self._memory.size += arrivals.size - size
         one.failures += 1
-        self._accounts.failed(one.broker, run[0], one.failures, error)
+        self._counters.failed(one.broker, run[0], one.failures, error)
         if one.failures >= self._most_failures:
             one.failures = 0
             self.drop(one, STORE_FAILED)
@@ -223,7 +223,7 @@ class ArrivalWriter:
         endpoint = one.live.endpoint if one.live is not None else None
         expected = (endpoint.receive_sequence, endpoint.receive_fragment) if endpoint else (0, 0)
         self._memory.size -= arrivals.size
-        dropped = self._accounts.drop(arrivals.drop_run(*expected), reason)
+        dropped = self._counters.drop(arrivals.drop_run(*expected), reason)
         self._early.update(one)
         if one.live is not None:
             one.broker.unfinished.release(one.live)
@@ -263,13 +263,13 @@ class ArrivalWriter:
         """Step the endpoint with a run; None when the dialog was refused and no endpoint is kept.
 
         `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
-        round_, accounts = self._rounds.for_broker(one.broker), self._accounts
+        round_, counters = self._rounds.for_broker(one.broker), self._counters
         live, first = one.live, run[0]
         good, refusal = verdict
         if good is None:
             assert refusal is not None
-            accounts.undeliverable(one.broker, first, None, refusal[1], counted="refused")
-            accounts.drop(run[1:], "refused")
+            counters.undeliverable(one.broker, first, None, refusal[1], counted="refused")
+            counters.drop(run[1:], "refused")
             self._answers.refuse(one.broker, first, *refusal, neighbour=one.neighbour)
             self.drop(one, "refused")
             self._dialogs.release(one)
@@ -287,8 +287,8 @@ class ArrivalWriter:
             round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self.refuse(one.broker, live, *refusal)
         run[:] = good
-        accounts.stored += len(run)
-        accounts.parts += sum(item.fragment + 1 < item.fragments for item in run)
+        counters.stored += len(run)
+        counters.parts += sum(item.fragment + 1 < item.fragments for item in run)
         return live
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
@@ -313,8 +313,8 @@ class ArrivalWriter:
         self, broker: Broker, live: Live, rest: list[Fragment], why: str, reason: str
     ) -> None:
         """Report and drop the rest of a run, which is not stored."""
-        self._accounts.undeliverable(broker, rest[0], live, why, counted=reason)
-        self._accounts.drop(rest[1:], reason)
+        self._counters.undeliverable(broker, rest[0], live, why, counted=reason)
+        self._counters.drop(rest[1:], reason)
 
     def new_target(self, broker: Broker, first: Fragment, state: State) -> Live:
         """Create a target endpoint for a dialog begun by a peer; record no row yet (DLP-37)."""

@@ -33,8 +33,8 @@ _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHA
 _SSB_CODES: Final = SSB_CODES | dict.fromkeys((MEMORY_FULL, "dialog_memory", "early_memory"), 11237)
 
 
-class Accounts:
-    """The dispatcher's counters, one set per instance."""
+class ArrivalCounters:
+    """Counters of the dispatcher, one set per instance."""
 
     __slots__ = (
         "_clock",

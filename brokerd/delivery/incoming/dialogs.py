@@ -15,7 +15,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.state import Live
 from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.delivery.incoming.buffer import Arrivals
-from brokerd.delivery.incoming.counters import Accounts
+from brokerd.delivery.incoming.counters import ArrivalCounters
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
@@ -94,8 +94,8 @@ class ArrivingDialogs:
     """All dialogs with arrivals in memory, by conversation and direction."""
 
     __slots__ = (
-        "_accounts",
         "_brokers",
+        "_counters",
         "_is_reading",
         "_loaded",
         "_openings",
@@ -111,7 +111,7 @@ class ArrivingDialogs:
         *,
         brokers: Mapping[str, Broker],
         router: Router,
-        accounts: Accounts,
+        counters: ArrivalCounters,
         spawn: Spawn,
         loaded: Callable[[ArrivingDialog], None],
         openings: OpeningDialogs,
@@ -119,7 +119,7 @@ class ArrivingDialogs:
         self._openings = openings
         self._brokers = brokers
         self._router = router
-        self._accounts = accounts
+        self._counters = counters
         self._spawn = spawn
         self._loaded = loaded
         self.known: dict[Key, ArrivingDialog] = {}
@@ -135,7 +135,7 @@ class ArrivingDialogs:
             if one.is_for(item):
                 return one
             if not one.rests:  # its current broker finishes first; the item is sent again
-                self._accounts.refuse(item, DropReason.ROUTE_CHANGED, neighbour)
+                self._counters.refuse(item, DropReason.ROUTE_CHANGED, neighbour)
                 return None
             self.release(one)
         broker = self._locate(item, neighbour)
@@ -203,7 +203,7 @@ class ArrivingDialogs:
                 if broker.broker_id == decision.broker_id and broker.enabled:
                     return broker
         reason = decision.reason if isinstance(decision, Dropped) else "forwarding_disabled"
-        self._accounts.refuse(item, reason, neighbour)
+        self._counters.refuse(item, reason, neighbour)
         return None
 
     def _locate_target(self, item: Item, neighbour: InstanceId | None) -> Broker | None:
@@ -211,7 +211,7 @@ class ArrivingDialogs:
         for broker in self._brokers.values():
             if broker.broker_id == target and broker.enabled:
                 return broker
-        self._accounts.refuse(item, DropReason.BROKER_DISABLED, neighbour)
+        self._counters.refuse(item, DropReason.BROKER_DISABLED, neighbour)
         return None
 
     def _find(self, one: ArrivingDialog) -> None:

@@ -36,7 +36,7 @@ from brokerd.delivery.incoming.acknowledgements import Acknowledgements, tells
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter, Batch
 from brokerd.delivery.incoming.buffer import weight
-from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
+from brokerd.delivery.incoming.counters import MEMORY_FULL, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
@@ -132,7 +132,7 @@ class Dispatcher:
         self._clock = clock
         self._ack_log = ack_log
         self._stale = options.stale.total_seconds()
-        self._accounts = accounts = Accounts(
+        self._counters = counters = ArrivalCounters(
             clock=clock, log=log, notices=notices, not_forwarded=not_forwarded
         )
         self._memory = memory = ArrivalMemory(
@@ -148,7 +148,7 @@ class Dispatcher:
         self._dialogs = dialogs = ArrivingDialogs(
             brokers=brokers,
             router=router,
-            accounts=accounts,
+            counters=counters,
             spawn=spawn,
             loaded=self._resume_dialog,
             openings=openings,
@@ -158,7 +158,7 @@ class Dispatcher:
             rounds=rounds,
             transmitter=transmitter,
             answers=answers,
-            accounts=accounts,
+            counters=counters,
             memory=memory,
             early=early,
             openings=openings,
@@ -171,7 +171,7 @@ class Dispatcher:
             rounds=rounds,
             transmitter=transmitter,
             answers=answers,
-            accounts=accounts,
+            counters=counters,
             clock=clock,
             log=log,
             peer_at=peer_at if options.strict_error_origin else None,
@@ -183,7 +183,7 @@ class Dispatcher:
             rounds=rounds,
             transmitter=transmitter,
             answers=answers,
-            accounts=accounts,
+            counters=counters,
             memory=memory,
             early=early,
             openings=openings,
@@ -194,32 +194,32 @@ class Dispatcher:
     @property
     def received(self) -> int:
         """Number of fragments received from the transport (NBT-15)."""
-        return self._accounts.received
+        return self._counters.received
 
     @property
     def stored(self) -> int:
         """Number of fragments stored (NBT-15)."""
-        return self._accounts.stored
+        return self._counters.stored
 
     @property
     def stored_messages(self) -> int:
         """Number of messages that the stored fragments completed (MON-13)."""
-        return self._accounts.stored - self._accounts.parts
+        return self._counters.stored - self._counters.parts
 
     @property
     def duplicates(self) -> int:
         """Number of fragments that had been received before (NBT-15)."""
-        return self._accounts.duplicates
+        return self._counters.duplicates
 
     @property
     def dropped(self) -> Counter[str]:
         """Number of fragments dropped, by reason (DSP-13)."""
-        return self._accounts.dropped
+        return self._counters.dropped
 
     @property
     def memory_full_at(self) -> Instant | None:
         """When a fragment was last dropped for lack of memory; None = never (DSP-10)."""
-        return self._accounts.memory_full_at
+        return self._counters.memory_full_at
 
     @property
     def handlers(self) -> int:
@@ -245,12 +245,12 @@ class Dispatcher:
         """Process the items of one boxcar.
 
         `neighbour`: the instance that sent the boxcar; None = the items come from this instance."""
-        accounts, dialogs, durable = self._accounts, self._dialogs, self._writer.durable
+        counters, dialogs, durable = self._counters, self._dialogs, self._writer.durable
         known = dialogs.known
         run: _FastRun | None = None
         for item in items:
             if type(item) is Fragment:
-                accounts.received += 1
+                counters.received += 1
                 one = known.get((item.conversation_id, item.from_initiator))
                 if one is not None and _is_ordinary(one, item):
                     if run is None or run.broker is not one.broker:
@@ -264,11 +264,11 @@ class Dispatcher:
             # Between `gather` and `join_written` nothing else may join the store
             # (`fastpath/rows.py`), and an item on the general path may.
             if run is not None:
-                accounts.stored += run.join(durable)
+                counters.stored += run.join(durable)
                 run = None
             self._take_general_path(item, neighbour)
         if run is not None:
-            accounts.stored += run.join(durable)
+            counters.stored += run.join(durable)
         self._rounds.finish_all(urgent=False)
         dialogs.release_ended()
         self._memory.check()
@@ -301,7 +301,7 @@ class Dispatcher:
             if one.arrivals is not None:
                 self._memory.size -= one.arrivals.size
                 dropped = one.arrivals.drop_run(one.arrivals.sequence, one.arrivals.fragment)
-                self._accounts.drop(dropped, DropReason.BROKER_DISABLED)
+                self._counters.drop(dropped, DropReason.BROKER_DISABLED)
                 self._early.update(one)
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._writer.unschedule(one)
@@ -345,7 +345,7 @@ class Dispatcher:
         if old:
             self._memory.size -= size - arrivals.size
             self._early.update(one)
-            purged += self._accounts.drop(old, "out_of_order")
+            purged += self._counters.drop(old, "out_of_order")
             if one.live is not None and one.live.outgoing is not None:
                 one.live.outgoing.acks.dropped(arrivals.ranges())
         self._writer.retry(one)
@@ -358,7 +358,7 @@ class Dispatcher:
 
         An open round that has changed its endpoints is handed over first, to keep the order."""
         if before is not None:
-            self._accounts.stored += before.join(self._writer.durable)
+            self._counters.stored += before.join(self._writer.durable)
         if self._rounds.touches_endpoints(broker):
             self._rounds.finish(broker.broker_id, urgent=False)
         return _FastRun(broker, self._sequencer.tick)
@@ -367,7 +367,7 @@ class Dispatcher:
         """Keep an item until the endpoint of its dialog is read; refuse it if memory is full."""
         size = weight(item) if type(item) is Fragment else 0
         if size and not self._memory.has_room(size):
-            self._accounts.refuse(item, MEMORY_FULL, neighbour)
+            self._counters.refuse(item, MEMORY_FULL, neighbour)
             return
         self._memory.size += size
         one.waiting.append((item, neighbour))
@@ -386,7 +386,7 @@ class Dispatcher:
     def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:
         waiting = self._no_longer_waiting(one)
         for item, neighbour in waiting:
-            self._accounts.refuse(item, reason, neighbour)
+            self._counters.refuse(item, reason, neighbour)
         return len(waiting)
 
     def _no_longer_waiting(self, one: ArrivingDialog) -> list[tuple[Item, InstanceId | None]]:

@@ -43,7 +43,7 @@ def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
     return item.sequence == endpoint.receive_sequence and endpoint.key in broker.damaged_parts
 
 
-class Arriving:
+class ArrivalInspection:
     """Releases runs of arrivals as far as their bodies have a verdict, or need none.
 
     Fragments before a body that is being checked are stored first; then the dialog waits for the

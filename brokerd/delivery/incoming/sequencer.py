@@ -18,7 +18,7 @@ from brokerd.delivery.incoming.acknowledgements import Acknowledgements
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals, weight
-from brokerd.delivery.incoming.counters import MEMORY_FULL, Accounts
+from brokerd.delivery.incoming.counters import MEMORY_FULL, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
@@ -48,7 +48,7 @@ class Sequencer:
         rounds: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
-        accounts: Accounts,
+        counters: ArrivalCounters,
         memory: ArrivalMemory,
         early: EarlyShares,
         openings: OpeningDialogs,
@@ -61,7 +61,7 @@ class Sequencer:
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
-        self._accounts = accounts
+        self._counters = counters
         self._memory = memory
         self._early = early
         self._openings = openings
@@ -104,14 +104,14 @@ class Sequencer:
             return True
         if endpoint.bound and item.from_broker != endpoint.far_broker:
             text = "another broker has this dialog"
-            self._accounts.undeliverable(
+            self._counters.undeliverable(
                 broker, item, live, text, counted="stray", ssb_code=OTHER_BROKER
             )
             self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
             return False
         text = "service or contract are not those of the dialog"
         code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
-        self._accounts.undeliverable(
+        self._counters.undeliverable(
             broker, item, live, text, counted="names_differ", ssb_code=code
         )
         return False
@@ -128,7 +128,7 @@ class Sequencer:
             return
         if live is not None and live.endpoint.state in OVER and not _is_repeat(live, item):
             text = "the dialog is over at this side"
-            self._accounts.undeliverable(one.broker, item, live, text, counted="over")
+            self._counters.undeliverable(one.broker, item, live, text, counted="over")
             self._writer.refuse(one.broker, live, dialog.PEER_GONE, text)
             return
         if live is not None:
@@ -152,15 +152,15 @@ class Sequencer:
         """Buffer a fragment that is next or early, if the memory limits allow it (DSP-10)."""
         size, is_next = weight(item), arrivals.place(item) == 0
         if not arrivals.agrees(item):
-            self._accounts.corrupted(item, "fragment_count")
+            self._counters.corrupted(item, "fragment_count")
         elif not self._memory.has_room(size):
-            self._accounts.refuse(item, MEMORY_FULL, neighbour)
+            self._counters.refuse(item, MEMORY_FULL, neighbour)
         elif arrivals.size + size > self._mem_dialog and (arrivals.run or not is_next):
             # The next fragment is exempt from the limit once the run is stored: the early ones that
             # fill the buffer wait for it, and would never leave otherwise.
-            self._accounts.refuse(item, "dialog_memory", neighbour)
+            self._counters.refuse(item, "dialog_memory", neighbour)
         elif one.live is None and not self._may_begin(item, neighbour):
-            self._accounts.refuse(item, "openings", neighbour)
+            self._counters.refuse(item, "openings", neighbour)
             if arrivals.is_empty:
                 self._dialogs.release(one)
         elif is_next:
@@ -169,13 +169,13 @@ class Sequencer:
             self._early.update(one)
             self._writer.schedule(one)
         elif not self._early.has_room(neighbour, size):
-            self._accounts.refuse(item, "early_memory", neighbour)
+            self._counters.refuse(item, "early_memory", neighbour)
         else:
             if arrivals.keep_early(item, self.tick):
                 self._memory.size += size
                 self._early.update(one)
             else:
-                self._accounts.repeated(item)
+                self._counters.repeated(item)
             self._note_gap(one)
 
     def _may_begin(self, item: Fragment, neighbour: InstanceId | None) -> bool:
@@ -196,10 +196,10 @@ class Sequencer:
         if item.from_initiator and not settled and not former:
             return True
         if item.flags & (END | ERROR):
-            self._accounts.repeated(item)
+            self._counters.repeated(item)
             answer = partial(self._answers.acknowledge, one.broker, item)
         else:
-            self._accounts.drop((item,), "unknown_conversation")
+            self._counters.drop((item,), "unknown_conversation")
             text = "no such dialog is open here"
             answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
         self._rounds.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
@@ -208,7 +208,7 @@ class Sequencer:
 
     def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
         """Count a repeated fragment; if it is stored, acknowledge it again (DLP-19, DLP-33)."""
-        self._accounts.repeated(item)
+        self._counters.repeated(item)
         if one.live is not None:
             out = one.broker.outgoing(one.live)
             if self._acknowledgements.contradicts(one.broker, one.live, item):
@@ -244,9 +244,9 @@ class Sequencer:
             round_.step(live, dialog.ErrorReceived(code, text, item.sequence))
         assert one.arrivals is not None
         self._memory.size -= one.arrivals.size
-        self._accounts.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
+        self._counters.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")
         self._early.update(one)
-        self._accounts.stored += 1
+        self._counters.stored += 1
         stored = partial(self._writer.stored, one, live, [item], over=True)
         self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)
         self._rounds.finish_all(urgent=True)

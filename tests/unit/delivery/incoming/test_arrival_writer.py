@@ -76,7 +76,7 @@ def writer(
         rounds=rounds or none_open,
         transmitter=nothing,
         answers=answers,
-        accounts=books,
+        counters=books,
         memory=memory or something(check=lambda: None),
         early=something(update=lambda _one: None),
         openings=something(stored=lambda *_about: None),
