@@ -196,7 +196,7 @@ class Assembly(Opening):
             notify=self._notify,
             is_online=self._is_online,
             deliver_here=self._deliver_here,
-            loose=self.answers.dequeue,
+            orphan_replies=self.answers.dequeue,
             hand_back=self._hand_back if settings.dialog.ack_on_arrival_path else None,
             log=self.log,
             ack_log=self.ack_log,

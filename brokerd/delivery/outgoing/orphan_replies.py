@@ -213,7 +213,7 @@ class OrphanReplies:
         False: no route leads to it. True also if this broker's delivery is off: the answer is
         dropped, and must not take the arrival path either.
         """
-        decision = self._router.loose(
+        decision = self._router.for_orphan_reply(
             broker, service, far, answer.conversation_id, from_initiator=from_initiator
         )
         if not isinstance(decision, Delayed) and self._ack_log.is_on:

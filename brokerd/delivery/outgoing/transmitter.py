@@ -64,7 +64,7 @@ class Transmitter:
         notify: Callable[[str], None],
         is_online: Callable[[str], bool],
         deliver_here: Callable[[list[Item]], None],
-        loose: Callable[[str, int], list[Item]],
+        orphan_replies: Callable[[str, int], list[Item]],
         hand_back: HandBack | None,
         log: Log,
         ack_log: AckLog,
@@ -72,8 +72,8 @@ class Transmitter:
         """Create the transmitter.
 
         `hand_back` sends acknowledgements that have no route back to the neighbour that brought
-        the message; None = they wait for a route (NBT-1). `loose` returns answers that belong to
-        no endpoint, up to a number. `is_online` tests whether a connection serves an address.
+        the message; None = they wait for a route (NBT-1). `orphan_replies` returns those for an
+        address, up to a number. `is_online` tests whether a connection serves an address.
         """
         self._brokers = brokers
         self._clock = clock
@@ -81,7 +81,7 @@ class Transmitter:
         self._notify = notify
         self._is_online = is_online
         self._deliver_here = deliver_here
-        self._loose = loose
+        self._orphan_replies = orphan_replies
         self._hand_back = hand_back
         self._log = log
         self._ack_log = ack_log
@@ -223,7 +223,7 @@ class Transmitter:
             return []
 
     def _fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        items = self._loose(address, room_bytes // (2 * _ITEM_ROOM))
+        items = self._orphan_replies(address, room_bytes // (2 * _ITEM_ROOM))
         line = self._lines.get(address)
         if line is not None:
             used = len(items) * _ITEM_ROOM

@@ -318,7 +318,7 @@ class Router:
         """Return whether a route of a broker has exactly this service and broker id (RTE-8)."""
         return self._tables[broker.broker_id].names(service, broker_id)
 
-    def loose(
+    def for_orphan_reply(
         self,
         broker: Broker,
         service: str,
@@ -327,7 +327,7 @@ class Router:
         *,
         from_initiator: bool,
     ) -> OutgoingDecision:
-        """Return where an answer without an endpoint goes; ask for no missing route (BCN-3)."""
+        """Return where a reply without an endpoint goes; request no missing route (BCN-3)."""
         holder = None if far else self._holder(conversation_id, initiator=not from_initiator)
         return self._decide(
             broker, DialogKey(service, far, broker.broker_id, from_initiator, holder)
