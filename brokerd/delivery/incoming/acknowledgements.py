@@ -86,11 +86,11 @@ class Acknowledgements:
         if not live.gone:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
-                told = partial(self._first_acked, broker, out)
+                settle = partial(self._settle, broker, out)
                 # Once durable: a crash before it would bring message 0 back (REL-14).
-                self._rounds.when_durable(broker, told)
+                self._rounds.when_durable(broker, settle)
 
-    def _first_acked(self, broker: Broker, out: Outgoing) -> None:
+    def _settle(self, broker: Broker, out: Outgoing) -> None:
         """Send FIRST_ACKED from now on: the target may forget that it had message 0 (DLP-57)."""
         out.acks.first_ack_stored()
         if not out.live.gone:
@@ -131,7 +131,7 @@ class Acknowledgements:
                 self._report_lost_history(broker, live, effect)
         return True
 
-    def _report_lost_history(self, broker: Broker, live: Live, told: dialog.Refuse) -> None:
+    def _report_lost_history(self, broker: Broker, live: Live, refusal: dialog.Refuse) -> None:
         """Report a dialog of which one side lost its history; end the far side, too (REL-15)."""
         self.history_lost += 1
         self._log.warning(
@@ -140,10 +140,10 @@ class Acknowledgements:
             conversation_id=show(live.endpoint.conversation_id),
             service=live.endpoint.service,
             far_service=live.endpoint.far_service,
-            reason=told.description,
+            reason=refusal.description,
         )
         out = broker.outgoing(live)
-        answer = partial(self._transmitter.refuse, broker, out, told.code, told.description)
+        answer = partial(self._transmitter.refuse, broker, out, refusal.code, refusal.description)
         self._rounds.when_durable(broker, answer)
 
     def apply_error(

@@ -96,7 +96,7 @@ class OrphanReplies:
     def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
         """End the stray endpoint of a broker that is not the bound one (DLP-45)."""
         endpoint = live.endpoint
-        self._leave(
+        self._route(
             broker,
             endpoint.far_service,
             BrokerId(ack.broker_id),
@@ -126,12 +126,12 @@ class OrphanReplies:
             self._hop(endpoint.far_broker or BrokerId(b"")),
         )
         far = endpoint.far_broker
-        self._leave(broker, endpoint.far_service, far, item, endpoint.is_initiator)
+        self._route(broker, endpoint.far_service, far, item, endpoint.is_initiator)
 
     def send_first_acked(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Send FIRST_ACKED for an initiator that is gone and could not send it before (DLP-57)."""
         endpoint = live.endpoint
-        said = Ack(
+        final = Ack(
             sequence=endpoint.receive_sequence - 1,
             fragment=WHOLE if endpoint.receive_sequence else -1,
             highest_seen=endpoint.receive_sequence - 1,
@@ -139,7 +139,7 @@ class OrphanReplies:
             broker_id=broker.broker_id,
             first_acked=True,
         )
-        self._leave(
+        self._route(
             broker,
             endpoint.far_service,
             BrokerId(ack.broker_id),
@@ -149,7 +149,7 @@ class OrphanReplies:
                 endpoint.service,
                 endpoint.far_service,
                 broker.broker_id,
-                said,
+                final,
                 self._hop(BrokerId(ack.broker_id)),
             ),
             True,
@@ -162,31 +162,31 @@ class OrphanReplies:
         if far is None:
             return
         last = endpoint.receive_sequence - 1
-        had = Ack(last, WHOLE if last >= 0 else -1, last, 0, broker.broker_id)
+        received = Ack(last, WHOLE if last >= 0 else -1, last, 0, broker.broker_id)
         question = AckOnly(
             endpoint.conversation_id,
             False,
             endpoint.service,
             service,
             broker.broker_id,
-            had,
+            received,
             self._hop(far),
         )
-        self._leave(broker, service, far, question, False)
+        self._route(broker, service, far, question, False)
 
-    def confirm_first_acked(self, broker: Broker, asked: AckOnly) -> None:
+    def confirm_first_acked(self, broker: Broker, item: AckOnly) -> None:
         """Answer FIRST_ACKED to a target that acknowledges to a deleted initiator (DLP-57)."""
-        said = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
+        final = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
         answer = AckOnly(
-            asked.conversation_id,
+            item.conversation_id,
             True,
-            asked.to_service,
-            asked.from_service,
+            item.to_service,
+            item.from_service,
             broker.broker_id,
-            said,
-            self._hop(asked.from_broker),
+            final,
+            self._hop(item.from_broker),
         )
-        self._leave(broker, asked.from_service, asked.from_broker, answer, True)
+        self._route(broker, item.from_service, item.from_broker, answer, True)
 
     def dequeue(self, address: str, room: int) -> list[Item]:
         """Dequeue and return up to `room` answers for a destination."""
@@ -200,12 +200,12 @@ class OrphanReplies:
     ) -> None:
         """Send an answer to the item's broker, or without a route back the way it came (NBT-1)."""
         far, initiator = item.from_broker, not item.from_initiator
-        if self._leave(broker, item.from_service, far, answer, initiator) or not neighbour:
+        if self._route(broker, item.from_service, far, answer, initiator) or not neighbour:
             return
         if self.hand_back(neighbour, [answer]) and self._ack_log.is_on:
             self._ack_log.sent(broker, answer, None)
 
-    def _leave(
+    def _route(
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool
     ) -> bool:
         """Route an answer and queue it.

@@ -50,7 +50,7 @@ class Mirrors:
         self._log = log
         self._known: dict[Pair, Known] = {}
         self._names: Mapping[Pair, Sequence[str]] = {}
-        self._asked_at: dict[Pair, float] = {}
+        self._requested_at: dict[Pair, float] = {}
         self._news: dict[Pair, None] = {}
         self.around: Around | None = None
         """The functions to ask with; while it is None, no address is asked."""
@@ -77,7 +77,7 @@ class Mirrors:
         """Set the present mirrored routes; drop what is known of any others (RTE-58)."""
         self._names = names
         self._known = {pair: known for pair, known in self._known.items() if pair in names}
-        self._asked_at = {pair: at for pair, at in self._asked_at.items() if pair in names}
+        self._requested_at = {pair: at for pair, at in self._requested_at.items() if pair in names}
 
     # Events of the transport.
 
@@ -115,10 +115,10 @@ class Mirrors:
 
     def _may_ask(self, pair: Pair) -> bool:
         now = self._clock.monotonic()
-        at = self._asked_at.get(pair)
+        at = self._requested_at.get(pair)
         if at is not None and now < at + ASK_EVERY:
             return False
-        self._asked_at[pair] = now
+        self._requested_at[pair] = now
         return True
 
     def _request_both_roles(self, pair: Pair) -> None:
@@ -147,7 +147,7 @@ class Mirrors:
         ):
             self._log_state(after)
         if before.principal != after.principal:
-            self._asked_at.pop(pair, None)
+            self._requested_at.pop(pair, None)
             if not self._news:  # deferred: the caller may be in the middle of classifying
                 asyncio.get_running_loop().call_soon(self._spread)
             self._news[pair] = None

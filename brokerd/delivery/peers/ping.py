@@ -71,7 +71,7 @@ class Pinging:
         self._send = send
         self._send_to = send_to
         self._answers = answers
-        self._asked: dict[bytes, tuple[asyncio.Future[bool], list[Trace]]] = {}
+        self._pending: dict[bytes, tuple[asyncio.Future[bool], list[Trace]]] = {}
         self._came: OrderedDict[tuple[bytes, Leg], InstanceId] = OrderedDict()
         self._waiting: dict[str, dict[bytes, Trace]] = {}
         self._second, self._dealt = 0.0, 0
@@ -99,12 +99,12 @@ class Pinging:
             MOST_HOPS,
         )
         last = [trace]
-        self._asked[number] = over, last
+        self._pending[number] = over, last
         try:
             self._leave(broker, trace)
             await asyncio.wait({over}, timeout=wait)
         finally:
-            del self._asked[number]
+            del self._pending[number]
         done = over.done() and over.result()
         return Pong(last[0].steps, done, self._clock.monotonic() - began)
 
@@ -169,7 +169,7 @@ class Pinging:
                 trace, leg=Leg.BACK, broker_id=broker.broker_id, hops=MOST_HOPS
             )
             self._leave(broker, back)
-        elif trace.number in self._asked:
+        elif trace.number in self._pending:
             self._report(trace, is_complete=True)
         else:
             text = "replies come to this instance, and not to the one that asks"
@@ -199,11 +199,11 @@ class Pinging:
 
     def _report(self, trace: Trace, *, is_complete: bool) -> None:
         """Report the outcome to the requester, back along the path the TRACE came by."""
-        asked = self._asked.get(trace.number)
-        if asked is not None:
+        pending = self._pending.get(trace.number)
+        if pending is not None:
             self._note(trace)
-            if not asked[0].done():
-                asked[0].set_result(is_complete)
+            if not pending[0].done():
+                pending[0].set_result(is_complete)
             return
         # A failure on the way back is reported in two legs: TOLD_BACK to the instance where the
         # TRACE turned round, TOLD_OUT from there to the requester.
@@ -219,9 +219,9 @@ class Pinging:
 
     def _note(self, trace: Trace) -> None:
         """Keep the steps known so far, for the case that the ping times out."""
-        asked = self._asked.get(trace.number)
-        if asked is not None and len(trace.steps) >= len(asked[1][0].steps):
-            asked[1][0] = trace
+        pending = self._pending.get(trace.number)
+        if pending is not None and len(trace.steps) >= len(pending[1][0].steps):
+            pending[1][0] = trace
 
     def _too_many(self) -> bool:
         now = self._clock.monotonic()

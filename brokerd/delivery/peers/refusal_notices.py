@@ -61,7 +61,7 @@ class RefusalNotices:
         self._options = options
         self._send = send
         self._resume = resume
-        self._told: OrderedDict[tuple[Sender, str], float] = OrderedDict()
+        self._sent_at: OrderedDict[tuple[Sender, str], float] = OrderedDict()
         self._refused: dict[tuple[str, str], OrderedDict[Sender, _Answer]] = {}
         self.sent = self.taken = 0
         """Number of NOTICEs sent to neighbours, and of those received and applied (MON-9)."""
@@ -107,7 +107,7 @@ class RefusalNotices:
                 continue  # the senders learn the outcome when they repeat
             for sender, (what, neighbour) in refused.items():
                 for reason in _TAKEN_BACK:
-                    self._told.pop((sender, reason), None)
+                    self._sent_at.pop((sender, reason), None)
                 released += 1
                 if neighbour is None:
                     self._note(what)
@@ -122,8 +122,8 @@ class RefusalNotices:
         Return the number of both together."""
         oldest = self._clock.monotonic() - self._options.interval.total_seconds()
         gone = 0
-        while self._told and next(iter(self._told.values())) <= oldest:
-            self._told.popitem(last=False)
+        while self._sent_at and next(iter(self._sent_at.values())) <= oldest:
+            self._sent_at.popitem(last=False)
             gone += 1
         if self._refused:
             gone += sum(self.release(broker) for broker in list(self._brokers.values()))
@@ -131,13 +131,13 @@ class RefusalNotices:
 
     def _is_new(self, what: tuple[Sender, str]) -> bool:
         now = self._clock.monotonic()
-        said = self._told.get(what)
-        if said is not None and now < said + self._options.interval.total_seconds():
+        sent_at = self._sent_at.get(what)
+        if sent_at is not None and now < sent_at + self._options.interval.total_seconds():
             return False
-        self._told[what] = now
-        self._told.move_to_end(what)
-        if len(self._told) > _MOST:
-            self._told.popitem(last=False)
+        self._sent_at[what] = now
+        self._sent_at.move_to_end(what)
+        if len(self._sent_at) > _MOST:
+            self._sent_at.popitem(last=False)
         return True
 
     # As the side that is refused.
