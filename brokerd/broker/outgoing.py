@@ -80,7 +80,7 @@ class OutgoingMemory:
         """Transmission objects made since the start (MON-14)."""
         self.honors_priority = False
         """Whether the broker transmits its messages by priority level (OBJ-55)."""
-        self.on_damaged: Callable[[Outgoing], None] = _tell_nobody
+        self.on_damaged: Callable[[Outgoing], None] = _ignore_damage
         """Called with a dialog that stops sending because its next message is damaged."""
 
     @property
@@ -109,8 +109,8 @@ PageOutgoing = Callable[[Sender, int, int, int], Awaitable["OutgoingPage"]]
 """(endpoint, from sequence, limit, bytes) to its rows that are not in memory, by sequence."""
 
 
-def _tell_nobody(out: Outgoing) -> None:
-    """Ignore the damage: there is no listener."""
+def _ignore_damage(out: Outgoing) -> None:
+    """Do nothing: no listener has been set."""
 
 
 class Outgoing:
@@ -195,7 +195,7 @@ class Outgoing:
 
     @property
     def held(self) -> str | None:
-        """The status key under which nothing more is sent in this state; None = it is (DLP-50)."""
+        """The status key under which the state holds messages; None = they are sent (DLP-50)."""
         return _HELD.get(self.live.endpoint.state)
 
     @property
@@ -279,10 +279,10 @@ class Outgoing:
 
     def has_work(self) -> bool:
         """Return whether the next turn would send something, or read what a later turn sends."""
-        return not self.held and (self.window.has_work() or self._may_read)
+        return not self.held and (self.window.has_work() or self._may_load)
 
     @property
-    def _may_read(self) -> bool:
+    def _may_load(self) -> bool:
         """Whether few unsent rows are left in memory, and there is room for more.
 
         Even if memory is full, each dialog may have a few rows in it, or it would never finish. But
@@ -296,29 +296,29 @@ class Outgoing:
         )
 
     def refill(self) -> None:
-        """Read the next rows after a turn, if few unsent ones are left in memory."""
-        if self._may_read:
-            self._spawn(self._begin(few=not self._memory.has_room(self._options.page_cost)))
+        """Load the next rows after a turn, if few unsent ones are left in memory."""
+        if self._may_load:
+            self._spawn(self._begin_load(few=not self._memory.has_room(self._options.page_cost)))
 
-    def bring_in(self, resume: Callable[[], None]) -> None:
-        """Read the next rows even if nothing is to be sent, then call `resume`."""
+    def load(self, resume: Callable[[], None]) -> None:
+        """Load the next rows even if nothing is to be sent, then call `resume`."""
 
         async def read() -> None:
             if not self._paging:
-                await self._begin(few=False)
+                await self._begin_load(few=False)
             resume()
 
         self._spawn(read())
 
-    def _begin(self, *, few: bool) -> Coroutine[object, object, None]:
+    def _begin_load(self, *, few: bool) -> Coroutine[object, object, None]:
         """Reserve memory for a page before any other dialog checks for room; return the read."""
         self._paging = True
         options = self._options
         cost = FEW * ROW_COST + FEW_BYTES if few else options.page_cost
         self._memory.reading += cost
-        return self._bring_in(few=few, cost=cost)
+        return self._load_page(few=few, cost=cost)
 
-    async def _bring_in(self, *, few: bool, cost: int) -> None:
+    async def _load_page(self, *, few: bool, cost: int) -> None:
         options = self._options
         before = self.last_sequence
         try:

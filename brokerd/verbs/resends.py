@@ -78,7 +78,7 @@ def _bring_in(tx: Transaction, out: Outgoing) -> Blocked | None:
         return Blocked("rows", publish)
     if out.damaged is not None:
         raise InvalidState(f"message {out.damaged} of that dialog is damaged")
-    return Blocked("rows", out.bring_in) if out.waiting else None
+    return Blocked("rows", out.load) if out.waiting else None
 
 
 def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocked:

@@ -164,4 +164,4 @@ async def test_what_is_read_after_withdrawal_begins_behind_the_withdrawn_rows():
     place.out.refill()
     await place.read([MESSAGES])
     assert (place.asked, place.held) == (MESSAGES, [MESSAGES])
-    assert not place.out._may_read
+    assert not place.out._may_load
