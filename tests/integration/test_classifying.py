@@ -409,7 +409,7 @@ def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
         handle = await west.talk("urn:east", b"0")
         await net.wait(1)
         transmitter = west.instance.transmitter
-        with patch.object(transmitter, "_take", side_effect=error):
+        with patch.object(transmitter, "_dequeue_items", side_effect=error):
             await west.session.send(handle, b"1", "Ask")
             await net.wait(0.5)
         await west.session.send(handle, b"2", "Ask")

@@ -174,7 +174,9 @@ async def test_an_error_on_the_way_to_another_broker_pauses_the_transmitter_too(
     handle = await brokers.send()
     assert await brokers.arrived() == {"b2": [b"1"]}
     daemon = brokers.daemon
-    with patch.object(daemon.instance.transmitter, "_take", side_effect=LookupError("a bug")):
+    with patch.object(
+        daemon.instance.transmitter, "_dequeue_items", side_effect=LookupError("a bug")
+    ):
         await brokers.main.send(handle, b"2", "Ask")
         await daemon.pass_time(0.5)
     assert (await brokers.key(handle))[0] == "transmitter_paused"
