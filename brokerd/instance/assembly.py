@@ -53,18 +53,18 @@ from brokerd.instance.schedule import passes
 from brokerd.instance.stores import Opening
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
-from brokerd.maintenance.absent_brokers import Absent
+from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.dialog_expiry import expire
-from brokerd.maintenance.disk_space import Room
+from brokerd.maintenance.disk_space import DiskSpace
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
-from brokerd.maintenance.lingering_dialogs import Lingering
+from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.mirroring import Mirroring
-from brokerd.maintenance.slow_commits import Slow
-from brokerd.maintenance.store_watch import Moved
+from brokerd.maintenance.slow_commits import SlowCommits
+from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
-from brokerd.maintenance.unsettled_endpoints import Settling
+from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.model import MSDB
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
@@ -89,7 +89,7 @@ class Assembly(Opening):
         self._data_dir = settings.instance.data_dir
         self._tasks = set()
         self.brokers = {}
-        self.room = Room(
+        self.room = DiskSpace(
             disk=surroundings.disk,
             min_free=settings.store.min_free,
             reserve=settings.store.reserve,
@@ -97,7 +97,7 @@ class Assembly(Opening):
             log=surroundings.log,
         )
         self.checker = surroundings.checker or InProcess()
-        self.slow = Slow(
+        self.slow = SlowCommits(
             brokers=self.brokers,
             after=settings.store.slow_after.total_seconds(),
             log=surroundings.log,
@@ -106,7 +106,7 @@ class Assembly(Opening):
             clock=clock, msdb=settings.store_path(MSDB), log=surroundings.log
         )
         self.clock_watch.resume()
-        self.moved = Moved(brokers=self.brokers, failed=self._fail)
+        self.moved = StoreWatch(brokers=self.brokers, failed=self._fail)
         self.condition = "starting"
         self.failed = asyncio.get_running_loop().create_future()
         self._times = Times()
@@ -129,7 +129,7 @@ class Assembly(Opening):
             failures=self._failures_at,
         )
         shared = frozenset(settings.mirroring.brokers)
-        self.absent = Absent(
+        self.absent = AbsentBrokers(
             open_broker=self._open_absent,
             opened=self._brought_in,
             log=surroundings.log,
@@ -359,9 +359,11 @@ class Assembly(Opening):
             aside=world.executor.call,
             events=world.log,
         )
-        self.settling = Settling(ask=self.answers.request_first_acked, clock=clock)
+        self.settling = UnsettledEndpoints(ask=self.answers.request_first_acked, clock=clock)
         limit = settings.dialog.lingering_after
-        self.lingering = Lingering(brokers=self.brokers, clock=clock, log=world.log, limit=limit)
+        self.lingering = LingeringDialogs(
+            brokers=self.brokers, clock=clock, log=world.log, limit=limit
+        )
         self.ticker = Ticker(
             passes=passes(self, clock=clock, summarise=world.summarise),
             clock=clock,

@@ -43,18 +43,18 @@ from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
-from brokerd.maintenance.absent_brokers import Absent
+from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.dialog_expiry import expire
-from brokerd.maintenance.disk_space import Room
+from brokerd.maintenance.disk_space import DiskSpace
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
-from brokerd.maintenance.lingering_dialogs import Lingering
+from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.mirroring import Mirroring
-from brokerd.maintenance.slow_commits import Slow
-from brokerd.maintenance.store_watch import Moved
+from brokerd.maintenance.slow_commits import SlowCommits
+from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
-from brokerd.maintenance.unsettled_endpoints import Settling
+from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.model import MSDB, QueueStatus
 from brokerd.objects.event_names import QUEUE_ACTIVATION
 from brokerd.objects.notifications import activation_timeouts
@@ -98,15 +98,15 @@ class Parts:
     started_at: Instant
     events: Events
     dynamic_routing: RouteRequester
-    absent: Absent
+    absent: AbsentBrokers
     known: KnownBrokers
     mirroring: Mirroring
     mirrors: Mirrors
     duplicates: DuplicateBrokers
     checker: Checker
-    room: Room
-    slow: Slow
-    moved: Moved
+    room: DiskSpace
+    slow: SlowCommits
+    moved: StoreWatch
     clock_watch: ClockWatch
     router: Router
     ack_log: AckLog
@@ -121,8 +121,8 @@ class Parts:
     sessions: Sessions
     figures: Figures
     journal: Journal
-    settling: Settling
-    lingering: Lingering
+    settling: UnsettledEndpoints
+    lingering: LingeringDialogs
     ticker: Ticker
     state: StateReport
     operations: Operations

@@ -18,7 +18,7 @@ from brokerd.telemetry.logs import STORE
 _MIRROR: Final = "this instance is the mirror of that broker: connect to its partner"
 
 
-class Absent:
+class AbsentBrokers:
     """The brokers of this instance that do not serve."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Room on the disk: too little of it is a state that is entered and left by itself (REL-26).
+"""Disk space: too little of it is a state that is entered and left by itself (REL-26).
 
-Reads:  the free space of the file system.      Calls: the brokers, who refuse new messages then.
+Reads:  the free space of the file system.      Calls: the brokers, which refuse new messages then.
 Never:  stops anything that makes room: receiving, ending, acknowledgements and expiry go on.
 Wakes:  every tick, and when a write found no room.
 
@@ -73,8 +73,8 @@ class SystemDisk:
         return True
 
 
-class Room:
-    """Watches the disk of one instance."""
+class DiskSpace:
+    """The disk of one instance, with room for its writes or without."""
 
     def __init__(
         self,

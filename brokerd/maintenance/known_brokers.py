@@ -14,7 +14,7 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.errors import InUse, InvalidArgument, ObjectNotFound, StoreMissing
 from brokerd.ids import BrokerId, IdSource, show
-from brokerd.maintenance.absent_brokers import Absent
+from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.mirroring import Aside
 from brokerd.model import MSDB
 from brokerd.storage import known_brokers
@@ -35,7 +35,7 @@ class KnownBrokers:
         *,
         path_of: Callable[[str], Path],
         brokers: Mapping[str, Broker],
-        absent: Absent,
+        absent: AbsentBrokers,
         aside: Aside,
         log: Log,
         keeps: bool,

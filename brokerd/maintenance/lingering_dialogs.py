@@ -1,4 +1,4 @@
-"""Reports dialogs that one side has ended, or that have failed, and nobody finishes (PBT-5).
+"""Reports dialogs that one side has ended, or that have failed, and no program finishes (PBT-5).
 
 Reads: the stores as a whole, so it runs seldom.      Calls: the log.
 Never: ends a dialog: its unread messages belong to the application.
@@ -19,7 +19,7 @@ MOST = 20
 """Log lines for one broker at a time: one for each service and state, the longest first."""
 
 
-class Lingering:
+class LingeringDialogs:
     """Finds endpoints that have been in DI, DO or ER for long."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from brokerd.broker.broker import Broker
 from brokerd.errors import StoreFault, StoreLocked
 from brokerd.ids import BrokerId, show
-from brokerd.maintenance.absent_brokers import Absent
+from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.routing.mirror import Role, Standing
 from brokerd.storage.lock import Owner, last_owner
@@ -47,7 +47,7 @@ class Mirroring:
         names: frozenset[str],
         path_of: Callable[[str], Path],
         brokers: Mapping[str, Broker],
-        absent: Absent,
+        absent: AbsentBrokers,
         aside: Aside,
         spawn: Callable[[Coroutine[object, object, None]], object],
         stale: Callable[[str, StoreFault], None],

@@ -1,10 +1,10 @@
-"""Slow: commits that a disk keeps for long are a state, logged once and shown meanwhile (REL-34).
+"""Slow commits: a disk that keeps them waiting is a state, logged once, then shown (REL-34).
 
 Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
 Never:  refuses or hurries anything: clients wait meanwhile, by admission (design D3).
 Wakes:  every tick, and at each check of the watchdog, if there is one: a pass that waits for this
         very store holds up the tick.
-A full disk is another state, reported by `room` (REL-26).
+A full disk is another state, reported by `disk_space` (REL-26).
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ HINT: Final = (
 )
 
 
-class Slow:
-    """Watches the commits of one instance."""
+class SlowCommits:
+    """The brokers of one instance whose commits take too long."""
 
     def __init__(self, *, brokers: Mapping[str, Broker], after: float, log: Log) -> None:
         """Create the watch.

@@ -1,4 +1,4 @@
-"""Moved: notices that the files of an open store were moved or replaced (FD-9).
+"""Store watch: notices that the files of an open store were moved or replaced (FD-9).
 
 Reads:  the files at the path of each broker, and how far its log was confirmed.
 Calls:  `failed`, which ends the instance.
@@ -12,7 +12,7 @@ from brokerd.broker.broker import Broker
 from brokerd.errors import StoreFault
 
 
-class Moved:
+class StoreWatch:
     """Watches the files of one instance."""
 
     def __init__(

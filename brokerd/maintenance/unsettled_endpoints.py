@@ -1,4 +1,4 @@
-"""Settling: closed target endpoints ask whether message 0 is settled, to be purged (DLP-57, PBT-5).
+"""Closed target endpoints that ask whether message 0 is settled, to be purged (DLP-57, PBT-5).
 
 Reads: the store, by index.      Calls: `ask`, which sends the question.
 Never: waits for an answer, or writes: the answer arrives as any acknowledgement does.
@@ -18,8 +18,8 @@ MOST = 10_000
 """Endpoints of a broker that ask at a time; the others get their turn when these are gone."""
 
 
-class Settling:
-    """Asks on the schedule of retransmissions (DLP-26), to the next tick."""
+class UnsettledEndpoints:
+    """Asks for them on the schedule of retransmissions (DLP-26), to the next tick."""
 
     def __init__(self, *, ask: Callable[[Broker, DialogEndpoint], None], clock: Clock) -> None:
         self._ask = ask

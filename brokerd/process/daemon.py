@@ -27,7 +27,7 @@ from brokerd.instance import part_options
 from brokerd.instance.instance import Instance, Surroundings
 from brokerd.instance.preflight import first_broker, look_ahead
 from brokerd.maintenance.disk_space import SystemDisk
-from brokerd.maintenance.slow_commits import Slow
+from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.objects.declared import Declared
 from brokerd.process.allocator import keep_freed
 from brokerd.process.exit_statuses import INTERNAL_ERROR, exit_status
@@ -175,7 +175,7 @@ def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) 
     return Watchdog(after=after, tell=tell, over=over, turned=turned)
 
 
-def give_sign_of_life(slow: Slow, supervisor: Supervisor) -> None:
+def give_sign_of_life(slow: SlowCommits, supervisor: Supervisor) -> None:
     """Give a sign of life for a turn of the loop, unless a commit is stuck.
 
     A commit that never returns ends only with the process (REL-34).
