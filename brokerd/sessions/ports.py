@@ -17,7 +17,7 @@ from brokerd.ids import ClientId
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import ClientGate
 from brokerd.sessions.request_line import RequestLine
-from brokerd.sessions.response_buffer import Answered
+from brokerd.sessions.responses import Answered
 
 
 class Client(Protocol):

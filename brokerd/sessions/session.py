@@ -38,7 +38,7 @@ from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.request_line import RequestLine
-from brokerd.sessions.response_buffer import Answered, ResponseBuffer
+from brokerd.sessions.responses import Answered, ResponseBuffer
 from brokerd.sessions.verb_dispatch import to_receive
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
