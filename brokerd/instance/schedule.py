@@ -73,7 +73,7 @@ def _fire_timers(parts: Parts) -> int | Awaitable[int]:
 
 
 def _ask_unsettled(parts: Parts) -> int | Awaitable[int]:
-    return _each(_delivering(parts), parts.settling.run, unless=parts.settling.rests)
+    return _each(_delivering(parts), parts.settling.run, unless=parts.settling.nothing_due)
 
 
 def _purge(parts: Parts) -> int | Awaitable[int]:
@@ -105,7 +105,7 @@ def _delivering(parts: Parts) -> list[Broker]:
 
 
 def _try_absent(parts: Parts) -> int | Awaitable[int]:
-    return parts.absent.try_again() if parts.absent.reasons else 0
+    return parts.absent.retry() if parts.absent.reasons else 0
 
 
 def _trim(parts: Parts) -> int:

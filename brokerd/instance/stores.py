@@ -50,7 +50,7 @@ class Opening(Parts):
         self.instance_id = store.identity.instance_id
         self._with.identify(self.instance_id)
         self._take_in(store)
-        self.known.learn(store)
+        self.known.load(store)
         mirrored = self.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
         # instance does not start. A shared one is an exception: its partner may have it open
@@ -59,7 +59,7 @@ class Opening(Parts):
             if one.broker not in mirrored:
                 await self._make_or_open(one)
                 continue
-            with self.absent.keeping_out(one.broker):
+            with self.absent.recording_failure(one.broker):
                 await self._make_or_open(one)
         looked_at = self.brokers.keys() | self.absent.reasons.keys()
         optional = {path.stem for path in optional_stores(self._data_dir, declared)}
@@ -69,7 +69,7 @@ class Opening(Parts):
         for name in sorted((optional | there | self.known.ids.keys()) - looked_at):
             if self._with.only not in (None, name):
                 continue
-            with self.absent.keeping_out(name):
+            with self.absent.recording_failure(name):
                 await self._attach(name)
         await self.mirroring.refresh()
 
@@ -234,13 +234,13 @@ class Opening(Parts):
             if broker.name in needed:
                 await broker.recover()
             else:
-                with self.absent.keeping_out(broker.name):
+                with self.absent.recording_failure(broker.name):
                     await self._recover_or_close(broker)
         for broker in self.brokers.values():
             broker.resume()
         for broker in list(self.brokers.values()):
             self._tell_readers(broker)
-            with self.absent.keeping_out(broker.name):
+            with self.absent.recording_failure(broker.name):
                 await self._finish_or_close(broker)
                 self._begin(broker)
 
@@ -302,7 +302,7 @@ class Opening(Parts):
         Its event notifications are loaded afterwards, so that they miss the objects made with them
         (EVT-6).
         """
-        with self.mirroring.making(declared.broker):
+        with self.mirroring.creating(declared.broker):
             broker = await self._make_or_open(declared, objects)
         self.router.rebuild()
         told(broker)

@@ -41,7 +41,7 @@ class AbsentBrokers:
         """Name to the reason; sessions, routing and views read it."""
 
     @contextmanager
-    def keeping_out(self, name: str) -> Iterator[None]:
+    def recording_failure(self, name: str) -> Iterator[None]:
         """Record an error of the block as the reason why this broker is absent, and raise none."""
         try:
             yield
@@ -56,14 +56,14 @@ class AbsentBrokers:
                 subclass = "mirror" if is_mirror else "refused"
                 write(STORE, subclass=subclass, broker=name, reason=error.message, hint=error.hint)
         except Exception as error:  # a damaged file may raise anything
-            with self.keeping_out(name):
+            with self.recording_failure(name):
                 raise StoreDamaged(
                     f"what is in the store of broker {name} cannot be used: "
                     f"{type(error).__name__}: {error}"
                 ) from error
 
     @contextmanager
-    def leaving(self, name: str) -> Iterator[None]:
+    def removing(self, name: str) -> Iterator[None]:
         """Keep a broker from being opened in the block; success ends its absence.
 
         Raises `Busy` if the broker is being opened just now."""
@@ -76,7 +76,7 @@ class AbsentBrokers:
         finally:
             self._trying.discard(name)
 
-    async def try_again(self, names: Collection[str] | None = None) -> int:
+    async def retry(self, names: Collection[str] | None = None) -> int:
         """Open the absent brokers (or the named ones) that can be opened; return their number."""
         opened = 0
         for name in sorted(self.reasons if names is None else names):
@@ -84,7 +84,7 @@ class AbsentBrokers:
                 continue
             self._trying.add(name)
             try:
-                with self.keeping_out(name):
+                with self.recording_failure(name):
                     broker = await self._open_broker(name)
                     self.reasons.pop(name, None)
                     self._opened(broker)

@@ -53,7 +53,7 @@ class KnownBrokers:
         self.ids: Known = {}
         """Name to identifier; views read it."""
 
-    def learn(self, msdb: Store) -> None:
+    def load(self, msdb: Store) -> None:
         """Load the remembered brokers from `msdb`; called before any other broker is opened."""
         self._msdb = msdb
         self.ids.update(msdb.known)
@@ -93,7 +93,7 @@ class KnownBrokers:
         """Forget a broker that is gone for good, so that its name is free (MAN-18).
 
         Raises `InUse` if its file exists."""
-        with self._absent.leaving(name):
+        with self._absent.removing(name):
             path = _path_of(name, self._path_of, self.ids)
             if name in self._brokers or not await self._aside(partial(is_missing, path)):
                 raise _is_here(name, path)

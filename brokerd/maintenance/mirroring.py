@@ -64,7 +64,7 @@ class Mirroring:
         self._spawn = spawn
         self._stale = stale
         self._owners: Owners = {}
-        self._making: set[str] = set()
+        self._creating: set[str] = set()
 
     def standing(self, broker_id: BrokerId) -> Standing:
         """Return the role of this instance for a broker, with the epoch of its store."""
@@ -106,18 +106,18 @@ class Mirroring:
 
     async def _take_over(self) -> int:
         await self._check_epochs()
-        taken = await self._absent.try_again(await self._aside(self._there))
+        taken = await self._absent.retry(await self._aside(self._openable))
         await self.refresh()
         return taken
 
     @contextmanager
-    def making(self, name: str) -> Iterator[None]:
-        """Keep `check` from opening a broker whose store is being made in the block."""
-        self._making.add(name)
+    def creating(self, name: str) -> Iterator[None]:
+        """Keep `check` from opening a broker whose store is created in the block."""
+        self._creating.add(name)
         try:
             yield
         finally:
-            self._making.discard(name)
+            self._creating.discard(name)
 
     async def refresh(self) -> None:
         """Read again who owns the stores that are not open here."""
@@ -126,9 +126,9 @@ class Mirroring:
             lambda: {name: last_owner(path) for name, path in paths.items()}
         )
 
-    def _there(self) -> list[str]:
+    def _openable(self) -> list[str]:
         """Return the shared brokers that are not open here and whose file exists."""
-        missing = self.names - self._brokers.keys() - self._making
+        missing = self.names - self._brokers.keys() - self._creating
         return [name for name in missing if self._path_of(name).exists()]
 
     def _role(self, name: str) -> Role:

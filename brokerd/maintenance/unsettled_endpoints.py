@@ -26,7 +26,7 @@ class UnsettledEndpoints:
         self._clock = clock
         self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
 
-    def rests(self, broker: Broker) -> bool:
+    def nothing_due(self, broker: Broker) -> bool:
         """Return whether no endpoint has anything to ask, as far as is known without reading."""
         return broker.store.endpoints.is_settled and not self._asked.get(broker.name)
 

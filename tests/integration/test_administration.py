@@ -826,7 +826,7 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
 
     async def meanwhile(broker: Broker, *arguments: Any) -> Any:
         away.rename(copy)
-        await place.daemon.instance.absent.try_again()
+        await place.daemon.instance.absent.retry()
         return await batch(broker, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -862,7 +862,7 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
     away.rename(copy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instance.known, "opened", meanwhile)
-        await instance.absent.try_again()
+        await instance.absent.retry()
     assert (await place.broker("main"))["is_broker_enabled"]
     west = await place.broker("west")
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
