@@ -98,9 +98,9 @@ class Work(ABC):
         if outcome == wire.NOT_COMMITTED:
             return False
         if outcome == wire.COMMITTED and not receives:
-            client.done(request)
+            client.responses.done(request)
         else:
-            client.failed(request, OutcomeUnknown(f"token {token}: {outcome}"))
+            client.responses.failed(request, OutcomeUnknown(f"token {token}: {outcome}"))
         return True
 
 
@@ -125,12 +125,12 @@ class Independent(Work):
         """Fail the request, without effect, because it is too old."""
         self.give_up()
         self._client.line.remove(self)
-        self._client.failed(self._request, TransactionAborted(reason))
+        self._client.responses.failed(self._request, TransactionAborted(reason))
 
     def _fail(self, error: BrokerError) -> None:
         self.tx.roll_back()
         self._client.line.remove(self)
-        self._client.failed(self._request, error)
+        self._client.responses.failed(self._request, error)
 
     def _hold_up(self, blocked: Blocked) -> None:
         """Wait; if it is for a lock, let requests written later start (CLP-31).
@@ -199,7 +199,7 @@ class OneShot(Independent):
             # Looked up again after a wait: the token may have been committed meanwhile (CLP-51).
             self.tx.roll_back()
         else:
-            self._commit(lambda: client.confirmed((request,)), self._token)
+            self._commit(lambda: client.responses.confirmed((request,)), self._token)
         client.line.remove(self)
 
     def _send_held_up(self) -> bool:
@@ -243,8 +243,8 @@ class AutoReceive(Independent):
         if not taken:
             tx.roll_back()
             client.line.remove(self)
-            client.answer(request, [])
+            client.responses.answer(request, [])
             return
         values = message_values(client.broker, taken)
-        self._commit(lambda: client.received(request, values), self._token)
+        self._commit(lambda: client.responses.received(request, values), self._token)
         client.line.remove(self)

@@ -43,11 +43,11 @@ def perform_leading(session: ClientSession, unread: deque[ClientFrame], limit: i
         sends = _as_sends(first, highest)
         if sends is not None:
             leading = _leading(sends, behind, _as_sends)
-            return send_each(broker, leading, client=client, done=session.confirmed)
+            return send_each(broker, leading, client=client, done=session.responses.confirmed)
         dialog = _as_short_dialog(first, highest)
         if dialog is not None:
             dialogs = _leading(dialog, behind, _as_short_dialog)
-            return converse_each(broker, dialogs, client=client, done=session.confirmed)
+            return converse_each(broker, dialogs, client=client, done=session.responses.confirmed)
     except StoreFault:
         pass  # nothing was done, and the general path fails with the same
     return 0
@@ -63,7 +63,11 @@ def send_held_up(
     sends = (Sends(request, token, messages),)
     try:
         sent = send_each(
-            session.broker, sends, client=session.client_id, done=session.confirmed, holder=tx
+            session.broker,
+            sends,
+            client=session.client_id,
+            done=session.responses.confirmed,
+            holder=tx,
         )
     except StoreFault:
         return False  # the general path fails with the same

@@ -120,7 +120,7 @@ class OpenTx(Work):
     def begin(self, request: int) -> None:
         """Report that the request that opened the transaction is done."""
         self._has_only_begun = True
-        self._client.done_inside(request, self)
+        self._client.responses.done_inside(request, self)
 
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
         """Append the next request, and run it if none is before it.
@@ -173,7 +173,7 @@ class OpenTx(Work):
             return False
         self._has_only_begun = False
         self.used_at = self._client.now()  # it may have been held back since it came
-        self._client.done_inside(frame.request, self)
+        self._client.responses.done_inside(frame.request, self)
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
@@ -235,9 +235,9 @@ class OpenTx(Work):
             self._remove_first()
             self._has_only_begun = False
             if outcome is _NOTHING:
-                self._client.done_inside(request, self)
+                self._client.responses.done_inside(request, self)
             elif outcome is not _LATER:
-                self._client.answer(request, outcome)
+                self._client.responses.answer(request, outcome)
             if type(verb) in _ENDINGS:
                 break
         if self._is_removed:  # refuse the requests behind the commit or rollback (CLP-32)
@@ -267,7 +267,7 @@ class OpenTx(Work):
             request, _ = self._todo[0]
             verb = self._remove_first()
             if not (isinstance(verb, Unfit) and verb.answered):
-                self._client.failed(request, no_such_transaction(self.number))
+                self._client.responses.failed(request, no_such_transaction(self.number))
 
     def _failed(self, request: int, verb: wire.Verb | Unfit, error: BrokerError) -> None:
         """Fail the first request, and with it the transaction (CLP-37)."""
@@ -284,7 +284,7 @@ class OpenTx(Work):
             self._roll_back()
         self._blameless |= isinstance(error, (LockTimeout, StoreFull, Busy))
         if not (isinstance(verb, Unfit) and verb.answered):
-            self._client.failed(request, error)
+            self._client.responses.failed(request, error)
 
     def _run(self, request: int, verb: wire.Verb | Unfit) -> object:
         tx = self.tx
@@ -342,7 +342,7 @@ class OpenTx(Work):
             self._remove()
             self._blameless |= self._first_failure in verb.not_counted
             self._roll_back(Undone(error=reason))
-            self._client.failed(request, TransactionAborted(reason))
+            self._client.responses.failed(request, TransactionAborted(reason))
             return _LATER
         raise TransactionAborted(reason)
 
@@ -353,7 +353,7 @@ class OpenTx(Work):
         if self._answer_repetition(request, token, receives=False):  # committed before (CLP-51)
             self._roll_back()
         else:
-            self._commit(lambda: client.confirmed((request,)), token)
+            self._commit(lambda: client.responses.confirmed((request,)), token)
 
     def _run_receive(self, request: int, verb: wire.Receive) -> object:
         receive = self._begin_receiving(request, verb)

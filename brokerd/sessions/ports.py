@@ -6,18 +6,16 @@ transaction needs besides; `ClientSession` is both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
-from brokerd.errors import BrokerError
 from brokerd.ids import ClientId
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import ClientGate
 from brokerd.sessions.request_line import RequestLine
-from brokerd.sessions.responses import Answered
+from brokerd.sessions.responses import Responses
 
 
 class Client(Protocol):
@@ -31,23 +29,9 @@ class Client(Protocol):
     """Name of the client for logs and lock time-outs."""
     rights: Rights | None
     """Rights of the client's user; None = everything is allowed."""
+    responses: Responses
     line: RequestLine
     gate: ClientGate
-
-    def done(self, request: int) -> None:
-        """Report that a request without a value succeeded."""
-
-    def answer(self, request: int, value: object) -> None:
-        """Report that a request succeeded, with its value."""
-
-    def failed(self, request: int, error: BrokerError) -> None:
-        """Report that a request failed."""
-
-    def confirmed(self, requests: Sequence[int]) -> None:
-        """Report that the commits that these requests asked for are durable. Never raises."""
-
-    def received(self, request: int, messages: list[list[object]]) -> None:
-        """Report that a receive with its own transaction is durable. Never raises."""
 
     def broke(self, error: Exception) -> None:
         """End the connection after an unforeseen error."""
@@ -58,9 +42,6 @@ class Client(Protocol):
 
 class TransactionClient(Client, Protocol):
     """The client that opened a transaction."""
-
-    def done_inside(self, request: int, transaction: Answered) -> None:
-        """Report that a request without a value succeeded in an open transaction."""
 
     def remove_transaction(self, number: int) -> None:
         """Remove a finished transaction."""

@@ -258,13 +258,13 @@ class Sessions:
             if session.rights is not None:
                 check(session.rights, session.broker, verb, session.owner)
             value = await self._administer(session.broker, verb, session.owner)
-            session.answer(request, value)
+            session.responses.answer(request, value)
         except StoreFault:
             raise  # the instance stops (REL-5)
         except BrokerError as error:
-            session.failed(request, error)
+            session.responses.failed(request, error)
         except Exception as error:  # noqa: BLE001  # per command (design, The code)
-            session.failed(request, self._unforeseen(verb, session.owner, error))
+            session.responses.failed(request, self._unforeseen(verb, session.owner, error))
 
     def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:
         """Log an unforeseen error once and return an error that blames the daemon (CLP-120)."""

@@ -1,7 +1,11 @@
-"""Frames for one client, gathered until the waiters of a flush, or of a loop turn, were notified.
+"""Responses to one client: counted until each request has one, gathered until they are written.
+
+Frames are gathered until the waiters of a flush, or of a turn of the loop, were notified, because
+each write wakes the client's program. Requests that are done without a value share one frame.
 
 Reads: whether an open transaction will be answered once more.      Calls: the transport.
 Never: keeps more than one write may have: a long answer is written at once (CLP-62).
+Fails: an answer to a durable commit that cannot be written becomes `outcome_unknown` (CLP-120).
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from brokerd.errors import BrokerError, OutcomeUnknown
 from brokerd.protocol import client_frames as frames
 
 _WRITE_NOW: Final = 256 * 1024
@@ -23,12 +28,44 @@ class Answered(Protocol):
         """Whether one more answer comes without a further request (CLP-9)."""
 
 
-class ResponseBuffer:
-    """Frames that wait to be written; requests done without a value share one frame."""
+class AnsweredClient(Protocol):
+    """The client that gets the responses."""
 
-    __slots__ = ("_done", "_out", "_scheduled", "_silent", "_size", "soon", "transport")
+    def log_failure(self, error: Exception) -> None:
+        """Log an unforeseen error."""
 
-    def __init__(self) -> None:
+    def broke(self, error: Exception) -> None:
+        """Log an unforeseen error, and end the connection."""
+
+
+class Responses:
+    """The responses to the requests of one client."""
+
+    __slots__ = (
+        "_client",
+        "_done",
+        "_most",
+        "_out",
+        "_scheduled",
+        "_silent",
+        "_size",
+        "gathers",
+        "on_response",
+        "outstanding",
+        "soon",
+        "transport",
+    )
+
+    def __init__(self, client: AnsweredClient, *, most: int) -> None:
+        """Create it without a connection; `most`: requests that may be unanswered (CLP-30)."""
+        self._client = client
+        self._most = most
+        self.outstanding = 0
+        """Number of requests that were accepted and have no response."""
+        self.on_response: Callable[[], None] | None = None
+        """Called after each response while the client drains (CLP-71); None = it does not."""
+        self.gathers = False
+        """Whether requests that were read are being processed, so that `settle` will follow."""
         self.soon: Callable[[Callable[[], None]], object] = asyncio.get_running_loop().call_soon
         self._done: list[int] = []
         self._silent: list[Answered] = []  # those with requests in _done
@@ -38,31 +75,97 @@ class ResponseBuffer:
         self.transport: asyncio.Transport | None = None
         """None = no client is connected: what is written is lost."""
 
-    def done(self, requests: Sequence[int]) -> None:
-        """Add requests that succeeded and have no value, and have them written soon."""
+    # Outcomes of requests.
+
+    def expect(self, requests: int) -> None:
+        """Count requests that were accepted: each of them gets a response."""
+        self.outstanding += requests
+
+    def done(self, request: int) -> None:
+        """Report that a request without a value succeeded."""
+        self.done_all((request,))
+
+    def done_all(self, requests: Sequence[int]) -> None:
+        """Report that requests without a value succeeded; they are written soon."""
         self._done += requests
         if not self._scheduled:
             self._schedule()
+        self.outstanding -= len(requests)
+        if self.on_response is not None:
+            self.on_response()
 
     def done_inside(self, request: int, transaction: Answered) -> None:
-        """Add a request of an open transaction that succeeded; `settle` decides when it is
-        written."""
+        """Report that a request without a value succeeded in an open transaction.
+
+        `settle` decides when it is written. If the request was resumed by a callback, no `settle`
+        follows, and it is written soon."""
+        if not self.gathers or self.on_response is not None:
+            self.done(request)
+            return
         self._done.append(request)
         if not self._silent or self._silent[-1] is not transaction:
             self._silent.append(transaction)
+        self.outstanding -= 1
 
-    @property
-    def unwritten(self) -> int:
-        """Number of requests that are done and not written yet."""
-        return len(self._done)
+    def answer(self, request: int, value: object) -> None:
+        """Report that a request succeeded, with its value."""
+        if type(value) is frames.Bulky:
+            self._write_large(frames.encode_bulky(request, value))
+        else:
+            self.write(frames.encode_answer(request, value))
+        self.outstanding -= 1
+        if self.on_response is not None:
+            self.on_response()
 
-    def settle(self, *, at_once: bool) -> None:
-        """Schedule the write after all requests of a read were taken.
+    def failed(self, request: int, error: BrokerError) -> None:
+        """Report that a request failed."""
+        self.write(frames.encode_failed(request, error))
+        self.outstanding -= 1
+        if self.on_response is not None:
+            self.on_response()
+
+    def confirmed(self, requests: Sequence[int]) -> None:
+        """Report that the commits that these requests asked for are durable.
+
+        Never raises: the same flush confirms commits of other clients."""
+        try:
+            self.done_all(requests)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
+            self._confirm_failed(requests, error)
+
+    def received(self, request: int, messages: list[list[object]]) -> None:
+        """Report that a receive with its own transaction is durable. Never raises, as above."""
+        try:
+            self.answer(request, messages)
+        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
+            self._confirm_failed((request,), error)
+
+    def _confirm_failed(self, requests: Sequence[int], error: Exception) -> None:
+        """Answer `outcome_unknown`: the commit stands, but its answer failed (CLP-120)."""
+        self._client.log_failure(error)
+        unknown = OutcomeUnknown(
+            f"it is committed, but the answer failed with {type(error).__name__}: {error}",
+            hint="the log of the daemon has the traceback: please report it",
+        )
+        try:
+            for request in requests:
+                self.failed(request, unknown)
+        except Exception as again:  # noqa: BLE001  # per connection, as above
+            self._client.broke(again)
+
+    # Frames.
+
+    def settle(self) -> None:
+        """Schedule the write after all requests that were read have been processed.
 
         It waits where a later answer of each transaction comes by itself and can carry these along,
-        because each write wakes a program (CLP-9). `at_once`: it may not wait."""
-        waits = not at_once and all(one.answers_by_itself for one in self._silent)
-        if self._done and not self._scheduled and not waits:
+        because each write wakes a program (CLP-9). It does not wait for a client near its limit,
+        which may be waiting for these answers before it asks for more (CLP-30)."""
+        done = self._done
+        if not done or self._scheduled:
+            return
+        is_near_limit = 2 * (self.outstanding + len(done)) >= self._most
+        if is_near_limit or not all(one.answers_by_itself for one in self._silent):
             self._schedule()
 
     def write(self, data: bytes) -> None:
@@ -75,7 +178,7 @@ class ResponseBuffer:
         elif not self._scheduled:
             self._schedule()
 
-    def write_large(self, pieces: list[frames.Piece]) -> None:
+    def _write_large(self, pieces: list[frames.Piece]) -> None:
         """Write frames that are in pieces, too large to be copied once more."""
         self.flush()
         if self.transport is not None and not self.transport.is_closing():

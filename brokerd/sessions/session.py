@@ -1,6 +1,6 @@
 """One client connection on the daemon's side: requests in, responses out, and its end (CLP).
 
-Requests run as `OpenTx`, `OneShot` and `AutoReceive`, which report their outcomes here. When they
+Requests run as `OpenTx`, `OneShot` and `AutoReceive`, which report to `Responses`. When they
 run is decided by three parts: flow_control stops reading the client's bytes, request_line puts
 independent requests in order, and admin_gate holds requests back for administration.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol, cast
 
 import msgspec
@@ -24,7 +24,7 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
-from brokerd.errors import BrokerError, Busy, NoSuchTx, OutcomeUnknown
+from brokerd.errors import BrokerError, Busy, NoSuchTx
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
@@ -38,7 +38,7 @@ from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.request_line import RequestLine
-from brokerd.sessions.responses import Answered, ResponseBuffer
+from brokerd.sessions.responses import Responses
 from brokerd.sessions.verb_dispatch import to_receive
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
@@ -126,16 +126,14 @@ class ClientSession(asyncio.Protocol):
         """Transactions that last over several requests, by their numbers."""
         self._highest_tx = 0
         self._untaken: set[int] = set()
-        self._outstanding = 0
         self._receiving: set[int] = set()
         """Transactions whose receive waits for a message."""
-        self._responses = ResponseBuffer()
+        self.responses = Responses(self, most=clients.options.outstanding)
         self.reading = Reading(clients.clock)
         self.gate = ClientGate(
             self, on_change=clients.exclusive.work_changed, most=clients.options.outstanding
         )
         self.line = RequestLine(broke=self.broke, on_end=self.gate.work_changed)
-        self._is_processing = False
         self._draining = False
         self._ending: asyncio.TimerHandle | None = None
         self._login: asyncio.TimerHandle | None = None
@@ -150,7 +148,7 @@ class ClientSession(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the wait for HELLO, before which the client may ask for nothing (CLP-10)."""
         self._transport = cast("asyncio.Transport", transport)
-        self._responses.transport = self.reading.transport = self._transport
+        self.responses.transport = self.reading.transport = self._transport
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
         self.rights = self._clients.principals.rights(transport)
         if self.seat is not None:
@@ -165,7 +163,7 @@ class ClientSession(asyncio.Protocol):
             self._ending.cancel()
         if self.seat is not None:
             self.seat.leave()
-        self._transport = self._responses.transport = self.reading.transport = None
+        self._transport = self.responses.transport = self.reading.transport = None
         self._end(None if self._draining else _CUT)
 
     def pause_writing(self) -> None:
@@ -204,10 +202,14 @@ class ClientSession(asyncio.Protocol):
 
     def broke(self, error: Exception) -> None:
         """End this connection after an unforeseen error; no other is affected."""
+        self.log_failure(error)
+        self.close(None)
+
+    def log_failure(self, error: Exception) -> None:
+        """Log an unforeseen error."""
         self._clients.log.error(
             "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
         )
-        self.close(None)
 
     def commit_broke(self, error: Exception) -> None:
         """Stop the instance: a commit was begun and could not be handed over (REL-5)."""
@@ -218,14 +220,13 @@ class ClientSession(asyncio.Protocol):
 
     def _process(self) -> None:
         """Process what was read, until the client has to read its answers first (CLP-62)."""
-        self._is_processing = True
+        responses = self.responses
+        responses.gathers = True
         try:
             self._process_each()
         finally:
-            self._is_processing = False
-        # A client at its limit may be waiting for these answers before it asks for more (CLP-30).
-        unanswered = self._outstanding + self._responses.unwritten
-        self._responses.settle(at_once=2 * unanswered >= self._clients.options.outstanding)
+            responses.gathers = False
+        responses.settle()
 
     def _process_each(self) -> None:
         unread, paused = self._unread, self.reading.reasons
@@ -236,11 +237,11 @@ class ClientSession(asyncio.Protocol):
                 self._other(frame)
                 continue
             if frame.verb == "transact" and self._may_send_at_once:
-                room = self._clients.options.outstanding - self._outstanding
+                room = self._clients.options.outstanding - self.responses.outstanding
                 sent = perform_leading(self, unread, room)
                 if sent:
                     self._works = True
-                    self._outstanding += sent
+                    self.responses.expect(sent)
                     for _ in range(sent):
                         unread.popleft()
                     continue
@@ -275,14 +276,14 @@ class ClientSession(asyncio.Protocol):
     def _small(self, frame: frames.ClientFrame) -> None:
         match frame:
             case frames.Ping(number):
-                self._responses.write(frames.encode_pong(number))
+                self.responses.write(frames.encode_pong(number))
             case frames.Cancel(request):
                 for one in [*self.open_transactions.values()]:
                     one.cancel(request)
                 if self.gate.is_closed:
                     self.gate.hold_back_cancel(frame)
             case frames.Unreadable(request, error, tx):
-                self._outstanding += 1
+                self.responses.expect(1)
                 self._unfit(request, tx, error)
             case _:
                 raise AssertionError("the reader gives nothing else")
@@ -316,12 +317,12 @@ class ClientSession(asyncio.Protocol):
         """Write WELCOME: the client may ask from now on."""
         self._welcomed = True
         self._reader.login_done()
-        self._responses.soon = self.broker.store.soon
-        self._responses.write(frames.encode_welcome(welcome))
+        self.responses.soon = self.broker.store.soon
+        self.responses.write(frames.encode_welcome(welcome))
 
     def refuse(self, error: BrokerError) -> None:
         """Answer HELLO with an error and close (CLP-12)."""
-        self._responses.write(frames.encode_failed(0, error))
+        self.responses.write(frames.encode_failed(0, error))
         self.close(None)
 
     def _request(self, frame: frames.Request) -> None:
@@ -333,14 +334,14 @@ class ClientSession(asyncio.Protocol):
         if self.gate.is_closed and self.gate.hold_back(frame):
             return  # it runs when the administration has ended (MAN-1)
         tx, request = frame.tx, frame.request
-        # Counted before anything can fail: `failed` and `answer` uncount it in every case.
+        # Counted before anything can fail: a response uncounts it in every case.
         # A refused `begin` uses its number up, too: later ones must be above it (CLP-32).
-        self._outstanding += 1
+        self.responses.expect(1)
         opens = frame.verb == "begin" and tx is not None and tx > self._highest_tx
         if opens and tx is not None:
             self._highest_tx = tx
         try:
-            full = self._outstanding > self._clients.options.outstanding
+            full = self.responses.outstanding > self._clients.options.outstanding
             if full and frame.verb not in _ENDING_VERBS:
                 raise Busy(f"{self._clients.options.outstanding} requests are unanswered")
             if tx is None:
@@ -354,9 +355,9 @@ class ClientSession(asyncio.Protocol):
         """Fail a request that cannot run, and with it the rest of its transaction (CLP-37)."""
         open_tx = None if tx is None else self.open_transactions.get(tx)
         if open_tx is None:
-            self.failed(request, error)
+            self.responses.failed(request, error)
         elif isinstance(error, Busy):  # answered now: queuing it would make the backlog unbounded
-            self.failed(request, error)
+            self.responses.failed(request, error)
             open_tx.fail_behind(error)
         else:
             open_tx.add(request, Unfit(error))
@@ -382,7 +383,7 @@ class ClientSession(asyncio.Protocol):
                 self.line.add(AutoReceive(self, request, receive, verb.token))
             case wire.TxOutcome(token):
                 outcome = self.broker.store.token_outcome(self.client_id, token)
-                self.answer(request, outcome)
+                self.responses.answer(request, outcome)
             case _:
                 self._clients.administer(self, request, verb)
 
@@ -392,9 +393,9 @@ class ClientSession(asyncio.Protocol):
             self._open(frame, number)
         elif frame.verb == "begin":
             error = NoSuchTx(f"transaction {number} is not above {self._highest_tx}")
-            self.failed(frame.request, error)
+            self.responses.failed(frame.request, error)
         elif open_tx is None:
-            self.failed(frame.request, no_such_transaction(number))
+            self.responses.failed(frame.request, no_such_transaction(number))
         elif not open_tx.do_at_once(frame):
             open_tx.add(frame.request, wire.parse_request(number, frame.verb, frame.args))
 
@@ -437,78 +438,6 @@ class ClientSession(asyncio.Protocol):
         if number in self._receiving:
             self._receiving.discard(number)
             self._clients.stop_waiting()
-
-    # Outcomes, from the work.
-
-    def done(self, request: int) -> None:
-        """Report that a request without a value succeeded."""
-        self.done_all((request,))
-
-    def done_all(self, requests: Sequence[int]) -> None:
-        """Report that requests without a value succeeded."""
-        self._responses.done(requests)
-        self._outstanding -= len(requests)
-        if self._draining:
-            self._close_if_done()
-
-    def done_inside(self, request: int, transaction: Answered) -> None:
-        """Report that a request without a value succeeded in an open transaction.
-
-        Outside `_process` the request was resumed by a callback, and no `settle` follows: write
-        its answer now."""
-        if not self._is_processing or self._draining:
-            self.done(request)
-            return
-        self._responses.done_inside(request, transaction)
-        self._outstanding -= 1
-
-    def confirmed(self, requests: Sequence[int]) -> None:
-        """Report that the commits that these requests asked for are durable.
-
-        Never raises: the same flush confirms commits of other clients."""
-        try:
-            self.done_all(requests)
-        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
-            self._confirm_broke(requests, error)
-
-    def received(self, request: int, messages: list[list[object]]) -> None:
-        """Report that a receive with its own transaction is durable. Never raises, as above."""
-        try:
-            self.answer(request, messages)
-        except Exception as error:  # noqa: BLE001  # per connection (design, The code)
-            self._confirm_broke((request,), error)
-
-    def _confirm_broke(self, requests: Sequence[int], error: Exception) -> None:
-        """Answer `outcome_unknown`: the commit stands, but its answer failed (CLP-120)."""
-        self._clients.log.error(
-            "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
-        )
-        told = OutcomeUnknown(
-            f"it is committed, but the answer failed with {type(error).__name__}: {error}",
-            hint="the log of the daemon has the traceback: please report it",
-        )
-        try:
-            for request in requests:
-                self.failed(request, told)
-        except Exception as again:  # noqa: BLE001  # per connection, as above
-            self.broke(again)
-
-    def answer(self, request: int, value: object) -> None:
-        """Report that a request succeeded, with its value."""
-        if type(value) is frames.Bulky:
-            self._responses.write_large(frames.encode_bulky(request, value))
-        else:
-            self._responses.write(frames.encode_answer(request, value))
-        self._outstanding -= 1
-        if self._draining:
-            self._close_if_done()
-
-    def failed(self, request: int, error: BrokerError) -> None:
-        """Report that a request failed."""
-        self._responses.write(frames.encode_failed(request, error))
-        self._outstanding -= 1
-        if self._draining:
-            self._close_if_done()
 
     def remove_transaction(self, number: int) -> None:
         """Remove a finished transaction."""
@@ -556,16 +485,17 @@ class ClientSession(asyncio.Protocol):
 
     def drain(self) -> None:
         """Ask the client to finish and to come back later (CLP-70, CLP-71)."""
-        self._responses.write(frames.encode_goodbye(frames.DRAINING))
+        self.responses.write(frames.encode_goodbye(frames.DRAINING))
         self._draining = True
+        self.responses.on_response = self._close_if_done
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if not self._outstanding and not self.open_transactions:
+        if not self.responses.outstanding and not self.open_transactions:
             self._loop.call_soon(self._close_drained)
 
     def _close_drained(self) -> None:
-        if not self._outstanding and not self.open_transactions:
+        if not self.responses.outstanding and not self.open_transactions:
             self.close(None)
 
     def close(self, reason: str | None) -> None:
@@ -573,8 +503,8 @@ class ClientSession(asyncio.Protocol):
         if self.closed:
             return
         if reason is not None:
-            self._responses.write(frames.encode_goodbye(reason))
-        self._responses.flush()
+            self.responses.write(frames.encode_goodbye(reason))
+        self.responses.flush()
         if self._transport is not None:
             self._transport.close()
             self._ending = self._loop.call_later(_LINGER, self._transport.abort)

@@ -145,7 +145,7 @@ class Talker:
         answer behind it comes, and these not near the limit."""
         unanswered = self.unanswered
         begun = [one for one in unanswered if self.asked[one][1] == "begin"]
-        assert session._outstanding == len(unanswered) - len(begun)
+        assert session.responses.outstanding == len(unanswered) - len(begun)
         for one in begun:
             tx, _ = self.asked[one]
             behind = [self.asked[other] for other in unanswered if other > one]

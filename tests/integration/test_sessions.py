@@ -15,7 +15,7 @@ from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.execution import OneShot, Work
 from brokerd.sessions.open_transaction import OpenTx
-from brokerd.sessions.session import ClientSession
+from brokerd.sessions.responses import Responses
 from tests.integration.one_daemon import ADDRESS, Daemon, live_of, play
 from tests.integration.scenarios import Collected, Program, alone, given
 
@@ -944,20 +944,20 @@ def test_an_answer_that_fails_after_the_commit_costs_nobody_else(tmp_path: Path,
             ],
             "receive": [ask(5, None, "receive", "shop", 1, None, None, None, 1)],
         }[way]
-        done_all, answer = ClientSession.done_all, ClientSession.answer
+        done_all, answer = Responses.done_all, Responses.answer
 
         def breaks(whole: Callable[..., None]) -> Callable[..., None]:
-            def told(self: ClientSession, request: Any, *rest: Any) -> None:
+            def told(self: Any, request: Any, *rest: Any) -> None:
                 many = request if isinstance(request, tuple | list) else (request,)
-                if self.client_id == ME and 5 in many:
+                if self._client.client_id == ME and 5 in many:
                     raise ZeroDivisionError
                 whole(self, request, *rest)
 
             return told
 
         with (
-            patch.object(ClientSession, "done_all", breaks(done_all)),
-            patch.object(ClientSession, "answer", breaks(answer)),
+            patch.object(Responses, "done_all", breaks(done_all)),
+            patch.object(Responses, "answer", breaks(answer)),
         ):
             raw.write(*mine)
             other.write(ask(2, None, "transact", 1, [send(H, b"other")]))

@@ -35,6 +35,7 @@ from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
 from brokerd.sessions import execution
 from brokerd.sessions.execution import OneShot
 from brokerd.sessions.options import SessionOptions
+from brokerd.sessions.responses import Responses
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.verb_dispatch import perform
 from brokerd.telemetry.log import NullLog
@@ -239,7 +240,7 @@ class Engine:
     def _watch(self) -> None:
         """Note when a client's request is decided: its answer comes later, a commit's when it is
         durable."""
-        for of, name in ((Transaction, "commit"), *((ClientSession, one) for one in _ANSWERS)):
+        for of, name in ((Transaction, "commit"), *((Responses, one) for one in _ANSWERS)):
             self._wrap(of, name, self._noting(getattr(of, name), name))
         self._wrap(OneShot, "__init__", self._noting_shot(OneShot.__init__))
         self._wrap(execution, "perform", self._noting_turn(perform))
@@ -285,7 +286,7 @@ class Engine:
 
     def _noting(self, act: Callable[..., Any], name: str) -> Callable[..., Any]:
         def noting(by: Any, *args: Any, **given: Any) -> Any:
-            client = given.get("client") if name == "commit" else by.client_id
+            client = given.get("client") if name == "commit" else by._client.client_id
             if client is not None:
                 self._decided[client, name == "commit"] = self._next()
             if name == "commit" and client is not None:

@@ -34,7 +34,9 @@ def test_sends_that_take_the_long_way_are_not_read_again_and_again(
     )
     store = SimpleNamespace(highest_token=lambda _client: 0)
     session: Any = SimpleNamespace(
-        client_id=b"c" * 16, broker=SimpleNamespace(store=store), confirmed=None
+        client_id=b"c" * 16,
+        broker=SimpleNamespace(store=store),
+        responses=SimpleNamespace(confirmed=None),
     )
     while frames:
         assert fast_requests.perform_leading(session, frames, 1024) == 0
