@@ -24,12 +24,12 @@ from brokerd.verbs.ends import end_ordinary
 from brokerd.verbs.sends import send_ordinary
 
 if TYPE_CHECKING:
-    from brokerd.sessions.ports import Client as ClientSession
+    from brokerd.sessions.ports import Client
 
 _One = TypeVar("_One", Sends, ShortDialog)
 
 
-def perform_leading(session: ClientSession, unread: deque[ClientFrame], limit: int) -> int:
+def perform_leading(session: Client, unread: deque[ClientFrame], limit: int) -> int:
     """Perform the leading sends, or the leading short dialogs, at most `limit` requests.
 
     The first request is a `transact`. Return the number performed; 0 = take the general path."""
@@ -54,7 +54,7 @@ def perform_leading(session: ClientSession, unread: deque[ClientFrame], limit: i
 
 
 def send_held_up(
-    session: ClientSession, request: int, token: int, messages: Sequence[Message], tx: Transaction
+    session: Client, request: int, token: int, messages: Sequence[Message], tx: Transaction
 ) -> bool:
     """Perform the sends of a request that waited for its locks or for the checks of its bodies.
 

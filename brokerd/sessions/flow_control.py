@@ -31,9 +31,9 @@ _CHECK_AGAIN: Final = 0.005
 
 
 class Reading:
-    """Whether the requests of one client are read, and when it was last heard."""
+    """Whether the requests of one client are read, and when it last sent anything."""
 
-    __slots__ = ("_clock", "heard_at", "reasons", "transport")
+    __slots__ = ("_clock", "active_at", "reasons", "transport")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,18 +41,18 @@ class Reading:
         """None = no client is connected."""
         self.reasons: set[str] = set()
         """Reasons for which reading is paused; empty = requests are read."""
-        self.heard_at = clock.monotonic()
+        self.active_at = clock.monotonic()
         """When the client last sent anything."""
 
-    def heard(self) -> None:
+    def record_activity(self) -> None:
         """Record that bytes of the client came."""
-        self.heard_at = self._clock.monotonic()
+        self.active_at = self._clock.monotonic()
 
     def is_silent(self, limit: float) -> bool:
         """Return whether nothing came for `limit` seconds.
 
         While the writer is behind, silence means nothing: the client is not read."""
-        return WRITER not in self.reasons and self._clock.monotonic() - self.heard_at > limit
+        return WRITER not in self.reasons and self._clock.monotonic() - self.active_at > limit
 
     def pause(self, reason: str) -> None:
         """Read no further requests for now."""
@@ -64,7 +64,7 @@ class Reading:
         """Remove one reason for the pause, and read again if it was the last."""
         self.reasons.discard(reason)
         if reason == WRITER:
-            self.heard()  # the time of this pause does not count as silence
+            self.record_activity()  # the time of this pause does not count as silence
         if not self.reasons and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 

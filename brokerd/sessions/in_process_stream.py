@@ -41,7 +41,7 @@ class LocalStream(asyncio.Transport):
         far = self._far
         if self._closing or far is None or not data:
             return
-        far._take(bytes(data))  # private, but of the same class
+        far._accept(bytes(data))  # private, but of the same class
 
     def is_closing(self) -> bool:
         """Return whether this end is closed."""
@@ -79,7 +79,7 @@ class LocalStream(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Change nothing: the limits are fixed."""
 
-    def _take(self, data: bytes) -> None:
+    def _accept(self, data: bytes) -> None:
         self._waiting.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER and not self._stopped_far and self._far is not None:

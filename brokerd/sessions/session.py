@@ -177,7 +177,7 @@ class ClientSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process the requests that arrived, and stop reading if the writer is behind."""
-        self.reading.heard()
+        self.reading.record_activity()
         if self._welcomed:
             self.broker.store.breathe()
         try:
