@@ -30,7 +30,6 @@ from brokerd.errors import (
 from brokerd.ids import GroupId, Handle
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import Request
-from brokerd.sessions.execution import Work, body_size
 from brokerd.sessions.fast_requests import perform_ordinary
 from brokerd.sessions.ports import TransactionClient
 from brokerd.sessions.verb_dispatch import (
@@ -40,6 +39,7 @@ from brokerd.sessions.verb_dispatch import (
     to_receive,
     to_undone,
 )
+from brokerd.sessions.work import Work, body_size
 from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 

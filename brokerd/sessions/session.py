@@ -31,7 +31,6 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
 from brokerd.security.grants import Rights
 from brokerd.sessions.admin_gate import ClientGate, Exclusive
-from brokerd.sessions.execution import AutoReceive, OneShot
 from brokerd.sessions.fast_requests import perform_leading
 from brokerd.sessions.flow_control import ANSWERS, TURN, Congestion, Reading
 from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
@@ -40,6 +39,7 @@ from brokerd.sessions.principals import Principals
 from brokerd.sessions.request_line import RequestLine
 from brokerd.sessions.responses import Responses
 from brokerd.sessions.verb_dispatch import to_receive
+from brokerd.sessions.work import AutoReceive, OneShot
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
 

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.client.session import Session
 from brokerd.errors import ValidationFailed
-from brokerd.sessions import execution, fast_requests
+from brokerd.sessions import fast_requests, work
 from brokerd.sessions.early_body_checks import MOST_AHEAD
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
@@ -168,7 +168,7 @@ def test_checked_sends_have_the_same_effect_on_either_way(
         taken.append(quick and send_held_up(*args))
         return taken[-1]
 
-    monkeypatch.setattr(execution, "send_held_up", counting)
+    monkeypatch.setattr(work, "send_held_up", counting)
 
     @scenario
     async def both(place: Place) -> None:

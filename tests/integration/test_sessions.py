@@ -13,9 +13,9 @@ import pytest
 from brokerd.ids import ClientId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
-from brokerd.sessions.execution import OneShot, Work
 from brokerd.sessions.open_transaction import OpenTx
 from brokerd.sessions.responses import Responses
+from brokerd.sessions.work import OneShot, Work
 from tests.integration.one_daemon import ADDRESS, Daemon, live_of, play
 from tests.integration.scenarios import Collected, Program, alone, given
 

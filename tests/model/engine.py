@@ -32,12 +32,12 @@ from brokerd.instance.instance import Instance, Surroundings
 from brokerd.objects.declarations import parse
 from brokerd.protocol.admin_verbs import View, ViewOptions
 from brokerd.protocol.client_verbs import MAX_PAGE, Browse, Verb
-from brokerd.sessions import execution
-from brokerd.sessions.execution import OneShot
+from brokerd.sessions import work
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.responses import Responses
 from brokerd.sessions.session import ClientSession
 from brokerd.sessions.verb_dispatch import perform
+from brokerd.sessions.work import OneShot
 from brokerd.telemetry.log import NullLog
 from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop
@@ -243,7 +243,7 @@ class Engine:
         for of, name in ((Transaction, "commit"), *((Responses, one) for one in _ANSWERS)):
             self._wrap(of, name, self._noting(getattr(of, name), name))
         self._wrap(OneShot, "__init__", self._noting_shot(OneShot.__init__))
-        self._wrap(execution, "perform", self._noting_turn(perform))
+        self._wrap(work, "perform", self._noting_turn(perform))
         self._wrap(LockWait, "grant", self._noting_told(LockWait.grant))
 
     def _wrap(self, of: Any, name: str, by: Callable[..., Any]) -> None:
