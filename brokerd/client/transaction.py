@@ -1,18 +1,15 @@
 """Transaction: several verbs that take effect together or not at all (REL-3).
 
-Reads:  answers.     Calls: client.link.
+Each verb checks its arguments, hands them to the exchange, and is recorded.
+
+Reads:  answers.     Calls: client.exchange.
 Never:  lets a verb outside the block, or commits after anything in it has failed.
-While nothing has been asked of the daemon the verbs are only collected, and the whole goes as
-one `transact` at the end, which survives a lost connection: what the broker refuses is learned at
-the commit then (SDK-18). The first verb with an answer or the first savepoint, or more than fits
-into one frame, makes it interactive: then requests are written as they come, and a failure that
-nobody has awaited surfaces at the commit, the first one first.
 """
 
 import asyncio
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from brokerd.client.arguments import (
     check_end,
@@ -27,6 +24,7 @@ from brokerd.client.arguments import (
     wire_text,
     wire_wait,
 )
+from brokerd.client.exchange import Exchange
 from brokerd.client.link import Link
 from brokerd.client.messages import (
     ABSENT,
@@ -40,7 +38,6 @@ from brokerd.client.messages import (
 from brokerd.client.outcomes import Park, Retry, rollback_options
 from brokerd.client.recorder import Recorder
 from brokerd.client.recording import NOT_RECORDED, Recording
-from brokerd.client.requests import Pending
 from brokerd.client.savepoint import Savepoint
 from brokerd.errors import (
     BrokerError,
@@ -50,11 +47,7 @@ from brokerd.errors import (
     TransactionAborted,
 )
 from brokerd.ids import GroupId, Handle, IdSource
-from brokerd.protocol.client_frames import FRAME_LIMIT
-from brokerd.protocol.client_verbs import MAX_STATE, MAX_VERBS
-
-_OVERHEAD: Final = 256
-"""Bytes of a verb beside its texts and bodies, generously."""
+from brokerd.protocol.client_verbs import MAX_STATE
 
 
 class Transaction:
@@ -79,25 +72,17 @@ class Transaction:
         self._inspect = inspect
         self.not_counted: tuple[type[BrokerError], ...] = ()
         """Errors after which its rollback counts for nothing: the same is tried differently."""
-        self._link = link
-        self._ids = ids
-        self._verbs: list[tuple[str, tuple[object, ...]]] = []
-        self._size = 0
-        self._tx: int | None = None
-        self._open = True
-        self._changed = False
-        self._failure: BrokerError | None = None
-        self._late: list[asyncio.Future[object]] = []
-        self._latest: Pending | None = None
-        self._last_savepoint = 0
         self.committed = False
         """Whether it has been learned that it is durable."""
+        self._link = link
+        self._ids = ids
         self._recording = (
             NOT_RECORDED if recorder is None else Recording(recorder, client_id, number)
         )
+        self._exchange = Exchange(link, self._recording)
 
     async def __aenter__(self) -> Self:
-        """Nothing is asked of the daemon yet."""
+        """Return the transaction; nothing is sent to the daemon yet."""
         return self
 
     async def __aexit__(
@@ -114,7 +99,7 @@ class Transaction:
             BrokerError: what `commit` names, only where it commits.
         """
         if kind is None and not self._inspect:
-            if self._open:
+            if self._exchange.is_open:
                 await self.commit()
         else:
             self._undo(rollback_options(error), error)
@@ -162,8 +147,8 @@ class Transaction:
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or ""))
         args = (handle, from_service, to_service, options)
-        if not self._collects("begin_dialog", args, size):
-            await self._ask_without_value("begin_dialog", args)
+        if not self._exchange.collect("begin_dialog", args, size):
+            await self._exchange.write("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
         return handle
 
@@ -204,8 +189,8 @@ class Transaction:
         texts = check_services(from_service, to_service)
         size = 4 * (texts + len(contract or "") + len(error_queue))
         args = (handle, from_service, to_service, options)
-        if not self._collects("begin_dialog", args, size):
-            await self._ask_without_value("begin_dialog", args)
+        if not self._exchange.collect("begin_dialog", args, size):
+            await self._exchange.write("begin_dialog", args)
         self._recording.event("begin_dialog", handle=handle)
         await self.send(handle, body, message_type)
         return handle
@@ -240,8 +225,8 @@ class Transaction:
         name = "" if message_type is None else wire_text(message_type, "message_type")
         size = len(packed or b"") + 4 * len(name) + 18 * len(handles)
         args = (handles, message_type, packed)
-        if not self._collects("send", args, size):
-            await self._ask_without_value("send", args)
+        if not self._exchange.collect("send", args, size):
+            await self._exchange.write("send", args)
         self._recording.sends(handles, message_type, packed)
 
     async def end(
@@ -268,8 +253,8 @@ class Transaction:
         check_end(handles, error, description)
         size = 4 * len(description or "") + 18 * len(handles)
         args = (handles, error, description)
-        if not self._collects("end", args, size):
-            await self._ask_without_value("end", args)
+        if not self._exchange.collect("end", args, size):
+            await self._exchange.write("end", args)
         self._recording.ends(handles)
 
     async def set_timer(
@@ -290,8 +275,8 @@ class Transaction:
                 `Session`.
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
-        if not self._collects("set_timer", args, 4 * len(name or "")):
-            await self._ask_without_value("set_timer", args)
+        if not self._exchange.collect("set_timer", args, 4 * len(name or "")):
+            await self._exchange.write("set_timer", args)
         self._recording.event("set_timer", handle=args[0], after=args[1], timer=name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
@@ -310,8 +295,9 @@ class Transaction:
                 `Session`.
         """
         args = (wire_id(old, "old"), wire_id(new, "new"))
-        resent = read_resent(await self._ask("resend_pending", args))
-        self._changed = self._changed or bool(resent)
+        resent = read_resent(await self._exchange.ask("resend_pending", args))
+        if resent:
+            self._exchange.note_effect()
         return resent
 
     async def move(self, handle: bytes, group: bytes) -> None:
@@ -326,8 +312,8 @@ class Transaction:
                 `Session`.
         """
         args = (wire_id(handle, "handle"), wire_id(group, "group"))
-        if not self._collects("move", args, 0):
-            await self._ask_without_value("move", args)
+        if not self._exchange.collect("move", args, 0):
+            await self._exchange.write("move", args)
         self._recording.event("move", handle=handle, group=group)
 
     async def set_state(self, group: bytes, state: bytes | None) -> None:
@@ -353,8 +339,8 @@ class Transaction:
                 hint="keep what is larger elsewhere, and where it is here",
             )
         args = (wire_id(group, "group"), state)
-        if not self._collects("set_state", args, len(state or b"")):
-            await self._ask_without_value("set_state", args)
+        if not self._exchange.collect("set_state", args, len(state or b"")):
+            await self._exchange.write("set_state", args)
 
     async def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
         """Return the state of a group that this transaction has locked, or None (GRP-22).
@@ -370,7 +356,7 @@ class Transaction:
                 `Session`.
         """
         args = (wire_id(group, "group"), True) if take_lock else (wire_id(group, "group"),)
-        value = await self._ask("get_state", args)
+        value = await self._exchange.ask("get_state", args)
         if value is not None and not isinstance(value, bytes):
             raise ProtocolError("get_state: bytes or nil are expected")
         return value
@@ -406,8 +392,9 @@ class Transaction:
             queue, max_messages, conversation, group, wait_ms=wire_wait(wait), groups=groups
         )
         self._recording.event("receive", queue=queue)
-        messages = read_messages(await self._ask("receive", args))
-        self._changed = self._changed or bool(messages)
+        messages = read_messages(await self._exchange.ask("receive", args))
+        if messages:
+            self._exchange.note_effect()
         self._recording.received(queue, messages)
         return messages
 
@@ -425,7 +412,7 @@ class Transaction:
                 `Session`.
         """
         args = (wire_text(queue, "queue"), wire_wait(wait))
-        value = await self._ask("get_group", args)
+        value = await self._exchange.ask("get_group", args)
         return None if value is None else GroupId(wire_id(value, "get_group"))
 
     def savepoint(self) -> Savepoint:
@@ -438,54 +425,7 @@ class Transaction:
 
         Raises: nothing.
         """
-        return Savepoint(self)
-
-    # What savepoints need.
-
-    async def set_savepoint(self) -> int:
-        """Set a savepoint and return its number. For `savepoint()`, not for programs.
-
-        Raises:
-            NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
-                `Session`.
-        """
-        self._last_savepoint += 1
-        number = self._last_savepoint
-        self._recording.event("savepoint", savepoint=number)
-        await self._ask("savepoint", (number,))
-        return number
-
-    async def settle_savepoint(self) -> None:
-        """Wait for the answers to all that was asked.
-
-        Raises:
-            NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
-                `Session`.
-        """
-        if self._latest is not None:
-            await asyncio.wait([self._latest.future])
-        self._check_open()
-
-    async def roll_back_to(self, number: int) -> None:
-        """Undo everything since a savepoint, and forget what failed since.
-
-        Raises: nothing.
-        """
-        if not self._open or self._tx is None:
-            return
-        self._recording.event("rollback_to", savepoint=number)
-        await self._has_room()
-        pending = self._request("rollback_to", (number,))
-        try:
-            await asyncio.shield(pending.future)
-        except BrokerError as error:  # the transaction is lost as a whole: its reason is kept
-            self._failed(error)
-        else:
-            self._recording.event("rollback_to", kind="ok", savepoint=number)
-            self._failure = None
-            self._late = [one for one in self._late if not one.done()]
+        return Savepoint(self._exchange)
 
     # The end.
 
@@ -501,21 +441,23 @@ class Transaction:
             BrokerError: the first error of an earlier verb, and what every request may raise; see
                 `Session`.
         """
-        if not self._open:
+        if not self._exchange.is_open:
             raise NoSuchTx("this transaction is over")
         if self._inspect:
             raise InvalidArgument("a transaction with inspect=True only looks: it rolls back")
-        if self._late:
-            await self._refuse_late()
-        asked = self.ask_commit()
-        if asked is None:
+        if self._exchange.late and await self._exchange.took_messages_unseen():
+            self.rollback(counts=False)
+            raise TransactionAborted("a cancelled receive had taken messages already")
+        committed = self.ask_commit()
+        if committed is None:
             self.committed = True
             return
         try:
-            await asked
+            await committed
         except TransactionAborted as error:
-            if self._failure is not None and self._failure is not error:
-                raise self._failure from error
+            failure = self._exchange.failure
+            if failure is not None and failure is not error:
+                raise failure from error
             raise
         self.committed = True
 
@@ -539,21 +481,6 @@ class Transaction:
             options["counts"] = False
         self._undo(options)
 
-    def _options(
-        self, options: dict[str, object], error: BaseException | None = None
-    ) -> dict[str, object]:
-        blameless = isinstance(error or self._failure, self.not_counted)
-        return {"counts": False} if self._inspect or blameless else options
-
-    def _undo(self, options: dict[str, object], error: BaseException | None = None) -> None:
-        if not self._open:
-            return
-        self._open = False
-        self._verbs.clear()
-        self._recording.event("rollback", kind="ok")
-        if self._tx is not None:
-            self._link.rollback(self._tx, self._options(options, error))
-
     def ask_commit(self) -> "asyncio.Future[Any] | None":
         """Write the commit and return its future, or None. For the SDK itself.
 
@@ -564,19 +491,14 @@ class Transaction:
         Raises:
             BrokerError: the first error of an earlier verb.
         """
-        self._open = False
-        if self._failure is not None or not self._changed:
-            self._recording.event("rollback", kind="ok")
-            if self._tx is not None:
-                self._link.rollback(self._tx, self._options(rollback_options(self._failure)))
-            if self._failure is not None:
-                raise self._failure
+        exchange = self._exchange
+        failure = exchange.failure
+        if failure is not None or not exchange.has_effect:
+            exchange.roll_back(self._options(rollback_options(failure), failure))
+            if failure is not None:
+                raise failure
             return None
-        self._recording.event("commit", kind="invoke")
-        if self._tx is None:
-            return self._recording.watched(self._link.transact(self._verbs))
-        codes = [error.code for error in self.not_counted]
-        return self._recording.watched(self._link.commit(self._tx, codes))
+        return exchange.commit([error.code for error in self.not_counted])
 
     def send_alone(
         self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
@@ -587,7 +509,7 @@ class Transaction:
         """
         self._recording.sends(handle, message_type, body)
         self._recording.event("commit", kind="invoke")
-        self._open = False
+        self._exchange.close()
         return self._recording.watched(
             self._link.transact((("send", (handle, message_type, body)),))
         )
@@ -597,100 +519,21 @@ class Transaction:
 
         Raises: nothing.
         """
-        self._open = False
+        self._exchange.close()
         self._recording.receives_alone(queue, asked)
 
     @property
     def is_open(self) -> bool:
         """Return whether further verbs are possible."""
-        return self._open
+        return self._exchange.is_open
 
-    async def _refuse_late(self) -> None:
-        """Roll back if a cancelled receive took messages that nobody has seen (CLP-41)."""
-        for answer in self._late:
-            try:
-                taken = await answer
-            except BrokerError as error:
-                self._failed(error)
-            else:
-                if taken:
-                    self.rollback(counts=False)
-                    raise TransactionAborted("a cancelled receive had taken messages already")
+    def _undo(self, options: dict[str, object], error: BaseException | None = None) -> None:
+        if self._exchange.is_open:
+            self._exchange.roll_back(self._options(options, error or self._exchange.failure))
 
-    # Collecting and asking.
-
-    def _collects(self, verb: str, args: tuple[object, ...], size: int) -> bool:
-        """Keep a verb for the commit; False = it is to be asked for by itself.
-
-        No coroutine: the commonest transaction does nothing but this and its commit."""
-        if not self._open or self._failure is not None:
-            self._check_open()
-        self._changed = True
-        if self._tx is not None:
-            return False
-        self._size += size + _OVERHEAD
-        if self._size > FRAME_LIMIT or len(self._verbs) >= MAX_VERBS:
-            return False
-        self._verbs.append((verb, args))
-        return True
-
-    async def _ask_without_value(self, verb: str, args: tuple[object, ...]) -> None:
-        if self._tx is None:
-            await self._interact()
-        await self._has_room()
-        self._request(verb, args)
-
-    async def _ask(self, verb: str, args: tuple[object, ...]) -> object:
-        self._check_open()
-        if self._tx is None:
-            await self._interact()
-        await self._has_room()
-        pending = self._request(verb, args)
-        try:
-            return await asyncio.shield(pending.future)
-        except asyncio.CancelledError:
-            if verb == "receive":
-                self._late.append(pending.future)
-            if verb in ("receive", "get_group"):
-                self._link.cancel(pending)
-            raise
-        except (NoSuchTx, TransactionAborted) as error:
-            raise (self._failure or error) from None
-
-    async def _interact(self) -> None:
-        """From now on each verb is written as it comes, those collected so far first."""
-        self._tx, begun = await self._link.begin()
-        begun.future.add_done_callback(self._answered)
-        verbs, self._verbs = self._verbs, []
-        for verb, args in verbs:
-            await self._has_room()
-            self._request(verb, args)
-
-    async def _has_room(self) -> None:
-        """Wait until less is unanswered than may be (CLP-30)."""
-        if self._tx is not None and not self._link.may_write:
-            await self._link.room_in_tx(self._tx)
-
-    def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
-        assert self._tx is not None, "only an interactive transaction writes requests"
-        pending = self._latest = self._link.in_tx(self._tx, verb, args)
-        if pending.future.done():  # refused here: the commit must know at once
-            self._answered(pending.future)
-        else:
-            pending.future.add_done_callback(self._answered)
-        return pending
-
-    def _answered(self, future: "asyncio.Future[object]") -> None:
-        error = None if future.cancelled() else future.exception()
-        if isinstance(error, BrokerError):
-            self._failed(error)
-
-    def _failed(self, error: BrokerError) -> None:
-        if self._failure is None:
-            self._failure = error
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise NoSuchTx("this transaction is over")
-        if self._failure is not None:
-            raise self._failure
+    def _options(
+        self, options: dict[str, object], error: BaseException | None
+    ) -> dict[str, object]:
+        """Return the options of a rollback: it does not count if the messages are not its cause."""
+        blameless = isinstance(error, self.not_counted)
+        return {"counts": False} if self._inspect or blameless else options

@@ -628,7 +628,7 @@ def test_transactions_whose_commit_waits_for_a_lock_are_no_limit_for_others(
         holder, other = await daemon.session(), await daemon.session()
         handle = await talk(holder, b"first")
         tx = holder.transaction()
-        await tx.set_savepoint()
+        await tx.savepoint().__aenter__()  # from now on each verb is written as it comes
         await tx.send(handle, b"held", "Ask")
         await tx.get_group("desk")  # answered: the send has the lock by now
 

@@ -47,10 +47,7 @@ PARTS: Final[dict[str, tuple[type, ...]]] = {
     "Administration": (Admin,),
     "Recording": (Recorder, FileRecorder),
 }
-_FOR_THE_SDK: Final = frozenset(
-    {"ask_commit", "receive_alone", "roll_back_to", "send_alone", "set_savepoint"}
-    | {"settle_savepoint", "queue_of"}
-)
+_FOR_THE_SDK: Final = frozenset({"ask_commit", "receive_alone", "send_alone", "queue_of"})
 """Public for other modules of brokerd, not for programs."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
