@@ -180,7 +180,7 @@ class Dialog:
         while True:
             wait = self._wait_until(deadline)
             taken = await tx.receive(queue, 1, conversation=self.handle, wait=wait)
-            value = await self._take(tx, taken, kinds)
+            value = await self._value_of(tx, taken, kinds)
             if value is not _SKIPPED:
                 return value
 
@@ -239,7 +239,7 @@ class Dialog:
             try:
                 taken = await tx.receive(queue, 1, conversation=self.handle, wait=wait)
                 try:
-                    value = await self._take(tx, taken, kinds)
+                    value = await self._value_of(tx, taken, kinds)
                 except (DialogEnded, RemoteError):
                     await tx.commit()
                     raise
@@ -269,8 +269,8 @@ class Dialog:
             else f"brokerd dialog status {show(self.handle)}",
         )
 
-    async def _take(self, tx: Transaction, taken: list[Message], kinds: bodies.Kind) -> object:
-        """The value of what was received; what is left undone if this raises is `tx`'s."""
+    async def _value_of(self, tx: Transaction, taken: list[Message], kinds: bodies.Kind) -> object:
+        """Return the value of the message; `tx` undoes what this has begun if it raises."""
         if not taken:
             raise ReceiveTimeout(f"no message of {self.to_service} came in time")
         (message,) = taken

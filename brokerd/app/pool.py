@@ -347,7 +347,7 @@ class DialogPool:
         failure: BrokerError = ConnectionLost("the pool was closed")
         try:
             queue = await self._queue_of(service)
-            while self._of(service):
+            while self._streams_of(service):
                 group = self._groups[service]
                 if not await self._collect_once(queue, group=group, wait=LOOK_EVERY):
                     await self._look_for_ended(queue, service)
@@ -355,7 +355,7 @@ class DialogPool:
             failure = error
         finally:
             del self._collectors[service]
-            for stream in self._of(service):
+            for stream in self._streams_of(service):
                 self._over(stream, failure)
 
     async def _collect_once(self, queue: str, **selector: Any) -> bool:  # noqa: ANN401
@@ -381,13 +381,13 @@ class DialogPool:
 
     async def _look_for_ended(self, queue: str, service: str) -> None:
         """Somebody else who reads the queue may have ended a stream: that is an end as well."""
-        for stream in self._of(service):
+        for stream in self._streams_of(service):
             try:
                 await self._collect_once(queue, conversation=stream.handle)
             except ConversationNotFound:
                 self._over(stream, None)
 
-    def _of(self, service: str) -> list[Stream]:
+    def _streams_of(self, service: str) -> list[Stream]:
         return [stream for stream in self._by_handle.values() if stream.key[0] == service]
 
     def _over(self, stream: Stream, error: BrokerError | None) -> None:

@@ -62,22 +62,22 @@ async def _phases(
     daemon: Daemon, session: Session, options: BacklogOptions, say: Say
 ) -> dict[str, object]:
     handles = await open_dialogs(session, options.dialogs, "bench_source", ["bench_sink"])
-    empty = await _look(daemon, session, 0)
+    empty = await _measure(daemon, session, 0)
     say(f"filling the queue with {_FEW} messages")
     await _fill(session, handles, _FEW + _SAMPLES, options)
-    few = await _look(daemon, session, _FEW)
+    few = await _measure(daemon, session, _FEW)
     say(f"filling it with {counted(options.messages, 'message')}")
     began = perf_counter()
     await _fill(session, handles, options.messages, options, say)
     filled = perf_counter() - began
-    many = await _look(daemon, session, options.messages)
+    many = await _measure(daemon, session, options.messages)
     say("draining it")
     began = perf_counter()
     drained_messages = await _drain(session, options, say)
     drained_seconds = perf_counter() - began
     say("waiting for the store to give back what it does not need")
     await daemon.shrunk(empty.store_bytes)
-    drained = await _look(daemon, session, 0)
+    drained = await _measure(daemon, session, 0)
     return {
         "benchmark": "backlog",
         "settings": describe_settings(options),
@@ -141,7 +141,7 @@ async def _drain(session: Session, options: BacklogOptions, say: Say) -> int:
     return taken
 
 
-async def _look(daemon: Daemon, session: Session, waiting: int) -> Waiting:
+async def _measure(daemon: Daemon, session: Session, waiting: int) -> Waiting:
     """Time receives of one message each, after which `waiting` messages are left."""
     await daemon.quiet()
     times = []

@@ -119,7 +119,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
             one.name: {
                 "processor_us_per_dialog": round(used / options.dialogs * 1e6, 1),
                 "memory_before_bytes": b[0],
-                "memory_on_the_way_bytes": samples.of(at),
+                "memory_on_the_way_bytes": samples.of_daemon(at),
                 "memory_after_bytes": a[0],
                 "store_before_bytes": b[1],
                 "store_after_bytes": a[1],
@@ -176,12 +176,12 @@ class _Samples:
         self._step = max(1, count // _SAMPLES)
         self._taken: list[list[int]] = []
 
-    def look(self, done: int) -> None:
+    def sample(self, done: int) -> None:
         """Take a sample for each further tenth, now that `done` dialogs are done."""
         while len(self._taken) < done // self._step:
             self._taken.append([one.memory for one in self._daemons])
 
-    def of(self, at: int) -> list[int]:
+    def of_daemon(self, at: int) -> list[int]:
         """Return the samples of one daemon, by its number."""
         return [one[at] for one in self._taken]
 
@@ -247,8 +247,8 @@ class _Room:
         self._free = free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def take(self) -> None:
-        """Take one place, as soon as one is free."""
+    async def acquire(self) -> None:
+        """Wait for a free place, and occupy it."""
         while self._free <= 0:
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(place)
@@ -275,7 +275,7 @@ class _Work:
         """Send one after the other, each durable before the next."""
         while self._left > 0:
             self._left -= 1
-            await self._room.take()
+            await self._room.acquire()
             if self._handles:
                 handle = self._handles[0]
                 self._handles.rotate(-1)
@@ -311,7 +311,7 @@ async def _answer(
                 count_now = await _end_ended(tx, messages) if ends else len(messages)
             done += count_now
             if samples is not None:
-                samples.look(done)
+                samples.sample(done)
             room.give(count_now)
             if say is not None and perf_counter() - told > _TOLD_EVERY:
                 told = perf_counter()

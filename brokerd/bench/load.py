@@ -112,7 +112,7 @@ async def _prepared(
         return player.works
     if load.role == "take":
         return lambda tally: [
-            play.take(
+            play.receive_all(
                 one,
                 tally,
                 queues=_in_turn(load, at),

@@ -24,7 +24,7 @@ from brokerd.sessions.options import SessionOptions
 from brokerd.telemetry.metrics import bucket_value
 
 _T = TypeVar("_T")
-Look = Callable[[], Awaitable[None]]
+Sample = Callable[[], Awaitable[None]]
 _TO_THE_END: Final = {"take", "play"}
 """Roles that count all that they do, also what is under way when the time is over."""
 _REACHED: Final = 0.95
@@ -57,22 +57,22 @@ class Loads:
         self._processes: list[Process] = []
 
     async def run(
-        self, seconds: float, *, warm_up: float = WARM_UP, look: Look | None = None
+        self, seconds: float, *, warm_up: float = WARM_UP, sample: Sample | None = None
     ) -> list[Outcome]:
         """Run the processes together and return their outcomes, in order; none is left afterwards.
 
-        `look` is called when counting begins and when it ends: the growth between the two belongs
+        `sample` is called when counting begins and when it ends: the growth between the two belongs
         to what the outcomes have counted.
         """
         refuse_too_many(self._loads)
         try:
-            outcomes = await self._run(seconds, warm_up, look)
+            outcomes = await self._run(seconds, warm_up, sample)
         finally:
             await self._end()
         refuse_nothing(self._loads, outcomes, seconds)
         return outcomes
 
-    async def _run(self, seconds: float, warm_up: float, look: Look | None) -> list[Outcome]:
+    async def _run(self, seconds: float, warm_up: float, sample: Sample | None) -> list[Outcome]:
         for load in self._loads:
             command = (sys.executable, "-m", "brokerd.bench.load")
             process = await started(*command, stdin=PIPE, stdout=PIPE)
@@ -86,11 +86,11 @@ class Loads:
             _pipe(process.stdin).write(msgspec.json.encode(times) + b"\n")
         working = asyncio.ensure_future(self._outcomes())
         try:
-            if look is not None:
+            if sample is not None:
                 await self._until(times.count, working)
-                await look()
+                await sample()
                 await self._until(self._last(times), working)
-                await look()
+                await sample()
             return await working
         finally:
             working.cancel()

@@ -43,7 +43,7 @@ async def local(options: LocalOptions, say: Say) -> dict[str, object]:
 
 async def _send(daemon: Daemon, options: LoadOptions, watch: Watch) -> Phase:
     running = Loads(senders(options, daemon.address), SystemClock())
-    return summed(await running.run(options.seconds, look=watch.look), options.seconds)
+    return summed(await running.run(options.seconds, sample=watch.sample), options.seconds)
 
 
 async def _drain(daemon: Daemon, options: LocalOptions, waiting: int, watch: Watch) -> Phase:
@@ -53,7 +53,7 @@ async def _drain(daemon: Daemon, options: LocalOptions, waiting: int, watch: Wat
         for one in receivers(options, daemon.address, transactions=options.transactions)
     ]
     running = Loads(loads, SystemClock())
-    outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0, look=watch.look)
+    outcomes = await running.run(max(2.0, waiting / 40_000), warm_up=0.0, sample=watch.sample)
     first = min(one.first for one in outcomes if one.counted)
     last = max(one.last for one in outcomes if one.counted)
     phase = summed(outcomes, max(last - first, 0.001))

@@ -69,7 +69,7 @@ async def _measure(options: PeerOptions, say: Say) -> dict[str, object]:
                 SystemClock(),
             )
             async with watching(*daemons) as watch:
-                outcomes = await loads.run(options.seconds, look=watch.look)
+                outcomes = await loads.run(options.seconds, sample=watch.sample)
     received = summed(outcomes[options.processes :], options.seconds)
     return {
         "send": summed(outcomes[: options.processes], options.seconds),

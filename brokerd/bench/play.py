@@ -103,7 +103,7 @@ def _body(now: float, size: int) -> bytes:
     return stamped(now, size) if size >= STAMP else bytes(size)
 
 
-async def take(
+async def receive_all(
     session: Session,
     tally: Tally,
     *,

@@ -62,7 +62,7 @@ async def _measure(
     )
     running = Loads(_loads(schedule, daemons, options), SystemClock())
     async with watching(*daemons) as watch:
-        sent, received = await running.run(_LONG, warm_up=0.0, look=watch.look)
+        sent, received = await running.run(_LONG, warm_up=0.0, sample=watch.sample)
     if received.total != schedule.messages:
         raise BenchFailed(f"{schedule.messages} were sent, but {received.total} received")
     played = max(received.last - min(sent.first, received.first), 0.001)

@@ -59,17 +59,17 @@ class Sampler:
 
     def start(self) -> None:
         """Begin to sample, on the main thread, which runs the loop and handles signals."""
-        signal.signal(signal.SIGPROF, self._look)
-        signal.signal(signal.SIGUSR2, self._tell)
+        signal.signal(signal.SIGPROF, self._sample)
+        signal.signal(signal.SIGUSR2, self._report)
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
 
-    def _look(self, _number: int, frame: FrameType | None) -> None:
+    def _sample(self, _number: int, frame: FrameType | None) -> None:
         now, module = time.thread_time(), module_of(frame)
         self._spent[module] = self._spent.get(module, 0.0) + now - self._last
         self._last = now
 
-    def _tell(self, number: int, frame: FrameType | None) -> None:
-        self._look(number, frame)
+    def _report(self, number: int, frame: FrameType | None) -> None:
+        self._sample(number, frame)
         self._number += 1
         report = Report(
             number=self._number,

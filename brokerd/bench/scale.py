@@ -262,7 +262,7 @@ async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) 
     """Run a phase; return its cost and the number of messages, with those of the warm-up."""
     async with watching(daemon) as watch:
         running = Loads([load], SystemClock())
-        (outcome,) = await running.run(seconds, warm_up=warm_up, look=watch.look)
+        (outcome,) = await running.run(seconds, warm_up=warm_up, sample=watch.sample)
     (spent,) = watch.processor_us(outcome.counted).values()
     cost = Cost(
         rate=round(outcome.counted / max(0.001, outcome.last - outcome.began), 1),

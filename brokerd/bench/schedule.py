@@ -116,7 +116,7 @@ def plan(placed: Iterable[tuple[Place, _Line]], *, name: str = "the recording") 
     """Put the sends of each committed transaction together, at the time it asked to commit."""
     gathering = _Gathering()
     for place, line in placed:
-        gathering.take(place, line)
+        gathering.add(place, line)
     schedule = gathering.schedule()
     if not schedule.sendings:
         raise BadTraffic(f"{name}: no send in it was committed, so there is nothing to play",
@@ -146,7 +146,7 @@ class _Gathering:
         self._alone = 0
         self._left_out = 0
 
-    def take(self, place: Place, line: _Line) -> None:
+    def add(self, place: Place, line: _Line) -> None:
         """Add one event."""
         if line.op == "send" and line.kind == "invoke":
             self._send(place, line)

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from brokerd.bench.daemons import OBJECTS, Daemon, pair, running
-from brokerd.bench.loads import Loads, Look, quantiles, receivers, senders, summed
+from brokerd.bench.loads import Loads, Sample, quantiles, receivers, senders, summed
 from brokerd.bench.measuring import (
     BenchFailed,
     LoadOptions,
@@ -116,10 +116,10 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
             say(f"sending and receiving for {options.seconds:g} s")
             reports: list[list[Report]] = []
 
-            async def look() -> None:
+            async def sample() -> None:
                 reports.append(await asyncio.gather(*(one.report() for one in daemons)))
 
-            outcomes = await _run(daemons, options, directory, look)
+            outcomes = await _run(daemons, options, directory, sample)
         flushes = {one.name: read_times(one.directory / "data" / "metrics") for one in daemons}
     sent, received = outcomes[: options.processes], outcomes[options.processes :]
     count = max(1, sum(one.counted for one in received))
@@ -133,14 +133,17 @@ async def stages(options: StagesOptions, say: Say) -> dict[str, object]:
             "receive": per_message(sum(one.cpu for one in received), total),
         },
         "daemons": {
-            one.name: {**told(b, a, count), "flush_times": per_flush(flushes[one.name], total)}
-            for one, b, a in zip(daemons, *reports, strict=True)
+            one.name: {
+                **stage_costs(before, after, count),
+                "flush_times": per_flush(flushes[one.name], total),
+            }
+            for one, before, after in zip(daemons, *reports, strict=True)
         },
     }
 
 
 async def _run(
-    daemons: list[SampledDaemon], options: StagesOptions, directory: Path, look: Look
+    daemons: list[SampledDaemon], options: StagesOptions, directory: Path, sample: Sample
 ) -> list[Outcome]:
     counters = directory / "counters"
     counters.write_bytes(bytes(_SLOTS))
@@ -149,7 +152,7 @@ async def _run(
         msgspec.structs.replace(load, cap=options.cap, counters=str(counters), slot=slot)
         for slot, load in enumerate(both)
     ]
-    return await Loads(loads, SystemClock()).run(options.seconds, look=look)
+    return await Loads(loads, SystemClock()).run(options.seconds, sample=sample)
 
 
 def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
@@ -158,7 +161,7 @@ def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
     return pair(SampledDaemon, directory)
 
 
-def told(before: Report, after: Report, count: int) -> dict[str, object]:
+def stage_costs(before: Report, after: Report, count: int) -> dict[str, object]:
     """Return microseconds a message between two reports of a daemon, and the load of its loop."""
     loop = _grown(before.loop, after.loop)
     threads = _grown(before.threads, after.threads)

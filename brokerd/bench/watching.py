@@ -14,7 +14,7 @@ from brokerd.bench.daemons import Daemon, counters_of
 from brokerd.client.session import Session, connect
 
 
-class Look(msgspec.Struct, frozen=True):
+class Figures(msgspec.Struct, frozen=True):
     """One daemon at one moment."""
 
     counters: dict[str, int]
@@ -22,23 +22,23 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Watch:
-    """The figures of all daemons at the moments of `look`."""
+    """The figures of all daemons at the moments of `sample`."""
 
     def __init__(self, daemons: Sequence[Daemon], sessions: Sequence[Session]) -> None:
         self._daemons = daemons
         self._sessions = sessions
-        self._looks: list[list[Look]] = []
+        self._samples: list[list[Figures]] = []
 
-    async def look(self) -> None:
+    async def sample(self) -> None:
         """Read the figures of all daemons now.
 
         The sessions are open already: to connect first would delay the reading.
         """
         pairs = zip(self._daemons, self._sessions, strict=True)
-        self._looks.append(await asyncio.gather(*(_look(*one) for one in pairs)))
+        self._samples.append(await asyncio.gather(*(_read_figures(*one) for one in pairs)))
 
     def counted(self) -> dict[str, dict[str, int]]:
-        """Return by how much each daemon's counters have grown, from the first look to the last."""
+        """Return the growth of each daemon's counters from the first sample to the last."""
         return {
             one.name: {
                 key: value - before.counters.get(key, 0)
@@ -49,7 +49,7 @@ class Watch:
         }
 
     def processor_us(self, messages: int) -> dict[str, float]:
-        """Return each daemon's processor time per message, from the first look to the last."""
+        """Return each daemon's processor time per message, from the first sample to the last."""
         return {
             one.name: round(
                 (after.processor_seconds - before.processor_seconds) / max(1, messages) * 1e6, 1
@@ -60,10 +60,10 @@ class Watch:
     @property
     def peak_memory(self) -> int:
         """The most bytes of memory that one of the daemons has had since its start."""
-        return max(one.counters["peak_memory"] for one in self._looks[-1])
+        return max(one.counters["peak_memory"] for one in self._samples[-1])
 
-    def _ends(self) -> list[tuple[Daemon, Look, Look]]:
-        return list(zip(self._daemons, self._looks[0], self._looks[-1], strict=True))
+    def _ends(self) -> list[tuple[Daemon, Figures, Figures]]:
+        return list(zip(self._daemons, self._samples[0], self._samples[-1], strict=True))
 
 
 @asynccontextmanager
@@ -75,6 +75,6 @@ async def watching(*daemons: Daemon) -> AsyncIterator[Watch]:
         yield Watch(daemons, sessions)
 
 
-async def _look(daemon: Daemon, session: Session) -> Look:
+async def _read_figures(daemon: Daemon, session: Session) -> Figures:
     counters = await counters_of(session)
-    return Look(counters, daemon.processor_seconds)
+    return Figures(counters, daemon.processor_seconds)

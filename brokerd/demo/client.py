@@ -78,7 +78,7 @@ class Tally:
         judged = dialog.judged
         answered, doubled, known = judged.answered, judged.doubled, len(judged.faults)
         for reply in replies:
-            dialog.take(reply)
+            dialog.check(reply)
         self.answered += judged.answered - answered
         self.doubled += judged.doubled - doubled
         self.faults += judged.faults[known:][: max(0, _MOST_FAULTS - len(self.faults))]

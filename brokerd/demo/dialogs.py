@@ -68,7 +68,7 @@ class Dialog(Protocol):
         """The place of its next messages among all of the demo, from 0 to 1; see `open_gate`."""
         ...
 
-    def take(self, reply: Message) -> None:
+    def check(self, reply: Message) -> None:
         """Check a reply that was received in a committed transaction."""
         ...
 
@@ -105,7 +105,7 @@ class Orders:
         """The share of its orders sent so far: all dialogs of orders progress side by side."""
         return self.judged.sent / self.replies
 
-    def take(self, reply: Message) -> None:
+    def check(self, reply: Message) -> None:
         """Check that the reply is to the next order, with the hash of all orders up to it."""
         if reply.is_error or reply.is_end:
             self._fault(f"the dialog was ended from the far side: {reply.error or 'EndDialog'}")
@@ -174,7 +174,7 @@ class FileLines:
         """Return True: there is no reply before FileEnd to wait for."""
         return True
 
-    def take(self, reply: Message) -> None:
+    def check(self, reply: Message) -> None:
         """Check that the only reply has the count and hash of the file as it is now."""
         if reply.is_error or reply.is_end:
             self._fault(f"the dialog was ended from the far side: {reply.error or 'EndDialog'}")

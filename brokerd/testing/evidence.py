@@ -158,7 +158,7 @@ class Index:
         """Return the outcome of a transaction, by its answers or by evidence."""
         return self._outcomes[key]
 
-    def of(self, op: str) -> list[Event]:
+    def events_of(self, op: str) -> list[Event]:
         """Return the events of one operation, in their order."""
         return self._by_op.get(op, [])
 

@@ -189,7 +189,7 @@ class Pipe:
         took = False
         while self._out and self._in_flight < conditions.window:
             room = conditions.window - self._in_flight
-            self._depart(self._take(conditions, room), conditions)
+            self._depart(self._next_piece(conditions, room), conditions)
             took = True
         if self._ending and not self._out and not self._ended:
             self._ended = True
@@ -198,7 +198,7 @@ class Pipe:
         if took:
             self.writer.drained()
 
-    def _take(self, conditions: Conditions, room: int) -> bytes:
+    def _next_piece(self, conditions: Conditions, room: int) -> bytes:
         size = min(len(self._out), room)
         if conditions.chunk is not None:
             size = min(size, self._rng.randint(*conditions.chunk))

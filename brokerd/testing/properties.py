@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
 def ends_once(index: Index) -> Iterator[Finding]:
     """Check CHK-6: a side receives the end of its dialog once, and no message after it."""
     told: dict[tuple[str, str], Event] = {}
-    for event in index.of("ended"):
+    for event in index.events_of("ended"):
         if not _committed(index, event):
             continue
         place = (event.dialog or "", event.side or "")
@@ -32,7 +32,7 @@ def ends_once(index: Index) -> Iterator[Finding]:
         if before is not event and not _overtaken(before, event):
             text = f"the {event.side} of dialog {event.dialog} was told twice that it is over"
             yield Finding("CHK-6", text, (before, event))
-    for event in index.of("receive"):
+    for event in index.events_of("receive"):
         end = told.get((event.dialog or "", event.side or ""))
         places = index.places
         if end is None or event.uid is None or places[id(event)] < places[id(end)]:
@@ -55,7 +55,7 @@ def _overtaken(error: Event, end: Event) -> bool:
 def one_target(index: Index) -> Iterator[Finding]:
     """Check CHK-7: the target's side of a dialog receives at one broker only."""
     found: dict[str, Event] = {}
-    for event in index.of("receive"):
+    for event in index.events_of("receive"):
         if event.side != "target" or not event.dialog or not event.broker or event.uid is None:
             continue
         if not _committed(index, event):
@@ -69,7 +69,7 @@ def one_target(index: Index) -> Iterator[Finding]:
 def nothing_early(index: Index) -> Iterator[Finding]:
     """Check CHK-8: acknowledged messages and sent fragments were durable when they left."""
     for op, what in (("ack", "acknowledged"), ("fragment", "sent on")):
-        for event in index.of(op):
+        for event in index.events_of(op):
             if event.seq is not None and event.stored is not None and event.seq > event.stored:
                 text = (
                     f"message {event.seq} of dialog {event.dialog} was {what} by {event.node},"
@@ -80,7 +80,7 @@ def nothing_early(index: Index) -> Iterator[Finding]:
 
 def settled(index: Index) -> Iterator[Finding]:
     """Check CHK-9: nothing is left, and the books balance."""
-    for event in index.of("left"):
+    for event in index.events_of("left"):
         yield Finding("CHK-9", f"{event.node}: {event.reason}", (event,))
 
 
@@ -117,7 +117,7 @@ def one_owner(index: Index) -> Iterator[Finding]:
 
 def not_too_many_readers(index: Index) -> Iterator[Finding]:
     """Check CHK-11: each queue has between 0 and `max_readers` readers."""
-    for event in index.of("readers"):
+    for event in index.events_of("readers"):
         if event.seq is None or event.stored is None or 0 <= event.seq <= event.stored:
             continue
         text = f"{event.seq} readers of {event.queue} ran at {event.node}, {event.stored} may"
@@ -126,7 +126,7 @@ def not_too_many_readers(index: Index) -> Iterator[Finding]:
 
 def on_time(index: Index) -> Iterator[Finding]:
     """Check CHK-12: nothing falls due early, or later than its recorded bound."""
-    for event in index.of("due"):
+    for event in index.events_of("due"):
         early = event.seq is not None and event.t < event.seq
         late = event.stored is not None and event.t > event.stored
         if early or late:

@@ -119,7 +119,7 @@ def ends(index: Index, stream: Stream) -> Iterator[str]:
     its transaction received an end and nothing else: no message shows what became of it. Such a
     transaction counts where no other one was told."""
     told, perhaps = Counter[Ended](), Counter[Ended]()
-    for event in index.of("ended"):
+    for event in index.events_of("ended"):
         if event.tx is None:
             continue
         outcome = index.outcome((event.client, event.tx))

@@ -59,11 +59,11 @@ class Configuration:
             try:
                 async with session.transaction() as tx:
                     for message in await tx.receive(QUEUE, 1, wait=5.0):
-                        await self._take(client, session, tx, message)
+                        await self._answer(client, session, tx, message)
             except BrokerError:
                 await client.rest(0.2)
 
-    async def _take(
+    async def _answer(
         self, client: Client, session: Session, tx: Transaction, message: Message
     ) -> None:
         """Answer one message in a drawn manner; end the dialog of anything but a request.

@@ -85,7 +85,7 @@ class Simulator:
                 max_callbacks=CALLBACKS,
             )
         except Exception as error:  # noqa: BLE001  # whatever it is, the seed has failed
-            problems += _told(error)
+            problems += _describe(error)
         world = worlds[0]
         for node in world.nodes.values():
             kept |= node.machine.give_back()
@@ -153,7 +153,7 @@ def _remove_stale(place: Path) -> None:
             shutil.rmtree(mark.parent, ignore_errors=True)
 
 
-def _told(error: BaseException) -> list[str]:
+def _describe(error: BaseException) -> list[str]:
     if isinstance(error, BaseExceptionGroup):
-        return [text for one in error.exceptions for text in _told(one)]
+        return [text for one in error.exceptions for text in _describe(one)]
     return [f"{type(error).__name__}: {error}"]

@@ -45,10 +45,10 @@ class Tap:
         if frame[_HEAD - 1 : _HEAD] == bytes((FrameKind.BOXCAR,)):
             store = self._store()
             if store is not None:
-                self._look(frame[_HEAD:], store)
+                self._inspect(frame[_HEAD:], store)
         return self._then(frame)
 
-    def _look(self, payload: bytes, store: Store) -> None:
+    def _inspect(self, payload: bytes, store: Store) -> None:
         known: dict[tuple[bytes, bool], DialogEndpoint | None] = {}
         for item in decode_boxcar(payload):
             if not isinstance(item, Fragment | AckOnly):
@@ -61,12 +61,12 @@ class Tap:
                 continue
             if isinstance(item, Fragment):
                 self._counts["fragments looked at as they left"] += 1
-                self._tell("fragment", item.sequence, endpoint.send_sequence - 1, endpoint)
+                self._record("fragment", item.sequence, endpoint.send_sequence - 1, endpoint)
             if item.ack is not None:
                 self._counts["acks looked at as they left"] += 1
-                self._tell("ack", item.ack.sequence, _stored(item.ack, endpoint), endpoint)
+                self._record("ack", item.ack.sequence, _stored(item.ack, endpoint), endpoint)
 
-    def _tell(self, op: str, sequence: int, stored: int, endpoint: DialogEndpoint) -> None:
+    def _record(self, op: str, sequence: int, stored: int, endpoint: DialogEndpoint) -> None:
         if sequence > stored:
             self._history.add(
                 op,

@@ -46,7 +46,7 @@ def run_whole(
     began = time.perf_counter()
     seeds = [*kept, *range(batch.first, batch.first + batch.seeds)]
     running = many.run_many(seeds, processes=processes, artefacts=artefacts, fast_paths=fast_paths)
-    results = list(_told(running, say))
+    results = list(_reported(running, say))
     say(sums(results))
     wrong = [f"{sum(bool(one.problems) for one in results)} seeds failed"] * any(
         one.problems for one in results
@@ -87,7 +87,7 @@ def soak(
     running = many.run_many(
         count(first), processes=processes, artefacts=artefacts, fast_paths=fast_paths
     )
-    for result in _told(running, say):
+    for result in _reported(running, say):
         failed += bool(result.problems)
         results.append(result)
         if len(results) % every == 0:
@@ -98,7 +98,7 @@ def soak(
             )
 
 
-def _told(results: Iterable[Result], say: Say) -> Iterator[Result]:
+def _reported(results: Iterable[Result], say: Say) -> Iterator[Result]:
     for result in results:
         say(report(result, one=False))
         yield result

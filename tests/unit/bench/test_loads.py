@@ -116,7 +116,7 @@ async def test_one_looks_when_counting_begins_and_when_it_ends(
         if len(seen) == (2 if role == "send" else 1):
             pipe.write_text("go\n")  # the process has its own end, and it is later
 
-    await Loads([Load(role=role, address="", clients=1)], clock).run(2.0, warm_up=1.0, look=look)
+    await Loads([Load(role=role, address="", clients=1)], clock).run(2.0, warm_up=1.0, sample=look)
     assert (seen, clock.asked) == (moments, asked)
 
 
@@ -129,7 +129,7 @@ async def test_who_is_done_before_is_looked_at_then(
     async def look() -> None:
         seen.append(clock.now)
 
-    await Loads([Load(role="receive", address="", clients=1)], clock).run(9.0, look=look)
+    await Loads([Load(role="receive", address="", clients=1)], clock).run(9.0, sample=look)
     assert len(seen) == 2
 
 
@@ -144,5 +144,5 @@ async def test_nobody_looks_at_the_end_of_what_has_failed(
 
     loads = Loads([Load(role="receive", address="", clients=1)], Passing(stands=2))
     with pytest.raises(BenchFailed, match="ended with status 1 and without a word"):
-        await loads.run(9.0, look=look)
+        await loads.run(9.0, sample=look)
     assert len(seen) < 2

@@ -7,7 +7,7 @@ import pytest
 
 import brokerd
 from brokerd.bench.sampled import ELSEWHERE, Report, module_of
-from brokerd.bench.stages import REST, STAGES, merged, per_flush, stage_of, staged, told
+from brokerd.bench.stages import REST, STAGES, merged, per_flush, stage_costs, stage_of, staged
 from brokerd.telemetry.metrics import Histogram
 
 
@@ -60,7 +60,7 @@ def test_two_reports_become_microseconds_a_message() -> None:
         threads={"MainThread": 3.5, "brokerd-writer": 0.5, "watchdog": 0.25},
         kernel=0.75,
     )
-    assert told(before, after, 100_000) == {
+    assert stage_costs(before, after, 100_000) == {
         "processor_us_per_message": 22.5,
         "loop_percent": 75.0,
         "loop_us": 15.0,

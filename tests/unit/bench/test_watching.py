@@ -38,8 +38,8 @@ async def test_counters_and_processor_time_are_those_between_two_looks() -> None
     daemons = [Known("east", [1.0, 1.5]), Known("west", [7.0, 7.001])]
     sessions = [cast("Session", one) for one in (Counting(100, 150), Counting(3, 7))]
     watch = Watch(daemons, sessions)
-    await watch.look()
-    await watch.look()
+    await watch.sample()
+    await watch.sample()
     assert watch.counted() == {"east": {"flushes": 50}, "west": {"flushes": 4}}
     assert watch.processor_us(1_000) == {"east": pytest.approx(500), "west": pytest.approx(1)}
     assert watch.processor_us(0)["east"] == 500_000  # nothing is divided by nothing

@@ -26,7 +26,7 @@ from brokerd.bench.replay import ReplayOptions
 from brokerd.bench.route import RouteOptions
 from brokerd.bench.sampled import Report
 from brokerd.bench.scale import Cost, Point, ScaleOptions
-from brokerd.bench.stages import StagesOptions, per_flush, told
+from brokerd.bench.stages import StagesOptions, per_flush, stage_costs
 from brokerd.bench.stalled import StalledOptions
 from brokerd.cli import bench
 from brokerd.cli.main import main
@@ -163,7 +163,7 @@ def test_the_help_explains_the_keys_in_lines_of_a_small_terminal(
 
 def test_keys_of_what_takes_long_to_measure_are_explained() -> None:
     zero = Report(number=1, at=0.0, loop={}, threads={}, kernel=0.0)
-    daemon = {**told(zero, zero, 1), "flush_times": per_flush({}, 1)}
+    daemon = {**stage_costs(zero, zero, 1), "flush_times": per_flush({}, 1)}
     assert not unexplained("stages", {"daemons": {"east": daemon}})
     cost = Cost(rate=1, processor_us_per_message=1, client_us_per_message=1)
     point = Point(send=cost, receive=cost, memory_bytes=1)

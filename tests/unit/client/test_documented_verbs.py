@@ -22,12 +22,9 @@ NO_VERBS = {
     "commit",
     "is_open",
     "receive_alone",
-    "roll_back_to",
     "rollback",
     "savepoint",
     "send_alone",
-    "set_savepoint",
-    "settle_savepoint",
 }
 """What a transaction has besides: its own ends, and what the SDK alone uses."""
 

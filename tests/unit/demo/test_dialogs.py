@@ -56,7 +56,7 @@ def answers(dialog: Orders) -> list[dict[str, object]]:
 
 def judged(said: list[dict[str, object]], dialog: Orders) -> Orders:
     for one in said:
-        dialog.take(reply(orjson.dumps(one)))
+        dialog.check(reply(orjson.dumps(one)))
     return dialog
 
 
@@ -106,7 +106,7 @@ def test_an_end_from_the_far_side_is_a_fault(message_type: str, tmp_path: Path) 
     path = tmp_path / "one"
     path.write_bytes(b"")
     for dialog in (Orders(1, 2), FileLines(path, 0.0)):
-        dialog.take(reply(b"", message_type))
+        dialog.check(reply(b"", message_type))
         assert "ended from the far side" in dialog.judged.faults[0]
 
 
@@ -147,16 +147,16 @@ def test_a_file_is_right_if_lines_and_hash_are(tmp_path: Path) -> None:
     assert lines == 2
     right = FileLines(path, 0.0)
     right.judged.sent = 3
-    right.take(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
+    right.check(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
     assert (right.judged.answered, right.judged.faults) == (3, [])
-    right.take(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
+    right.check(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
     assert right.judged.doubled == 1
     wrong = FileLines(path, 0.0)
-    wrong.take(reply(orjson.dumps({"lines": 2, "sha256": "00"}), "FileDigest"))
+    wrong.check(reply(orjson.dumps({"lines": 2, "sha256": "00"}), "FileDigest"))
     assert wrong.judged.faults == [f"{path}: its hash differs"]
     few = FileLines(path, 0.0)
     path.write_bytes(b"one\ntwo\nthree\n")
-    few.take(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
+    few.check(reply(orjson.dumps({"lines": 2, "sha256": digest}), "FileDigest"))
     assert few.judged.faults == [
         f"{path}: it has 3 lines, of which 2 were added up; the file was changed meanwhile"
     ]
