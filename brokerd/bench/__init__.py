@@ -1,1 +1,16 @@
-"""Benchmarks: daemons and load processes of their own, measured, as one JSON result."""
+"""Benchmarks: daemons and load processes of their own, measured, as one JSON result.
+
+Each command of `brokerd bench` is a module of its name: `local`, `peer`, `replay`, `latency`,
+`large`, `stalled`, `backlog`, `dialogs`, `idle`, `activation`, `route`, `scale` and `stages`.
+`comparison` is `brokerd bench compare`. They call, in reading order:
+
+    measuring   options, settings and directories of all benchmarks
+    daemons     daemons that are started for a benchmark; `children`: their processes;
+                `sampled`: a daemon that reports where its processor time goes
+    watching    counters and processor time of daemons, at the beginning and the end
+    opening     dialogs that are begun before measuring
+    loads       load processes of a phase, and their summed results
+    load        one load process: a program of its own; `play`, `schedule`: recorded traffic;
+                `tally`, `stamps`: what it counts
+    drawing     a result as an SVG picture
+"""

@@ -1,1 +1,14 @@
-"""Tools for brokerd's tests and yours: virtual time, breakable network, histories, checker."""
+"""Tools for your tests and brokerd's: virtual time, a breakable network, histories, a checker.
+
+Nothing in brokerd imports this package. Three parts, each in reading order:
+
+    plugin, rig     pytest fixtures with real instances (docs/how-to/testing-your-code.md)
+      seen, left      messages counted, and work that is left, for their assertions
+    loop            asyncio on virtual time: `handles`, `stuck`, `clock`, `rng`
+    network         simulated nodes: `places`, `link`, `mangler`, `pipe`, `stream`, `trace`
+    history         events of a run, one a line
+      check           the promises about a history: `evidence`, `order`, `properties`
+
+The rig calls the loop, the network and an instance. The checker reads only histories. Whole
+instances under drawn faults are simulated by `tests/engine`, which is not installed.
+"""
