@@ -58,6 +58,12 @@ def test_the_wheel_names_its_pytest_plugin(unpacked: Path) -> None:
     assert (unpacked / "brokerd/testing/plugin.py").is_file()
 
 
+def test_the_wheel_carries_no_tests_of_this_repository(unpacked: Path) -> None:
+    tops = {path.name for path in unpacked.iterdir() if not path.name.endswith(".dist-info")}
+    assert tops == {"brokerd", "spark_jobs"}
+    assert not (unpacked / "brokerd/testing/simulation").exists()
+
+
 def test_a_checkout_finds_its_own_folders() -> None:
     assert resources.migrations_dir() == ROOT / "migrations"
     assert resources.config_dir() == ROOT / "config"
