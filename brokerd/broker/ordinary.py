@@ -60,17 +60,21 @@ NEW_GROUP: Final = _Unlocked()
 """The lock of a group that does not exist yet."""
 
 
-def may_send(  # noqa: PLR0917  # once a message: by name it takes longer
-    broker: Broker,
-    group: Lock,
-    queue: HomeQueue,
-    contract: Contract,
-    message_type: str,
-    size: int,
-    from_initiator: bool,
-    tx: Verbs | None,
+def may_send_type(
+    broker: Broker, contract: Contract, message_type: str, *, from_initiator: bool
 ) -> bool:
-    """Return whether a SEND has nothing to wait for, and leaves nothing but a row at its sender.
+    """Return whether messages of a type are neither checked nor refused at their sender.
+
+    The answer stays the same within one turn of the loop."""
+    return (
+        message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
+        and contract.allows(message_type, initiator=from_initiator)  # else it is refused (OBJ-28)
+    )
+
+
+def may_send(broker: Broker, group: Lock, queue: HomeQueue, size: int, tx: Verbs | None) -> bool:
+    """Return whether a SEND of an ordinary type has nothing to wait for, and leaves nothing but a
+    row at its sender.
 
     `tx`: the transaction that sends; None = a new one, of a client with all rights."""
     options, holder = broker.options, group.holder
@@ -84,8 +88,6 @@ def may_send(  # noqa: PLR0917  # once a message: by name it takes longer
         and size < options.large_body  # otherwise its body is stored ahead, in pieces (REL-33)
         and size <= options.max_message  # otherwise it is refused (SND-12)
         and not queue.retains  # otherwise a copy is kept (RCV-31)
-        and message_type not in broker.checked_on_send  # otherwise its body is checked (PBT-14)
-        and contract.allows(message_type, initiator=from_initiator)  # else refused (OBJ-28)
     )
 
 

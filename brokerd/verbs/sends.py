@@ -268,9 +268,8 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
     size, side = len(body) if body else 0, base.is_initiator
     group = live.group
     if (
-        not ordinary.may_send(
-            broker, group, live.queue, live.contract, message_type, size, side, tx
-        )
+        not ordinary.may_send(broker, group, live.queue, size, tx)
+        or not ordinary.may_send_type(broker, live.contract, message_type, from_initiator=side)
         or (live.is_local and live.peer is None)  # it has to be loaded
         or tx.size + size > broker.options.max_bytes  # it is refused (SND-24)
         or broker.inspection.concerns(broker.message_types.get(message_type), size)

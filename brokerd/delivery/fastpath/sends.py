@@ -94,12 +94,13 @@ A plain tuple, because there is one per message and a named one takes four times
 class _Run(OrdinaryRows):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_holder", "_most", "leaving")
+    __slots__ = ("_holder", "_most", "_terms", "leaving")
 
     def __init__(self, broker: Broker, holder: Transaction | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
         self._most = broker.options.max_bytes
+        self._terms: object = None  # of the latest message; nearly all of a run have the same
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -139,9 +140,14 @@ class _Run(OrdinaryRows):
         sent = dialog.ordinary_send(before)
         size, side = len(body) if body else 0, before.is_initiator
         if sent is None or not ordinary.may_send(
-            broker, live.group, live.queue, live.contract, message_type, size, side, self._holder
+            broker, live.group, live.queue, size, self._holder
         ):
             return None
+        terms = (live.contract, message_type, side)
+        if terms != self._terms:
+            if not ordinary.may_send_type(broker, live.contract, message_type, from_initiator=side):
+                return None
+            self._terms = terms
         if not live.is_local:
             return self._step_alone(live, sent, message_type, body)
         peer = live.peer

@@ -103,9 +103,9 @@ class _Run(OrdinaryRows):
         if terms != self._terms and not self._prepare(terms):
             return False
         size, message_type = len(body) if body else 0, terms.message_type
-        group, queue, contract = ordinary.NEW_GROUP, self._queue, self._contract
+        contract = self._contract
         if not ordinary.may_send(
-            broker, group, queue, contract, message_type, size, True, None
+            broker, ordinary.NEW_GROUP, self._queue, size, None
         ) or not self._target.accept(contract, message_type, body, from_initiator=True):
             return False
         self._write(self._targets, message_type, body)
@@ -116,7 +116,10 @@ class _Run(OrdinaryRows):
         broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
         if not ordinary.may_converse(broker, *names, terms.lifetime):
             return False
-        self._terms, self._contract = terms, broker.contracts[terms.contract]
+        contract = broker.contracts[terms.contract]
+        if not ordinary.may_send_type(broker, contract, terms.message_type, from_initiator=True):
+            return False
+        self._terms, self._contract = terms, contract
         self._queue = broker.queues[broker.services[terms.from_service].queue]
         self._rest = short_dialog_rest(*names, self._now)
         self._targets = EndpointTemplate(broker, self._target_of(terms))

@@ -104,8 +104,7 @@ def parts() -> Any:
 
 
 def may_send(one: Any) -> bool:
-    kind, size, side = one.message_type, one.size, one.from_initiator
-    return ordinary.may_send(one.broker, one.group, one.queue, TALK, kind, size, side, one.tx)
+    return ordinary.may_send(one.broker, one.group, one.queue, one.size, one.tx)
 
 
 def may_converse(one: Any) -> bool:
@@ -122,6 +121,9 @@ def may_close(one: Any) -> bool:
 
 QUESTIONS: dict[str, Callable[[Any], bool]] = {
     "may_send": may_send,
+    "may_send_type": lambda one: ordinary.may_send_type(
+        one.broker, TALK, one.message_type, from_initiator=one.from_initiator
+    ),
     "may_hand_over": lambda one: ordinary.may_hand_over(one.broker, one.live),
     "may_leave": lambda one: ordinary.may_leave(one.broker, one.live),
     "may_end": lambda one: ordinary.may_end(one.tx, fast_paths=one.broker.options.fast_paths),
@@ -140,8 +142,8 @@ UNMET: list[tuple[str, str, object]] = [
     ("may_send", "broker.options.large_body", 200),
     ("may_send", "broker.options.max_message", 199),
     ("may_send", "queue.retains", True),
-    ("may_send", "broker.checked_on_send", frozenset({"Ask"})),
-    ("may_send", "from_initiator", False),
+    ("may_send_type", "broker.checked_on_send", frozenset({"Ask"})),
+    ("may_send_type", "from_initiator", False),
     ("may_hand_over", "broker.enabled", False),
     ("may_hand_over", "live.is_local", False),
     ("may_hand_over", "live.peer", None),
