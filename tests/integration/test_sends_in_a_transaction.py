@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker.changeset import Round
+from brokerd.broker.changeset import Changeset
 from brokerd.broker.transaction import Transaction
 from brokerd.client.session import Session
 from brokerd.errors import InvalidState, WrongDirection
@@ -68,7 +68,7 @@ def test_ordinary_ones_take_the_fast_path_unless_it_is_switched_off(
         session = await daemon.session()
         there = await talk(session, b"first")
         counted(Transaction, "want_ordinary_send")
-        counted(Round, "hand_over_ordinary")
+        counted(Changeset, "hand_over_ordinary")
         async with session.transaction() as tx:
             await tx.send(there, b"second", "Ask")
             await tx.set_timer(there, None)

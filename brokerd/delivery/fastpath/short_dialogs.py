@@ -16,12 +16,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
 from brokerd.broker.closing_lines import short_dialog_line, short_dialog_rest
-from brokerd.broker.endpoint_template import EndpointTemplate
 from brokerd.broker.queues import QueueState, publish
-from brokerd.broker.state import Live
+from brokerd.broker.state import Group, Live
 from brokerd.clock import SECOND, Instant
 from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.delivery.fastpath.sends import Done
@@ -93,7 +94,7 @@ class _Run(OrdinaryRows):
         self._contract: Contract
         self._queue: QueueState
         self._rest = b""
-        self._targets: EndpointTemplate
+        self._targets: _TargetTemplate
 
     def add(self, one: ShortDialog) -> bool:
         """Add one dialog; False = nothing was done."""
@@ -122,7 +123,7 @@ class _Run(OrdinaryRows):
         self._terms, self._contract = terms, contract
         self._queue = broker.queues[broker.services[terms.from_service].queue]
         self._rest = short_dialog_rest(*names, self._now)
-        self._targets = EndpointTemplate(broker, self._target_of(terms))
+        self._targets = _TargetTemplate(broker, self._target_of(terms))
         return True
 
     def _target_of(self, terms: Terms) -> DialogEndpoint:
@@ -152,7 +153,7 @@ class _Run(OrdinaryRows):
             )
         )
 
-    def _write(self, targets: EndpointTemplate, message_type: str, body: bytes | None) -> None:
+    def _write(self, targets: _TargetTemplate, message_type: str, body: bytes | None) -> None:
         flush, ids = self._flush, self._broker.ids
         key = self._broker.store.next_endpoint_key()
         conversation_id = ConversationId(ids.fresh())
@@ -166,6 +167,55 @@ class _Run(OrdinaryRows):
         targets.coming.sent += 1
         if self._broker.writes_closing_lines:
             flush.closed.append(DialogLogRow(key, short_dialog_line(conversation_id, self._rest)))
+
+
+class _TargetTemplate:
+    """Makes target endpoints in memory that differ only in their ids.
+
+    What `Broker.new_target` looks up for each endpoint is looked up once: dialogs of one message
+    come by the hundred, in one moment, from one service to another."""
+
+    __slots__ = ("_broker", "_contract", "_queue", "_template", "coming")
+
+    def __init__(self, broker: Broker, template: DialogEndpoint) -> None:
+        """Create the maker; `template`: such a target, except for its key and its ids."""
+        self._broker = broker
+        self._template = template
+        self._queue = broker.queues[broker.services[template.service].queue]
+        self._contract = broker.contracts[template.contract]
+        self.coming = broker.pairs.between(
+            template.far_service, template.service, template.contract
+        )
+        """Counts the messages that arrive for these targets."""
+        broker.lifetimes.at_latest(template.expires_at)
+
+    def make(self, conversation_id: ConversationId, last_message: MessageId) -> Live:
+        """Create the target of a new conversation and group; the changeset inserts its row."""
+        broker, template, queue = self._broker, self._template, self._queue
+        key, group_id = broker.store.next_endpoint_key(), GroupId(broker.ids.fresh())
+        endpoint = _replace(
+            template,
+            key=key,
+            handle=Handle(broker.ids.fresh()),
+            conversation_id=conversation_id,
+            group_id=group_id,
+            last_message=last_message,
+        )
+        group = broker.groups[group_id] = Group(group_id, template.service, queue)
+        group.mark_whole()
+        live = group.members[key] = Live(
+            endpoint,
+            group=group,
+            queue=queue,
+            contract=self._contract,
+            coming=self.coming,
+            is_local=True,
+        )
+        broker.endpoints.add(live)
+        return live
+
+
+_replace = msgspec.structs.replace
 
 
 def _durable(arrived: list[tuple[Live, QueueRow]], requests: Sequence[int], done: Done) -> None:
