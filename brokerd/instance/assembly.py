@@ -4,9 +4,8 @@ Reads:  settings.      Calls: the constructors of all parts.
 Never:  starts, stops or waits for anything (instance.py does).
 """
 
-import asyncio
-from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from random import Random
 
 import msgspec
@@ -24,10 +23,8 @@ from brokerd.admin.views.statistics import StatisticsViews
 from brokerd.admin.views.stored import StoredViews
 from brokerd.admin.views.transport import TransportViews
 from brokerd.admin.views.views import Views
-from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import InProcess
-from brokerd.client.connecting import open_session
 from brokerd.clock import SteadyClock
 from brokerd.config.settings import Balance, EndpointState, Settings
 from brokerd.delivery.boxcars import Boxcars
@@ -49,8 +46,16 @@ from brokerd.events.events import Events
 from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import BrokerId
 from brokerd.instance import part_options
+from brokerd.instance.broker_events import BrokerEvents
+from brokerd.instance.changes import Changes
+from brokerd.instance.exposure import Exposure
+from brokerd.instance.lifecycle import Lifecycle
+from brokerd.instance.local_clients import LocalClients
+from brokerd.instance.parts import Parts
+from brokerd.instance.peer_traffic import PeerTraffic
+from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.schedule import passes
-from brokerd.instance.stores import Opening
+from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent_brokers import AbsentBrokers
@@ -66,490 +71,525 @@ from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
 from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.model import MSDB
+from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.routing.choice import Balancer
 from brokerd.security.grants import parse_grant
-from brokerd.sessions.in_process_stream import connect_local
 from brokerd.sessions.registry import Sessions, reader_token
+from brokerd.telemetry.log import Log
+from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 from brokerd.transport.destinations import Destinations
 
 VERSION = "0.1.0"
 
 
-class Assembly(Opening):
-    """The construction of an instance's parts, in the order in which a message meets them."""
+class Assembly:
+    """Builds the parts of one instance and connects them; used once."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
+        """Build what the stores need, and what keeps watch over them."""
         clock = SteadyClock(surroundings.clock)
         surroundings = msgspec.structs.replace(surroundings, clock=clock)
-        self.settings = settings
-        self._with = surroundings
-        self._data_dir = settings.instance.data_dir
-        self._tasks = set()
-        self.brokers = {}
-        self.room = DiskSpace(
-            disk=surroundings.disk,
+        self.surroundings = surroundings
+        self._settings = settings
+        self.parts = parts = Parts()
+        self.changes = Changes(parts)
+        self.local_clients = LocalClients(parts, surroundings)
+        self.stores = Stores(
+            parts,
+            settings=settings,
+            surroundings=surroundings,
+            broker_events=BrokerEvents(parts, daemon_log=surroundings.log),
+            changes=self.changes,
+        )
+        self._traffic = PeerTraffic(parts, instance=settings.instance.name, changes=self.changes)
+        parts.brokers = {}
+        parts.lifecycle = Lifecycle(parts.brokers)
+        parts.times = Times()
+        parts.checker = surroundings.checker or InProcess()
+        self._build_watches(clock)
+        self._build_events()
+        self._build_broker_lists()
+        parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
+
+    def _build_watches(self, clock: SteadyClock) -> None:
+        """Build what watches the disk, the clock and the stores."""
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        parts.room = DiskSpace(
+            disk=world.disk,
             min_free=settings.store.min_free,
             reserve=settings.store.reserve,
-            brokers=self.brokers,
-            log=surroundings.log,
+            brokers=parts.brokers,
+            log=world.log,
         )
-        self.checker = surroundings.checker or InProcess()
-        self.slow = SlowCommits(
-            brokers=self.brokers,
+        parts.slow = SlowCommits(
+            brokers=parts.brokers,
             after=settings.store.slow_after.total_seconds(),
-            log=surroundings.log,
+            log=world.log,
         )
-        self.clock_watch = ClockWatch(
-            clock=clock, msdb=settings.store_path(MSDB), log=surroundings.log
-        )
-        self.clock_watch.resume()
-        self.moved = StoreWatch(brokers=self.brokers, failed=self._fail)
-        self.condition = "starting"
-        self.failed = asyncio.get_running_loop().create_future()
-        self._times = Times()
-        self.log = TappedLog(surroundings.log, ErrorEvents(surroundings.clock))
-        self.events = Events(
+        parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
+        parts.moved = StoreWatch(brokers=parts.brokers, failed=parts.lifecycle.fail)
+
+    def _build_events(self) -> None:
+        """Build the event log, event notifications and dynamic routing."""
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        parts.log = TappedLog(world.log, ErrorEvents(world.clock))
+        parts.events = Events(
             instance=settings.instance.name,
-            brokers=self.brokers,
-            clock=surroundings.clock,
-            spawn=self.spawn,
-            log=self.log,
+            brokers=parts.brokers,
+            clock=world.clock,
+            spawn=parts.lifecycle.spawn,
+            log=parts.log,
         )
-        self.log.happened = self.events.happened
-        self.dynamic_routing = RouteRequester(
-            brokers=self.brokers,
-            clock=surroundings.clock,
-            spawn=self.spawn,
-            log=self.log,
+        parts.log.happened = parts.events.happened
+        parts.dynamic_routing = RouteRequester(
+            brokers=parts.brokers,
+            clock=world.clock,
+            spawn=parts.lifecycle.spawn,
+            log=parts.log,
             options=part_options.asking(settings),
-            answered=self._routes_answered,
-            failures=self._failures_at,
+            answered=self.changes.routes_answered,
+            failures=lambda address: parts.destinations.status(address).failures,
         )
+
+    def _build_broker_lists(self) -> None:
+        """Build the lists of brokers that are absent, known, or shared with a partner."""
+        parts, world, settings = self.parts, self.surroundings, self._settings
         shared = frozenset(settings.mirroring.brokers)
-        self.absent = AbsentBrokers(
-            open_broker=self._open_absent,
-            opened=self._brought_in,
-            log=surroundings.log,
+        parts.absent = AbsentBrokers(
+            open_broker=self.stores.open_absent,
+            opened=self.changes.broker_opened,
+            log=world.log,
             mirrored=shared,
         )
-        self.known = KnownBrokers(
+        parts.known = KnownBrokers(
             path_of=settings.store_path,
-            brokers=self.brokers,
-            absent=self.absent,
-            aside=surroundings.executor.call,
-            log=surroundings.log,
-            keeps=surroundings.only is None,
+            brokers=parts.brokers,
+            absent=parts.absent,
+            aside=world.executor.call,
+            log=world.log,
+            keeps=world.only is None,
         )
-        self.mirroring = Mirroring(
+        parts.mirroring = Mirroring(
             names=shared,
             path_of=settings.store_path,
-            brokers=self.brokers,
-            absent=self.absent,
-            aside=surroundings.executor.call,
-            spawn=self.spawn,
-            stale=self._store_failed,
+            brokers=parts.brokers,
+            absent=parts.absent,
+            aside=world.executor.call,
+            spawn=parts.lifecycle.spawn,
+            stale=parts.lifecycle.fail_store,
         )
-        self.mirrors = Mirrors(clock=surroundings.clock, log=self.log)
 
-    def _build(self) -> None:
-        """Build every part, in the order in which a message meets them."""
-        self._build_sending()
+    def build(self) -> None:
+        """Build the other parts, in the order in which a message meets them, and connect them.
+
+        Called once the stores are open, which the routing tables are built from."""
+        rng = self.surroundings.rng
+        turns, delays = Random(rng.random()), Random(rng.random())  # noqa: S311  # not secrets
+        self._build_network(delays)
+        self._build_sending(turns)
         self._build_forwarder()
         self._build_arriving()
-        self._build_network()
         self._build_users()
         self._build_upkeep()
         self._build_administration()
+        self._connect()
 
-    def _build_sending(self) -> None:
+    def _connect(self) -> None:
+        """Connect parts with those that were made after them."""
+        parts, traffic, destinations = self.parts, self._traffic, self.parts.destinations
+        router = parts.router
+        router.missing = parts.dynamic_routing.missing
+        router.ambiguous = partial(_warn_of_ambiguity, self.surroundings.log)
+        router.barred = parts.duplicates.why_barred
+        router.rebuilt = self.changes.tables_rebuilt
+        parts.duplicates.set_own_list(router.delivering())
+        parts.mirrors.around = Around(
+            ask=destinations.notice_to,
+            is_suppressed=destinations.is_suppressed,
+            is_own=lambda address: address in destinations.own_addresses(),
+            own=parts.mirroring.standing,
+            changed=self.changes.principal_changed,
+        )
+        parts.answers.notify = destinations.notify
+        parts.answers.deliver_here = parts.dispatcher.arrived
+        if self._settings.dialog.ack_on_arrival_path:
+            parts.answers.hand_back = traffic.hand_back
+
+    def _build_network(self, delays: Random) -> None:
+        """Build the connections with peers."""
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        parts.destinations = Destinations(
+            network=world.network,
+            clock=world.clock,
+            rng=delays,
+            hello=Hello(
+                instance_id=parts.instance_id, boot_id=world.boot_id, options={BROKERS: True}
+            ),
+            options=part_options.transport(settings),
+            events=self._traffic,
+            log=world.log,
+            listen=settings.peer_addresses,
+            state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
+        )
+        parts.exposure = Exposure(
+            settings=settings,
+            destinations=parts.destinations,
+            log=world.log,
+            is_embedded=world.only is not None,
+        )
+
+    def _build_sending(self, turns: Random) -> None:
         """Build the parts that route outgoing messages and hand them to a destination."""
-        world, settings = self._with, self.settings
-        clock = world.clock
-        self.router = Router(
-            brokers=self.brokers,
-            absent=self.absent.reasons,
-            known=self.known.ids,
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        clock, destinations = world.clock, parts.destinations
+        parts.router = Router(
+            brokers=parts.brokers,
+            absent=parts.absent.reasons,
+            known=parts.known.ids,
             clock=clock,
             balancer=Balancer(
-                rng=Random(world.rng.random()),  # noqa: S311  # turns, not secrets
+                rng=turns,
                 at_random=settings.routing.balance is Balance.RANDOM,
             ),
             own_addresses=frozenset(),
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
-            avoid=self._is_suppressed if settings.routing.prefer_online else None,
+            avoid=destinations.is_suppressed if settings.routing.prefer_online else None,
             exempt_local=settings.bcn.exempt_local,
-            mirrors=self.mirrors,
+            mirrors=parts.mirrors,
             options=part_options.ways(settings),
         )
-        self.router.missing = self.dynamic_routing.missing
-        self.router.ambiguous = self._ambiguous
-        self.ack_log = AckLog(log=self.log, is_on=part_options.logs_each_ack(settings))
-        self.answers = OrphanReplies(router=self.router, hop=self._hop, ack_log=self.ack_log)
-        self.transmitter = Transmitter(
-            brokers=self.brokers,
-            router=self.router,
+        parts.ack_log = AckLog(log=parts.log, is_on=part_options.logs_each_ack(settings))
+        parts.answers = OrphanReplies(
+            router=parts.router, hop=partial(_hop, settings), ack_log=parts.ack_log
+        )
+        parts.transmitter = Transmitter(
+            brokers=parts.brokers,
+            router=parts.router,
             clock=clock,
             options=part_options.transmitter(settings),
-            notify=self._notify,
-            is_online=self._is_online,
-            deliver_here=self._deliver_here,
-            orphan_replies=self.answers.dequeue,
-            hand_back=self._hand_back if settings.dialog.ack_on_arrival_path else None,
-            log=self.log,
-            ack_log=self.ack_log,
+            notify=destinations.notify,
+            is_online=destinations.is_online,
+            deliver_here=self._traffic.deliver_here,
+            orphan_replies=parts.answers.dequeue,
+            hand_back=self._traffic.hand_back if settings.dialog.ack_on_arrival_path else None,
+            log=parts.log,
+            ack_log=parts.ack_log,
         )
-        self.notices = RefusalNotices(
-            brokers=self.brokers,
+        parts.notices = RefusalNotices(
+            brokers=parts.brokers,
             clock=clock,
             options=part_options.notices(settings),
-            send=self._send_notice,
-            resume=self.transmitter.resume,
+            send=destinations.notice,
+            resume=parts.transmitter.resume,
         )
-        self.pinging = Pinging(
+        parts.pinging = Pinging(
             name=settings.instance.name,
-            brokers=self.brokers,
-            router=self.router,
+            brokers=parts.brokers,
+            router=parts.router,
             clock=clock,
             ids=world.ids,
-            status=self._status_of,
-            send=self._send_notice,
-            send_to=self._send_notice_to,
+            status=destinations.status,
+            send=destinations.notice,
+            send_to=destinations.notice_to,
             answers=settings.dispatcher.notices,
         )
 
+    def _build_forwarder(self) -> None:
+        """Build the forwarder, which sends arrivals for other instances on (FWD)."""
+        parts, settings, clock = self.parts, self._settings, self.surroundings.clock
+        parts.forwarder = Forwarder(
+            router=parts.router,
+            clock=clock,
+            options=part_options.forwarder(settings),
+            report=ForwardReport(
+                clock=clock,
+                log=parts.log,
+                options=part_options.forward_report(settings),
+                refuse=self._traffic.refuse_forwarding,
+            ),
+            notify=parts.destinations.notify,
+            notice=parts.destinations.notice_to,
+        )
+        parts.boxcars = Boxcars(transmitter=parts.transmitter, forwarder=parts.forwarder)
+
     def _build_arriving(self) -> None:
         """Build the dispatcher, which processes arrivals for brokers of this instance."""
-        settings = self.settings
-        self.dispatcher = Dispatcher(
-            brokers=self.brokers,
-            router=self.router,
-            transmitter=self.transmitter,
-            answers=self.answers,
-            clock=self._with.clock,
+        parts, settings, destinations = self.parts, self._settings, self.parts.destinations
+        parts.dispatcher = Dispatcher(
+            brokers=parts.brokers,
+            router=parts.router,
+            transmitter=parts.transmitter,
+            answers=parts.answers,
+            clock=self.surroundings.clock,
             options=part_options.dispatcher(settings),
-            spawn=self.spawn,
-            log=self.log,
-            pause=self._pause_receiving,
-            resume=self._resume_receiving,
-            notices=self.notices,
-            peer_at=self._peer_at,
-            not_forwarded=self._not_forwarded,
-            ack_log=self.ack_log,
+            spawn=parts.lifecycle.spawn,
+            log=parts.log,
+            pause=destinations.pause_receiving,
+            resume=destinations.resume_receiving,
+            notices=parts.notices,
+            peer_at=destinations.peer_at,
+            not_forwarded=parts.forwarder.report.log_drop,
+            ack_log=parts.ack_log,
         )
-
-    def _build_network(self) -> None:
-        """Build the connections with peers, and what peers exchange beside dialogs."""
-        world, settings = self._with, self.settings
         options = part_options.transport(settings)
-        boxcars = Boxcars(transmitter=self.transmitter, forwarder=self.forwarder)
-        self.destinations = Destinations(
-            network=world.network,
-            clock=world.clock,
-            rng=Random(world.rng.random()),  # noqa: S311
-            hello=Hello(
-                instance_id=self.instance_id, boot_id=world.boot_id, options={BROKERS: True}
-            ),
-            options=options,
-            fill=boxcars.fill,
-            arrived=self._arrived,
-            changed=self._reachable_or_not,
-            noticed=self._noticed,
-            log=world.log,
-            listen=settings.peer_addresses,
-            state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
-            reached_self=self._reached_self,
-            met=self._met,
-            parted=self._parted,
-            closing=self.transmitter.send_owed_acks,
-        )
-        self.mirrors.around = Around(
-            ask=self._send_notice_to,
-            is_suppressed=self._is_suppressed,
-            is_own=lambda address: address in self.destinations.own_addresses(),
-            own=self.mirroring.standing,
-            changed=self._principal_changed,
-        )
-        self.duplicates = DuplicateBrokers(
-            me=self.instance_id,
+        parts.duplicates = DuplicateBrokers(
+            me=parts.instance_id,
             here=settings.instance.name,
-            clock=world.clock,
-            log=self.log,
+            clock=self.surroundings.clock,
+            log=parts.log,
             keepalive=(options.ping_after + options.ping_timeout).total_seconds(),
             around=duplicate_brokers.Around(
-                tell=self.destinations.tell_brokers,
-                neighbours=self.destinations.neighbours,
-                place=self.destinations.place_of,
-                heard_at=self.destinations.heard_at,
-                peer_at=self._peer_at,
-                is_suppressed=self._is_suppressed,
-                connect=self._notify,
-                name_of=self._name_of,
-                changed=self._duplicates_changed,
+                tell=destinations.tell_brokers,
+                neighbours=destinations.neighbours,
+                place=destinations.place_of,
+                heard_at=destinations.heard_at,
+                peer_at=destinations.peer_at,
+                is_suppressed=destinations.is_suppressed,
+                connect=destinations.notify,
+                name_of=self._traffic.broker_name,
+                changed=self.changes.duplicates_changed,
             ),
         )
-        self.duplicates.set_own_list(self.router.delivering())
-        self.router.barred = self.duplicates.why_barred
-        self.answers.notify = self.destinations.notify
-        self.answers.deliver_here = self.dispatcher.arrived
-        if settings.dialog.ack_on_arrival_path:
-            self.answers.hand_back = self._hand_back
 
     def _build_users(self) -> None:
         """Build the readers that the daemon runs, and the sessions of clients."""
-        world, settings, clock = self._with, self.settings, self._with.clock
-        self.readers = Readers(
-            connect=self.connect_local,
-            facts=self._facts,
-            ready=self._ready,
-            notify=self._notify_activators,
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        clock, reader_events = world.clock, ReaderEvents(parts)
+        parts.readers = Readers(
+            connect=self.local_clients.open_session,
+            facts=reader_events.facts,
+            ready=reader_events.ready,
+            notify=reader_events.notify_activators,
             clock=clock,
-            log=self.log,
+            log=parts.log,
             address=settings.client_address,
-            tokens=lambda: reader_token(self.instance_id, world.boot_id, world.ids.fresh()),
+            tokens=lambda: reader_token(parts.instance_id, world.boot_id, world.ids.fresh()),
         )
-        self.sessions = Sessions(
+        parts.sessions = Sessions(
             instance=settings.instance.name,
-            instance_id=self.instance_id,
+            instance_id=parts.instance_id,
             boot_id=world.boot_id,
-            brokers=self.brokers,
-            absent=self.absent.reasons,
+            brokers=parts.brokers,
+            absent=parts.absent.reasons,
             clock=clock,
             options=part_options.sessions(settings),
-            spawn=self.spawn,
+            spawn=parts.lifecycle.spawn,
             log=world.log,
-            administer=self._administer,
-            on_receive=self._receive_issued,
-            on_rollback=lambda broker, queue: self.readers.rolled_back(broker.name, queue),
-            evaluate_rollback=self._evaluate_rollback,
+            administer=partial(_administer, parts),
+            on_receive=reader_events.may_receive,
+            on_rollback=reader_events.rolled_back,
+            evaluate_rollback=reader_events.count_for_poison,
             grants=[parse_grant(one) for one in settings.clients.grants],
         )
 
     def _build_upkeep(self) -> None:
         """Build metrics, logs, the status report and the table of periodic passes."""
-        world, settings, clock = self._with, self.settings, self._with.clock
-        doors = (self.destinations.endpoint.door, self.sessions.door)
-        self.figures = Figures(
+        parts, world, settings = self.parts, self.surroundings, self._settings
+        clock = world.clock
+        doors = (parts.destinations.endpoint.door, parts.sessions.door)
+        parts.figures = Figures(
             doors=doors,
-            brokers=self.brokers,
-            dispatcher=self.dispatcher,
-            forwarder=self.forwarder,
-            transmitter=self.transmitter,
-            destinations=self.destinations,
-            readers=self.readers.running,
-            times=self._times,
+            brokers=parts.brokers,
+            dispatcher=parts.dispatcher,
+            forwarder=parts.forwarder,
+            transmitter=parts.transmitter,
+            destinations=parts.destinations,
+            readers=parts.readers.running,
+            times=parts.times,
             locks=HeldLocks(
-                open_transactions=self.sessions.open_transactions,
-                readers=lambda: {one.session_id: one.reader for one in self.readers.tasks()},
+                open_transactions=parts.sessions.open_transactions,
+                readers=lambda: {one.session_id: one.reader for one in parts.readers.tasks()},
                 clock=clock,
             ),
             path_of=settings.store_path,
             clock=clock,
-            checker=self.checker,
+            checker=parts.checker,
             free=world.disk.free if world.disk is not None else None,
-            jump=self.clock_watch.jump,
+            jump=parts.clock_watch.jump,
         )
-        self.journal = Journal(
+        parts.journal = Journal(
             log=world.metrics,
-            brokers=self.brokers,
-            figures=self.figures,
+            brokers=parts.brokers,
+            figures=parts.figures,
             clock=clock,
             aside=world.executor.call,
             events=world.log,
         )
-        self.settling = UnsettledEndpoints(ask=self.answers.request_first_acked, clock=clock)
+        parts.settling = UnsettledEndpoints(ask=parts.answers.request_first_acked, clock=clock)
         limit = settings.dialog.lingering_after
-        self.lingering = LingeringDialogs(
-            brokers=self.brokers, clock=clock, log=world.log, limit=limit
+        parts.lingering = LingeringDialogs(
+            brokers=parts.brokers, clock=clock, log=world.log, limit=limit
         )
-        self.ticker = Ticker(
-            passes=passes(self, clock=clock, summarise=world.summarise),
+        parts.ticker = Ticker(
+            passes=passes(parts, settings, clock=clock, summarise=world.summarise),
             clock=clock,
             seconds=settings.clock.tick.total_seconds(),
             log=world.log,
-            spawn=self.spawn,
+            spawn=parts.lifecycle.spawn,
         )
-        self.state = StateReport(
+        parts.state = StateReport(
             doors=doors,
             about=About(
                 instance=settings.instance.name,
-                instance_id=self.instance_id,
+                instance_id=parts.instance_id,
                 boot_id=world.boot_id,
                 version=VERSION,
-                started_at=self.started_at,
-                data_dir=self._data_dir,
+                started_at=parts.started_at,
+                data_dir=settings.instance.data_dir,
                 path_of=settings.store_path,
                 min_free=settings.store.min_free,
                 lingering_after=settings.dialog.lingering_after.total_seconds(),
             ),
-            brokers=self.brokers,
-            absent=self.absent.reasons,
-            destinations=self.destinations,
-            transmitter=self.transmitter,
-            readers=self.readers,
-            duplicates=self.duplicates.rows,
-            late=self.slow.late,
-            clients=lambda: len(self.sessions),
-            condition=lambda: self.condition,
-            clock=self.clock_watch.warning,
+            brokers=parts.brokers,
+            absent=parts.absent.reasons,
+            destinations=parts.destinations,
+            transmitter=parts.transmitter,
+            readers=parts.readers,
+            duplicates=parts.duplicates.rows,
+            late=parts.slow.late,
+            clients=lambda: len(parts.sessions),
+            condition=lambda: parts.lifecycle.condition,
+            clock=parts.clock_watch.warning,
             failing=lambda: {
                 name: state.last_error
-                for name, state in self.ticker.states.items()
+                for name, state in parts.ticker.states.items()
                 if state.last_error
             },
-            unknown_users=self.sessions.principals.unknown,
-            open_listeners=self.open_listeners,
-            file_problems=self.file_problems,
-            next_pass=lambda: self.ticker.next_run_of("transmitter"),
+            unknown_users=parts.sessions.principals.unknown,
+            open_listeners=parts.exposure.open_listeners,
+            file_problems=parts.exposure.file_problems,
+            next_pass=lambda: parts.ticker.next_run_of("transmitter"),
         )
-
-    def _build_forwarder(self) -> None:
-        """Build the forwarder, which sends arrivals for other instances on (FWD)."""
-        settings, clock = self.settings, self._with.clock
-        self.forwarder = Forwarder(
-            router=self.router,
-            clock=clock,
-            options=part_options.forwarder(settings),
-            report=ForwardReport(
-                clock=clock,
-                log=self.log,
-                options=part_options.forward_report(settings),
-                refuse=self._refuse_forwarding,
-            ),
-            notify=self._notify,
-            notice=self._send_notice_to,
-        )
-        self.router.rebuilt = self._tables_rebuilt
 
     def _build_administration(self) -> None:
         """Build the views and the verbs of administration."""
-        world, settings = self._with, self.settings
+        parts, world, settings = self.parts, self.surroundings, self._settings
         endpoint = EndpointAdministration(
             settings=settings.endpoint,
             allow_plaintext=settings.transport.allow_plaintext,
-            destinations=self.destinations,
-            forwarding_changed=self._forwarding_changed,
-            forward_bytes_used=lambda: self.forwarder.used,
-            moved=self._endpoint_moved,
+            destinations=parts.destinations,
+            forwarding_changed=self.changes.forwarding_changed,
+            forward_bytes_used=lambda: parts.forwarder.used,
+            moved=self.changes.endpoint_moved,
             log=world.log,
         )
         views = Views(
-            brokers=self.brokers,
-            absent=self.absent.reasons,
-            known=self.known.ids,
-            part_of=self.mirroring.part,
-            mirrored=self.mirrors.known,
-            dynamic=self.dynamic_routing.is_dynamic,
+            brokers=parts.brokers,
+            absent=parts.absent.reasons,
+            known=parts.known.ids,
+            part_of=parts.mirroring.part,
+            mirrored=parts.mirrors.known,
+            dynamic=parts.dynamic_routing.is_dynamic,
             clock=world.clock,
             stored=StoredViews(
-                explain=self.state.explain,
-                attempts=self.state.attempts,
-                out_of_order=self.dispatcher.out_of_order,
+                explain=parts.state.explain,
+                attempts=parts.state.attempts,
+                out_of_order=parts.dispatcher.out_of_order,
             ),
             transport=TransportViews(
-                brokers=self.brokers,
-                destinations=self.destinations,
-                transmitter=self.transmitter,
-                dispatcher=self.dispatcher,
-                forwarder=self.forwarder,
+                brokers=parts.brokers,
+                destinations=parts.destinations,
+                transmitter=parts.transmitter,
+                dispatcher=parts.dispatcher,
+                forwarder=parts.forwarder,
             ),
             statistics=StatisticsViews(
-                brokers=self.brokers,
-                transmitter=self.transmitter,
-                dispatcher=self.dispatcher,
-                activation=self.readers.counters,
-                requests=lambda: self.dynamic_routing.outcomes,
-                corrupted=lambda: self.destinations.corrupted_items,
-                overruns=lambda: self.ticker.overruns,
-                checker=self.checker,
+                brokers=parts.brokers,
+                transmitter=parts.transmitter,
+                dispatcher=parts.dispatcher,
+                activation=parts.readers.counters,
+                requests=lambda: parts.dynamic_routing.outcomes,
+                corrupted=lambda: parts.destinations.corrupted_items,
+                overruns=lambda: parts.ticker.overruns,
+                checker=parts.checker,
             ),
             endpoint=endpoint.rows,
-            transmitter=self.transmitter,
-            dispatcher=self.dispatcher,
-            forwarder=self.forwarder,
-            readers=self.readers,
-            passes=self.ticker.states,
-            next_attempt=lambda: self.ticker.next_run_of("absent_brokers"),
-            notifications=self.events.rows,
-            error_events=self.log.errors.rows,
+            transmitter=parts.transmitter,
+            dispatcher=parts.dispatcher,
+            forwarder=parts.forwarder,
+            readers=parts.readers,
+            passes=parts.ticker.states,
+            next_attempt=lambda: parts.ticker.next_run_of("absent_brokers"),
+            notifications=parts.events.rows,
+            error_events=parts.log.errors.rows,
         )
-        self.operations = Operations(
-            brokers=self.brokers,
+        parts.operations = Operations(
+            brokers=parts.brokers,
             ids=world.ids,
-            instance_id=self.instance_id,
+            instance_id=parts.instance_id,
             host=world.host,
             around=Surrounding(
-                hold=self._hold,
-                release=self.sessions.exclusive.release,
-                switched=self._delivery_switched,
-                remember=self.known.remember,
-                tell=self._tell_peer,
+                hold=partial(_hold, parts.sessions),
+                release=parts.sessions.exclusive.release,
+                switched=self.changes.delivery_switched,
+                remember=parts.known.remember,
+                tell=self._traffic.send_error,
                 expire=_deliver_due,
             ),
             log=world.log,
         )
-        self.administration = Administration(
-            brokers=self.brokers,
-            absent=self.absent.reasons,
-            state=self.state,
+        parts.administration = Administration(
+            brokers=parts.brokers,
+            absent=parts.absent.reasons,
+            state=parts.state,
             views=views,
-            operations=self.operations,
+            operations=parts.operations,
             upkeep=Upkeep(
                 store_dirs=settings.store_dirs,
                 backup_dirs=settings.backup_dirs,
                 log=world.log,
             ),
-            store_path=self.settings.store_path,
-            make_broker=self._make_declared,
-            forget=self.known.forget,
-            changed=self._objects_changed,
-            altered_alike=self.readers.altered_alike,
-            told=self.events.objects_changed,
-            tell=self._tell_peer,
+            store_path=settings.store_path,
+            make_broker=self.stores.make_declared,
+            forget=parts.known.forget,
+            changed=self.changes.objects_changed,
+            altered_alike=parts.readers.altered_alike,
+            told=parts.events.objects_changed,
+            tell=self._traffic.send_error,
             dialogs=DialogAdministration(
-                explain=self.state.explain,
-                attempts=self.state.attempts,
-                destinations=self.destinations,
-                tell_peer=self.answers.send_error,
-                log=self.log,
+                explain=parts.state.explain,
+                attempts=parts.state.attempts,
+                destinations=parts.destinations,
+                tell_peer=parts.answers.send_error,
+                log=parts.log,
             ),
-            changing=self.sessions.exclusive.changing,
+            changing=parts.sessions.exclusive.changing,
             endpoint=endpoint,
-            confirm_clock=self.clock_watch.confirm,
-            router=self.router,
-            pinging=self.pinging,
-            drain=self.readers.drain,
+            confirm_clock=parts.clock_watch.confirm,
+            router=parts.router,
+            pinging=parts.pinging,
+            drain=parts.readers.drain,
             log=world.log,
-            events=self.log,
+            events=parts.log,
         )
 
-    def _hop(self, broker_id: BrokerId) -> Hop:
-        dialog = self.settings.dialog
-        return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
 
-    async def connect_local(self, broker: str) -> Session:
-        """Return a client session inside the process, for readers (design D15)."""
+def _hop(settings: Settings, broker_id: BrokerId) -> Hop:
+    dialog = settings.dialog
+    return Hop(broker_id, dialog.hops, dialog.time_to_live // timedelta(milliseconds=1), 0)
 
-        return await open_session(
-            Session,
-            None,
-            broker,
-            connector=self.connector,
-            clock=self._with.clock,
-            ids=self._with.ids,
-            rng=Random(0),  # noqa: S311  # delays before reconnecting
-            recorder=self._with.recorder,
-        )
 
-    async def connector(
-        self, factory: Callable[[], asyncio.Protocol]
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Make a client connection without a socket; raise the instance's failure (design D15)."""
-        if self.failed.done():
-            raise self.failed.result()
-        return connect_local(self.sessions.factory, factory)
+def _warn_of_ambiguity(log: Log, service: str, brokers: list[str]) -> None:
+    """Warn that several brokers have a service, and nothing says which is meant (NBT-18)."""
+    log.warning(
+        MESSAGE_CLASSIFY,
+        subclass="ambiguous",
+        to_service=service,
+        candidates=", ".join(brokers),
+        chosen=brokers[0],
+        hint="name the broker in the dialog, or in a route",
+    )
+
+
+async def _administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
+    return await parts.administration.run(broker, verb, actor)
+
+
+async def _hold(sessions: Sessions, broker: Broker, force: bool, wait: float) -> None:
+    await sessions.exclusive.hold(broker, force=force, wait=wait)
 
 
 async def _deliver_due(broker: Broker) -> int:

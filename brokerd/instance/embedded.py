@@ -46,7 +46,7 @@ async def open_file(path: str, broker: str | None, **options: Unpack[Options]) -
     clock, ids = options.get("clock") or SystemClock(), options.get("ids") or RandomIds()
     engine = await _engine(where, clock, ids)
     try:
-        options["connector"] = engine.instance.connector
+        options["connector"] = engine.instance.local_clients.connector
         session = await open_session(Session, str(where), where.stem, **options)
     except BaseException:
         await engine.release()
@@ -121,7 +121,7 @@ class Engine:
         """End all sessions: the next start decides about what is not confirmed (REL-5)."""
         if not failed.cancelled():
             self.instance.log_failure(failed.result())
-            self.instance.sessions.end_all()
+            self.instance.parts.sessions.end_all()
             self._loop.create_task(self._abandon())
 
     async def _abandon(self) -> None:

@@ -1,7 +1,7 @@
 """Instance: the life of one daemon's parts: one start order, reversed to stop.
 
-The parts are made in assembly.py and connected in links.py; their stores are in stores.py, their
-periodic work is in schedule.py.
+The parts are named in parts.py, and built and connected in assembly.py; their stores are opened in
+stores.py, their periodic work is listed in schedule.py.
 Reads: settings.      Calls: all parts.
 Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
 run the very same instance on other clocks, networks and executors.
@@ -23,12 +23,28 @@ from brokerd.transport.network import Listening, let_others_in
 __all__ = ["Instance", "Surroundings"]
 
 
-class Instance(Assembly):
+class Instance:
     """One running instance with its brokers."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
-        super().__init__(settings, surroundings)
+        self.settings = settings
+        self._assembly = Assembly(settings, surroundings)
+        self.surroundings = self._assembly.surroundings
+        """The outside world as the parts use it, with a clock that never runs backwards."""
+        self.parts = self._assembly.parts
+        self.stores = self._assembly.stores
+        self.local_clients = self._assembly.local_clients
+        self.brokers = self.parts.brokers
+        self.failed = self.parts.lifecycle.failed
+        """Set to the error with which the instance cannot continue; the daemon stops then."""
         self._listening: Listening | None = None
+        self._tick_task: asyncio.Task[None]
+        self._reader_task: asyncio.Task[None]
+
+    @property
+    def condition(self) -> str:
+        """Return starting, ready, draining, stopped or failed."""
+        return self.parts.lifecycle.condition
 
     # Starting.
 
@@ -37,53 +53,56 @@ class Instance(Assembly):
 
         Raises `Refusal` if it cannot start; all that was opened is closed again.
         """
-        clock = self._with.clock
-        self.started_at = clock.utc()
+        parts, stores = self.parts, self.stores
+        parts.clock_watch.resume()
+        parts.started_at = self.surroundings.clock.utc()
         self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
         try:
-            await self._open_stores(declared)
-            self.clock_watch.check()
-            self._build()
-            for name in self._needed(declared):
-                await self.events.load(self.brokers[name])
-            applied = None if declared is None else self._applied(declared)
-            changed = set[str]()
-            if applied is not None:
-                done = await self.administration.apply(applied, dry_run=False, keep=True)
-                changed = {name for name, changes in done if changes}
-            await self.recover(declared, changed)
-            self._refuse_to_serve_nobody()
-            self.room.check()
+            await stores.open_all(declared)
+            parts.clock_watch.check()
+            self._assembly.build()
+            for name in stores.needed(declared):
+                await parts.events.load(self.brokers[name])
+            changed = await self._apply(declared)
+            await stores.recover(declared, changed)
+            stores.refuse_to_serve_nobody()
+            parts.room.check()
             # only once the stores are open: their lock keeps every other process from writing there
-            self.journal.begin()
+            parts.journal.begin()
             await self._let_in(must_listen=must_listen)
         except BaseException:
-            await self.checker.stop()
-            await self._close_stores()
+            await parts.checker.stop()
+            await stores.close()
             raise
-        self.condition = "ready"
-        self.journal.mark("started")
+        parts.lifecycle.condition = "ready"
+        parts.journal.mark("started")
         self._log_event(
             "ready",
             clients=self.settings.client_address,
             brokers=sorted(self.brokers),
             sqlite=SQLITE_VERSION,
         )
-        self._tell_unknown_users()
-        self.report_open_listeners()
+        self._report_unknown_users()
+        parts.exposure.report()
+
+    async def _apply(self, declared: Declared | None) -> set[str]:
+        """Make and alter the declared objects; return the brokers whose objects have changed."""
+        applied = None if declared is None else self.stores.applied(declared)
+        if applied is None:
+            return set()
+        done = await self.parts.administration.apply(applied, dry_run=False, keep=True)
+        return {name for name, changes in done if changes}
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Open the doors: to peers first, then to readers, then to clients."""
-        await self.destinations.start(must_listen=must_listen)
-        self._learn_own()
-        self._reader_task = asyncio.get_running_loop().create_task(self.readers.run())
-        self._reader_task.add_done_callback(self._check)
-        self._tick_task = asyncio.get_running_loop().create_task(self.ticker.run())
-        self._tick_task.add_done_callback(self._check)
-        address = self.settings.client_address
+        parts, address = self.parts, self.settings.client_address
+        await parts.destinations.start(must_listen=must_listen)
+        self._assembly.changes.own_addresses_changed()
+        self._reader_task = parts.lifecycle.run(parts.readers.run())
+        self._tick_task = parts.lifecycle.run(parts.ticker.run())
         try:
-            self._listening = await self._with.network.listen(
-                self.sessions.factory, address, self.sessions.door
+            self._listening = await self.surroundings.network.listen(
+                parts.sessions.factory, address, parts.sessions.door
             )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
@@ -93,15 +112,16 @@ class Instance(Assembly):
     def use(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs (REL-38)."""
         self.settings = settings
-        self.checker.limit(part_options.check_limits(settings))
-        self.forwarder.report.options = part_options.forward_report(settings)
-        self.ack_log.is_on = part_options.logs_each_ack(settings)
+        self.parts.checker.limit(part_options.check_limits(settings))
+        self.parts.forwarder.report.options = part_options.forward_report(settings)
+        self.parts.ack_log.is_on = part_options.logs_each_ack(settings)
 
     # Stopping.
 
     async def stop(self, grace: timedelta) -> None:
         """Stop: accept nothing new, let open transactions finish, fold the log in (REL-28)."""
-        self.condition = "draining"
+        parts = self.parts
+        parts.lifecycle.condition = "draining"
         seconds = grace.total_seconds()
         self._log_event("draining", seconds=seconds)
         if self._listening is not None:
@@ -110,36 +130,31 @@ class Instance(Assembly):
         for broker in self.brokers.values():
             for queue in broker.queues.values():
                 queue.line.end_all()
-        self.readers.stop(seconds)
-        await self.sessions.drain(seconds)
+        parts.readers.stop(seconds)
+        await parts.sessions.drain(seconds)
         await asyncio.wait({self._reader_task}, timeout=seconds + 1)
-        await self.destinations.stop()
-        self.forwarder.stop()
-        await self.journal.finish(seconds)
-        await self.dynamic_routing.stop(seconds)
-        await self.events.stop(seconds)
-        await self._cancel_tasks()  # before the stores that they read from are closed
-        await self.checker.stop()
-        await self._close_stores()
-        self.condition = "stopped"
-        self._log_event("stopped")
-
-    async def _cancel_tasks(self) -> None:
+        await parts.destinations.stop()
+        parts.forwarder.stop()
+        await parts.journal.finish(seconds)
+        await parts.dynamic_routing.stop(seconds)
+        await parts.events.stop(seconds)
+        # before the stores that the tasks read from are closed
         await asyncio.gather(self._tick_task, return_exceptions=True)
-        while tasks := [one for one in self._tasks if not one.done()]:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await parts.lifecycle.cancel_tasks()
+        await parts.checker.stop()
+        await self.stores.close()
+        parts.lifecycle.condition = "stopped"
+        self._log_event("stopped")
 
     def log_failure(self, error: BaseException) -> None:
         """Log why the instance cannot continue."""
         hint = {"hint": error.hint} if isinstance(error, BrokerError) and error.hint else {}
-        self._with.log.error(DAEMON, subclass="failed", **hint, exc_info=error)
+        self.surroundings.log.error(DAEMON, subclass="failed", **hint, exc_info=error)
 
-    def _tell_unknown_users(self) -> None:
+    def _report_unknown_users(self) -> None:
         """Warn of grants to unknown users: a misspelt user would silently get no permission."""
-        for problem in self.sessions.principals.unknown():
-            self._with.log.warning(
+        for problem in self.parts.sessions.principals.unknown():
+            self.surroundings.log.warning(
                 DAEMON,
                 subclass="unknown_user",
                 problem=problem,
@@ -147,4 +162,4 @@ class Instance(Assembly):
             )
 
     def _log_event(self, subclass: str, **fields: object) -> None:
-        self._with.log.info(DAEMON, subclass=subclass, **fields)
+        self.surroundings.log.info(DAEMON, subclass=subclass, **fields)

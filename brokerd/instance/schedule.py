@@ -12,15 +12,17 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.config.settings import Settings
 from brokerd.errors import StoreFull
-from brokerd.instance.links import Parts
+from brokerd.instance.parts import Parts
 from brokerd.maintenance import timers
 from brokerd.maintenance.dialog_expiry import expire, nothing_expired, nothing_purgeable, purge
 from brokerd.maintenance.ticks import Pass
 
 
-def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[Pass]:
+def passes(
+    parts: Parts, settings: Settings, *, clock: Clock, summarise: Callable[[], int]
+) -> list[Pass]:
     """Return the passes with their multiples of ticks, in the order in which a tick runs them."""
-    fast, slow = parts.settings.clock.fast_every, parts.settings.clock.slow_every
+    fast, slow = settings.clock.fast_every, settings.clock.slow_every
     return [
         Pass("clock", 1, parts.clock_watch.check),  # REL-24
         Pass("room", 1, parts.room.check),  # REL-26
@@ -42,7 +44,7 @@ def passes(parts: Parts, *, clock: Clock, summarise: Callable[[], int]) -> list[
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
         Pass("dialog_counts", slow, parts.journal.count_dialogs, apart=True),  # design D12
         Pass("open_dialogs", 1, parts.journal.end_day, apart=True),  # design D16
-        Pass("metrics", _interval(parts.settings), parts.journal.write_interval),  # design D12
+        Pass("metrics", _interval(settings), parts.journal.write_interval),  # design D12
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
         Pass("absent_brokers", slow, partial(_try_absent, parts), apart=True),  # CLK-6

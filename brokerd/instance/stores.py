@@ -1,57 +1,69 @@
-"""Opening: the files of the data directory become the brokers of an instance.
+"""Stores: the files of the data directory become the brokers of an instance.
 
-Reads:  the data directory, settings.      Calls: storage, attach, broker.
+Reads:  the data directory, settings.      Calls: storage, attach, broker, maintenance.
 Never:  lets clients or peers in, or delivers to a broker that is not whole.
 Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
 """
 
 from collections.abc import Awaitable, Callable, Container
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from brokerd.admin.metrics_rows import Times
 from brokerd.admin.objects.attach import attach
 from brokerd.broker.broker import Broker
-from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import show_instant
+from brokerd.config.settings import Settings
 from brokerd.errors import StoreFull
-from brokerd.ids import BrokerId, InstanceId, show
-from brokerd.instance.links import Parts
+from brokerd.ids import BrokerId, InstanceId
+from brokerd.instance.broker_events import BrokerEvents
+from brokerd.instance.changes import Changes
+from brokerd.instance.parts import Parts
 from brokerd.instance.preflight import needed_stores, optional_stores
+from brokerd.instance.surroundings import Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.protocol.sending import WindowLimits
-from brokerd.routing.reasons import Reason
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.opening import NewStore, remove_new_file
 from brokerd.storage.private_files import make_private_directory
 from brokerd.storage.store import Store, StoreOptions
-from brokerd.telemetry.logs import STORE, TRANSMISSION
+from brokerd.telemetry.logs import STORE
 
 PAGE: Final = 4096
 """Bytes of a page of a store."""
 
 
-class Opening(Parts):
-    """How the stores of an instance are opened, recovered and closed."""
+class Stores:
+    """Opens, recovers and closes the stores of one instance."""
 
-    _data_dir: Path
-    _times: Times
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        settings: Settings,
+        surroundings: Surroundings,
+        broker_events: BrokerEvents,
+        changes: Changes,
+    ) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._with = surroundings
+        self._broker_events = broker_events
+        self._changes = changes
 
-    async def _open_stores(self, declared: Declared | None) -> None:
+    async def open_all(self, declared: Declared | None) -> None:
         """Open `msdb`, which holds the instance's own data, then the others (design D6)."""
         ids = self._with.ids
-        make_private_directory(self._data_dir)
+        make_private_directory(self._settings.instance.data_dir)
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
         store = await self._open(MSDB, create=new)
-        self.instance_id = store.identity.instance_id
-        self._with.identify(self.instance_id)
+        self._parts.instance_id = store.identity.instance_id
+        self._with.identify(self._parts.instance_id)
         self._take_in(store)
-        self.known.load(store)
-        mirrored = self.mirroring.names
+        self._parts.known.load(store)
+        mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
         # instance does not start. A shared one is an exception: its partner may have it open
         # (RTE-55).
@@ -59,19 +71,21 @@ class Opening(Parts):
             if one.broker not in mirrored:
                 await self._make_or_open(one)
                 continue
-            with self.absent.recording_failure(one.broker):
+            with self._parts.absent.recording_failure(one.broker):
                 await self._make_or_open(one)
-        looked_at = self.brokers.keys() | self.absent.reasons.keys()
-        optional = {path.stem for path in optional_stores(self._data_dir, declared)}
+        tried = self._parts.brokers.keys() | self._parts.absent.reasons.keys()
+        optional = {
+            path.stem for path in optional_stores(self._settings.instance.data_dir, declared)
+        }
         # A file may exist without being known (a copy), and a broker may be known without a file
         # (MAN-17). Both are tried, so that each broker is either in use or absent with a reason.
-        there = {name for name in mirrored if self.settings.store_path(name).exists()}
-        for name in sorted((optional | there | self.known.ids.keys()) - looked_at):
+        there = {name for name in mirrored if self._settings.store_path(name).exists()}
+        for name in sorted((optional | there | self._parts.known.ids.keys()) - tried):
             if self._with.only not in (None, name):
                 continue
-            with self.absent.recording_failure(name):
+            with self._parts.absent.recording_failure(name):
                 await self._attach(name)
-        await self.mirroring.refresh()
+        await self._parts.mirroring.refresh()
 
     async def _make_or_open(
         self, declared: Declared, objects: CatalogChanges = NO_CHANGES
@@ -79,7 +93,7 @@ class Opening(Parts):
         new = NewStore(
             declared.broker,
             BrokerId(self._with.ids.fresh()),
-            self.instance_id,
+            self._parts.instance_id,
             default_encryption=declared.default_encryption,
             host=self._with.host,
             objects=objects,
@@ -91,18 +105,18 @@ class Opening(Parts):
 
         With `create` a missing store is made, unless the instance has had it (MAN-17).
         """
-        mirrored = name in self.mirroring.names
-        await self.known.refuse_missing(name)
+        mirrored = name in self._parts.mirroring.names
+        await self._parts.known.refuse_missing(name)
         store = await self._open(name, create=create)
         try:
-            await self.known.opened(store.identity)
+            await self._parts.known.opened(store.identity)
             # Nothing may come between its last check and `_take_in`: until then, an operation that
             # switches delivery on does not see this broker (OBJ-3).
             await attach(
                 store,
-                instance_id=self.instance_id,
+                instance_id=self._parts.instance_id,
                 host=self._with.host,
-                others=self.brokers.values(),
+                others=self._parts.brokers.values(),
                 log=self._with.log,
                 mirrored=mirrored,
             )
@@ -112,18 +126,18 @@ class Opening(Parts):
             # `msdb`, which is to record it, is full
             if store.is_new and isinstance(error, StoreFull):
                 await self._with.executor.call(
-                    partial(remove_new_file, self.settings.store_path(name))
+                    partial(remove_new_file, self._settings.store_path(name))
                 )
             raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
-        settings, window = self.settings.store, self._with.limits.window
+        settings, window, parts = self._settings.store, self._with.limits.window, self._parts
         store = await Store.open(
-            self.settings.store_path(name),
+            self._settings.store_path(name),
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,
-            on_fault=partial(self._store_failed, name),
+            on_fault=partial(parts.lifecycle.fail_store, name),
             options=StoreOptions(
                 flush_transactions=settings.flush_transactions,
                 flush_bytes=settings.flush_bytes,
@@ -135,9 +149,9 @@ class Opening(Parts):
             create=create,
             name=name,
             fault=self._with.fault,
-            observe=self._times.of_store(name),
-            on_full=partial(self.room.ran_out, name),
-            on_room=partial(self.room.written, name),
+            observe=self._parts.times.of_store(name),
+            on_full=partial(self._parts.room.ran_out, name),
+            on_room=partial(self._parts.room.written, name),
         )
         if (at := store.loss_accepted_at) is not None:
             self._with.log.warning(
@@ -146,7 +160,7 @@ class Opening(Parts):
         return store
 
     def _take_in(self, store: Store) -> Broker:
-        dialog = self.settings.dialog
+        dialog, events = self._settings.dialog, self._broker_events
         broker = Broker(
             store=store,
             clock=self._with.clock,
@@ -154,16 +168,16 @@ class Opening(Parts):
             options=msgspec.structs.replace(
                 self._with.limits,
                 unfinished_bytes=min(
-                    self._with.limits.unfinished_bytes, self.settings.dispatcher.mem_low
+                    self._with.limits.unfinished_bytes, self._settings.dispatcher.mem_low
                 ),
-                endpoints=min(self._with.limits.endpoints, self.settings.transmitter.max_objects),
-                fast_paths=self._with.limits.fast_paths and self.settings.instance.fast_paths,
+                endpoints=min(self._with.limits.endpoints, self._settings.transmitter.max_objects),
+                fast_paths=self._with.limits.fast_paths and self._settings.instance.fast_paths,
                 fragment_size=dialog.fragment_size,
                 max_message=dialog.max_message,
                 replay_guard=dialog.replay_guard,
                 check_aside=dialog.check_aside,
                 default_lifetime=int(dialog.default_lifetime.total_seconds()),
-                lock_timeout=self.settings.clients.lock_timeout.total_seconds(),
+                lock_timeout=self._settings.clients.lock_timeout.total_seconds(),
                 outgoing=msgspec.structs.replace(
                     self._with.limits.outgoing,
                     limits=WindowLimits(
@@ -174,49 +188,37 @@ class Opening(Parts):
                     ),
                 ),
             ),
-            spawn=self.spawn,
-            checker=self.checker,
-            delivers_here=self._delivers_here,
-            on_arrival=self._arrived_on_queue,
-            on_empty=self._came_back_empty,
-            on_outgoing=self._has_outgoing,
-            times=self._times.of_queue,
-            on_due=self._due,
-            on_lost=self._lost,
+            spawn=self._parts.lifecycle.spawn,
+            checker=self._parts.checker,
+            delivers_here=events.delivers_here,
+            on_arrival=events.message_arrived,
+            on_empty=events.receive_empty,
+            on_outgoing=events.outgoing_ready,
+            times=self._parts.times.of_queue,
+            on_due=events.deadline_due,
+            on_lost=events.error_lost,
         )
         broker.writes_closing_lines = self._with.metrics is not None
-        broker.on_told = self._told
-        broker.always_here = partial(self._always_here, broker)
-        broker.held.on_parking = partial(self._parking, broker)
-        broker.memory.on_damaged = partial(self._damaged, broker)
-        broker.held.on_poisoned = partial(self._poisoned, broker)
-        self.brokers[broker.name] = broker
+        broker.on_told = events.dialogs_changed
+        broker.always_here = partial(events.always_here, broker)
+        broker.held.on_parking = partial(events.group_parked, broker)
+        broker.memory.on_damaged = partial(events.body_damaged, broker)
+        broker.held.on_poisoned = partial(events.queue_poisoned, broker)
+        self._parts.brokers[broker.name] = broker
         return broker
-
-    def _damaged(self, broker: Broker, out: Outgoing) -> None:
-        """Log that a dialog stops sending: its next body is not the one that was sent (REL-6)."""
-        self._with.log.warning(
-            TRANSMISSION,
-            broker=broker.name,
-            conversation_id=show(out.live.endpoint.conversation_id),
-            status_key=Reason.DAMAGED,
-            sequence=out.damaged,
-            to_service=out.live.endpoint.far_service,
-            reason="the stored body is damaged: nothing of this dialog is sent from it on",
-        )
 
     # Messages that wait in the stores.
 
-    def _needed(self, declared: Declared | None) -> set[str]:
+    def needed(self, declared: Declared | None) -> set[str]:
         """Return the brokers that a start needs, except those that a partner has."""
-        return needed_stores(declared) - self.absent.reasons.keys()
+        return needed_stores(declared) - self._parts.absent.reasons.keys()
 
-    def _applied(self, declared: Declared) -> Declared | None:
+    def applied(self, declared: Declared) -> Declared | None:
         """Return the declaration without brokers of the partner, which applied those.
 
         None: no broker is left.
         """
-        kept = [one for one in declared.brokers if one.broker not in self.absent.reasons]
+        kept = [one for one in declared.brokers if one.broker not in self._parts.absent.reasons]
         if not kept:
             return None
         first = {"others": tuple(kept[1:]), "instance_routes": declared.instance_routes}
@@ -227,28 +229,28 @@ class Opening(Parts):
 
         `changed`: brokers whose objects are not those with which their stores were opened.
         """
-        needed = self._needed(declared)
-        for broker in list(self.brokers.values()):
+        needed = self.needed(declared)
+        for broker in list(self._parts.brokers.values()):
             if broker.name in changed:
                 await broker.store.recover_again()
             if broker.name in needed:
                 await broker.recover()
             else:
-                with self.absent.recording_failure(broker.name):
+                with self._parts.absent.recording_failure(broker.name):
                     await self._recover_or_close(broker)
-        for broker in self.brokers.values():
+        for broker in self._parts.brokers.values():
             broker.resume()
-        for broker in list(self.brokers.values()):
-            self._tell_readers(broker)
-            with self.absent.recording_failure(broker.name):
+        for broker in list(self._parts.brokers.values()):
+            self._changes.queues_changed(broker)
+            with self._parts.absent.recording_failure(broker.name):
                 await self._finish_or_close(broker)
-                self._begin(broker)
+                self._begin_activities(broker)
 
-    def _begin(self, broker: Broker) -> None:
+    def _begin_activities(self, broker: Broker) -> None:
         """Begin the broker's own activities: event notifications and dynamic routing."""
         messages, dialogs = broker.left_rows
         if messages or dialogs:
-            self.log.info(
+            self._parts.log.info(
                 STORE,
                 subclass="leftovers",
                 broker=broker.name,
@@ -257,44 +259,44 @@ class Opening(Parts):
                 reason="messages of dialogs that are over were still in the transmission queue, or"
                 " retained; they are being deleted",
             )
-        self.events.begin(broker)
-        self.dynamic_routing.begin(broker)
+        self._parts.events.begin(broker)
+        self._parts.dynamic_routing.begin(broker)
 
     async def _finish_or_close(self, broker: Broker) -> None:
         """Finish an operation that an administrator began before a crash (MAN-5, MAN-6)."""
         if broker.store.identity.unfinished:
-            await self._or_close(broker, self.operations.finish(broker))
+            await self._or_close(broker, self._parts.operations.finish(broker))
 
     async def _recover_or_close(self, broker: Broker) -> None:
         await self._or_close(broker, self._recover(broker))
 
     async def _recover(self, broker: Broker) -> None:
         await broker.recover()
-        await self.events.load(broker)
+        await self._parts.events.load(broker)
 
     async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
         try:
             await work
         except BaseException:
-            del self.brokers[broker.name]
-            self.router.rebuild()
+            del self._parts.brokers[broker.name]
+            self._parts.router.rebuild()
             broker.close_deadlines()
             await broker.store.abandon()
             raise
 
     # While the instance runs.
 
-    async def _open_absent(self, name: str) -> Broker:
+    async def open_absent(self, name: str) -> Broker:
         """Open and recover an absent broker; nothing is delivered to it until it is in use."""
         broker = await self._attach(name)
-        self.router.rebuild()
+        self._parts.router.rebuild()
         await self._recover_or_close(broker)
         broker.resume()
         await self._finish_or_close(broker)
-        self._begin(broker)
+        self._begin_activities(broker)
         return broker
 
-    async def _make_declared(
+    async def make_declared(
         self, declared: Declared, objects: CatalogChanges, told: Callable[[Broker], None]
     ) -> Broker:
         """Make a broker with objects, and report it.
@@ -302,25 +304,25 @@ class Opening(Parts):
         Its event notifications are loaded afterwards, so that they miss the objects made with them
         (EVT-6).
         """
-        with self.mirroring.creating(declared.broker):
+        with self._parts.mirroring.creating(declared.broker):
             broker = await self._make_or_open(declared, objects)
-        self.router.rebuild()
+        self._parts.router.rebuild()
         told(broker)
-        await self.events.load(broker)
-        self._begin(broker)
+        await self._parts.events.load(broker)
+        self._begin_activities(broker)
         return broker
 
-    def _refuse_to_serve_nobody(self) -> None:
+    def refuse_to_serve_nobody(self) -> None:
         """Refuse to start with no broker but `msdb`, with the reason why another is absent.
 
         A mirror starts all the same: it waits for the principal to go.
         """
-        if self.brokers.keys() == {MSDB} and not self.mirroring.names:
-            for reason in self.absent.reasons.values():
+        if self._parts.brokers.keys() == {MSDB} and not self._parts.mirroring.names:
+            for reason in self._parts.absent.reasons.values():
                 raise reason
 
-    async def _close_stores(self) -> None:
-        for broker in self.brokers.values():
+    async def close(self) -> None:
+        for broker in self._parts.brokers.values():
             broker.close_deadlines()
             await broker.store.close()
 

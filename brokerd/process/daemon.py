@@ -136,7 +136,7 @@ async def _serve(
     supervisor = Supervisor.of(os.environ, turn=LOOK)
     reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
     loop.add_signal_handler(signal.SIGHUP, reloading.reload)
-    turned = partial(give_sign_of_life, instance.slow, supervisor)
+    turned = partial(give_sign_of_life, instance.parts.slow, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
         if early or hangups.is_set():  # while it was starting (REL-38)
@@ -205,7 +205,7 @@ async def _until_stopped(
         failure = await _first(hurry.wait(), instance.failed)
         if failure is None:
             if not stopping.done():
-                instance.sessions.end_all()
+                instance.parts.sessions.end_all()
             await stopping
     return failure
 

@@ -27,7 +27,7 @@ def waiting(instance: Instance, broker: Broker) -> list[str]:
     for live in broker.endpoints.all():
         out = live.outgoing
         if out is not None and not out.held and (out.pending or out.unpublished):
-            why, detail = instance.transmitter.status(out)
+            why, detail = instance.parts.transmitter.status(out)
             found.append(f"{show(live)} has {out.pending} unsent: {why} {detail}".rstrip())
     return found
 
@@ -38,7 +38,7 @@ def unexplained(instance: Instance, broker: Broker) -> list[str]:
     for live in broker.endpoints.all():
         out = live.outgoing
         if out is not None and out.pending:
-            key, _ = instance.transmitter.status(out)
+            key, _ = instance.parts.transmitter.status(out)
             if key not in MEANING:
                 found.append(f"{show(live)} has {out.pending} unsent, and the status {key!r}")
     return found
@@ -57,8 +57,8 @@ def held(instance: Instance, broker: Broker) -> list[str]:
         for group in broker.groups.values()
         if group.holder
     ]
-    if instance.dispatcher.buffered:
-        found.append(f"the dispatcher holds {instance.dispatcher.buffered} fragments")
+    if instance.parts.dispatcher.buffered:
+        found.append(f"the dispatcher holds {instance.parts.dispatcher.buffered} fragments")
     return found
 
 

@@ -171,7 +171,7 @@ class RigInstance:
         rig.network.crash(self.name)
         for broker in instance.brokers.values():
             left.run_now(broker.store.abandon())
-        instance.sessions.end_all()
+        instance.parts.sessions.end_all()
 
     async def restart(self) -> None:
         """Crash the instance and start it again."""
@@ -229,7 +229,7 @@ class RigInstance:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         if self._instance is None:
             raise ConnectionRefusedError(f"{self.name} is down")
-        return await self._instance.connector(factory)
+        return await self._instance.local_clients.connector(factory)
 
     # Programs.
 

@@ -1,6 +1,6 @@
 """Destinations: the public part of the transport; connects, suppresses, pulls items and writes.
 
-Reads:  nothing durable.            Calls: `fill` to get items, `arrived` with received boxcars.
+Reads:  nothing durable.            Calls: its listener, a `TransportEvents`.
 Never:  keeps a fragment: they are pulled when the socket has room, and written at once.
 Wakes:  on `notify`, when a socket has room, on the connect pass of every second tick.
 Fails:  a destination fails alone, with a reason in its status (XMT-19).
@@ -8,7 +8,7 @@ Fails:  a destination fails alone, with a reason in its status (XMT-19).
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 
 import msgspec
@@ -27,8 +27,8 @@ from brokerd.transport.door import Door
 from brokerd.transport.endpoint import BrokerEndpoint, Lull
 from brokerd.transport.endpoint_life import EndpointLife
 from brokerd.transport.events import log_corrupted, log_ended, log_online
-from brokerd.transport.meeting import Arrival, Arrived, Changed, Fill, Noticed
-from brokerd.transport.neighbours import Neighbours, Told
+from brokerd.transport.meeting import Arrival, TransportEvents
+from brokerd.transport.neighbours import Neighbours
 from brokerd.transport.network import Network
 from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
@@ -51,36 +51,18 @@ class Destinations(EndpointLife, Neighbours):
         rng: Random,
         hello: Hello,
         options: TransportOptions,
-        fill: Fill,
-        arrived: Arrived,
-        changed: Changed,
+        events: TransportEvents,
         log: Log,
         listen: Iterable[str] = (),
         state: EndpointState = EndpointState.STARTED,
-        noticed: Noticed | None = None,
-        reached_self: Callable[[str], None] = lambda _address: None,
-        met: Told = lambda _peer: None,
-        parted: Told = lambda _peer: None,
-        closing: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the destinations, their connections and the endpoint.
-
-        `changed` is called when an address comes ONLINE or is lost, `met` and `parted` when a
-        neighbour does. `closing` is called before connections are closed on purpose, so that owed
-        acknowledgements leave over them (DLP-19)."""
+        """Create the destinations, their connections and the endpoint."""
         self.corrupted_items = 0
         self.arbitrations_lost = 0
         self.drain = options.drain
         self._clock = clock
         self._options = options
-        self._fill = fill
-        self._arrived = arrived
-        self._changed = changed
-        self._noticed = noticed
-        self._reached_self = reached_self
-        self._met = met
-        self._parted = parted
-        self._closing = closing
+        self._events = events
         self._log = log
         self._known: dict[str, Destination] = {}
         self._bound: dict[PeerConnection, deque[Destination]] = {}
@@ -131,6 +113,10 @@ class Destinations(EndpointLife, Neighbours):
         """Return whether a connection serves the address now."""
         known = self._known.get(address)
         return known is not None and known.connection is not None
+
+    def is_suppressed(self, address: str) -> bool:
+        """Return whether an address has failed and is not tried now (TRN-15, TRN-16)."""
+        return self.status(address).suppressed_until is not None
 
     def own_addresses(self) -> frozenset[str]:
         """Return the addresses at which the instance listens, or that led back to it (RTE-42)."""
@@ -218,7 +204,7 @@ class Destinations(EndpointLife, Neighbours):
             if destination not in bound and destination.is_served_by(connection):
                 self._bind(destination, connection)
         if peer is not None:
-            self._met(peer.instance_id)
+            self._events.neighbour_met(peer.instance_id)
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
         """Move the destinations of one connection to another one of the same peer (TRN-27)."""
@@ -252,13 +238,13 @@ class Destinations(EndpointLife, Neighbours):
             headers = [header for item, header in both if not isinstance(item, BadItem)]
         peer = connection.machine.peer
         assert peer is not None
-        self._arrived(Arrival(address, peer.instance_id, items, headers))
+        self._events.boxcar_arrived(Arrival(address, peer.instance_id, items, headers))
 
     def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
         """Pass a NOTICE, TRACE, ROLE or BROKERS on."""
         peer = connection.machine.peer
-        if self._noticed is not None and peer is not None:
-            self._noticed(peer.instance_id, notice)
+        if peer is not None:
+            self._events.notice_arrived(peer.instance_id, notice)
 
     def on_writable(self, connection: PeerConnection) -> None:
         """Go on sending: the socket has room."""
@@ -272,10 +258,10 @@ class Destinations(EndpointLife, Neighbours):
                 destination.lost(end.key, end.detail)
             else:
                 destination.closed()
-            self._changed(destination.address, False)
+            self._events.address_changed(destination.address, False)
         peer = connection.machine.peer
         if peer is not None and peer.instance_id not in self.peers.online:
-            self._parted(peer.instance_id)
+            self._events.neighbour_left(peer.instance_id)
         if end.outcome is Outcome.ARBITRATION:
             self.arbitrations_lost += 1
         opener = self._known.get(connection.address or "")
@@ -304,7 +290,7 @@ class Destinations(EndpointLife, Neighbours):
         peer = connection.machine.peer
         if end.outcome is Outcome.SELF:
             destination.is_self = True
-            self._reached_self(destination.address)
+            self._events.reached_self(destination.address)
         elif end.outcome is Outcome.FAILED:
             self._dialer.failed(destination, connection, end.key, end.detail)
         elif peer is not None:
@@ -318,7 +304,7 @@ class Destinations(EndpointLife, Neighbours):
         destination.served_by(connection)
         destination.pending = True
         self._bound.setdefault(connection, deque()).append(destination)
-        self._changed(destination.address, True)
+        self._events.address_changed(destination.address, True)
         self._pump_soon(connection)
 
     # Sending.
@@ -350,7 +336,7 @@ class Destinations(EndpointLife, Neighbours):
         theirs = options.max_frame if peer is None else peer.largest_frame
         largest = min(options.max_frame, theirs)
         room = min(options.boxcar_bytes, largest - 1)
-        items = self._fill(destination.address, room, options.boxcar_fragments)
+        items = self._events.fill(destination.address, room, options.boxcar_fragments)
         if not items:
             destination.pending = False
             return 0

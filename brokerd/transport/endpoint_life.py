@@ -5,7 +5,7 @@ Never:  sends, or begins a change of state before the one before it has ended.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 
 import msgspec
@@ -16,6 +16,7 @@ from brokerd.transport.destination import Destination
 from brokerd.transport.dialer import Dialer
 from brokerd.transport.endpoint import BrokerEndpoint, Lull
 from brokerd.transport.listener import Listener
+from brokerd.transport.meeting import TransportEvents
 from brokerd.transport.peers import Peers
 
 
@@ -30,7 +31,7 @@ class EndpointLife:
     _dialer: Dialer
     _lull: Lull
     _changing: asyncio.Lock
-    _closing: Callable[[], None]
+    _events: TransportEvents
     _is_up: bool
     """Whether the endpoint's state has been applied, and not been shut down since."""
 
@@ -92,7 +93,8 @@ class EndpointLife:
     async def _shut(self) -> None:
         """Stop listening and dialling, drain the open connections, then end them (END-5)."""
         self._is_up = False
-        self._closing()  # first: owed acknowledgements leave while connections drain (DLP-19)
+        # first: owed acknowledgements leave while connections drain (DLP-19)
+        self._events.before_closing()
         self.endpoint.close()
         await self._dialer.stop(self._known.values())
         self.endpoint.close()  # a retry may have opened a listener meanwhile

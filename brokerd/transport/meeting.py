@@ -3,7 +3,7 @@
 Reads, calls: nothing.      Never: decides; these are types only.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -23,12 +23,40 @@ class Arrival(msgspec.Struct, frozen=True):
     """Headers of the items, as received."""
 
 
-Fill = Callable[[str, int, int], list[bytes]]
-"""(address, room in bytes, room in items) -> encoded items; [] = nothing more for now.
+class TransportEvents(Protocol):
+    """The listener of the transport: it supplies what is sent and gets what arrives."""
 
-A single item may exceed the room in bytes, up to the largest frame, if it is the only one."""
-Arrived = Callable[[Arrival], None]
-Changed = Callable[[str, bool], None]
-"""(address, is online): the address came ONLINE, or was lost: queue again what is outstanding
-(DLP-29)."""
-Noticed = Callable[[InstanceId, Advice], None]
+    def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
+        """Return encoded items for an address; [] = nothing more for now.
+
+        A single item may exceed the room in bytes, up to the largest frame, if it is the only
+        one."""
+        ...
+
+    def boxcar_arrived(self, arrival: Arrival) -> None:
+        """Process the items of a boxcar."""
+        ...
+
+    def notice_arrived(self, neighbour: InstanceId, notice: Advice) -> None:
+        """Process a NOTICE, TRACE, ROLE or BROKERS frame."""
+        ...
+
+    def address_changed(self, address: str, online: bool) -> None:
+        """Queue again what is outstanding at an address that came ONLINE or was lost (DLP-29)."""
+        ...
+
+    def reached_self(self, address: str) -> None:
+        """Note that an address leads back to this instance (RTE-41)."""
+        ...
+
+    def neighbour_met(self, peer: InstanceId) -> None:
+        """Note that a neighbour came ONLINE."""
+        ...
+
+    def neighbour_left(self, peer: InstanceId) -> None:
+        """Note that no connection leads to a neighbour any more."""
+        ...
+
+    def before_closing(self) -> None:
+        """Send owed acknowledgements: connections are about to be closed on purpose (DLP-19)."""
+        ...

@@ -5,7 +5,6 @@ Never:  keeps a frame that cannot be sent now: it is advisory, or will be sent a
 """
 
 from collections import deque
-from collections.abc import Callable
 
 from brokerd.ids import InstanceId
 from brokerd.protocol.brokers import BrokersHere
@@ -13,9 +12,6 @@ from brokerd.protocol.neighbour import Advice
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import Destination
 from brokerd.transport.peers import Peers
-
-Told = Callable[[InstanceId], None]
-"""Called when a neighbour comes ONLINE, or when no connection leads to it any more."""
 
 
 class Neighbours:

@@ -117,7 +117,7 @@ class Served:
         assert not failed.done(), failed.result()
 
     def _tell_of_waits(self) -> None:
-        sessions: Any = self.instance.sessions
+        sessions: Any = self.instance.parts.sessions
         may_wait = sessions.may_wait
 
         def told(own: int) -> None:

@@ -125,7 +125,7 @@ class Copies(Rig):
     def watch(self, one: RigInstance) -> None:
         """Keep what this boot of an instance logs of duplicates."""
         kept = self.lines.setdefault(one.name, [])
-        log = one.instance.log
+        log = one.instance.parts.log
         write = log._log
 
         class Kept:
@@ -152,7 +152,7 @@ class Copies(Rig):
 
 
 async def _declare(rig: Copies) -> None:
-    rig.names = {show(one.instance.instance_id): one.name for one in rig.instances.values()}
+    rig.names = {show(one.instance.parts.instance_id): one.name for one in rig.instances.values()}
     await rig.east.session.apply(
         {
             "broker": {"name": SHOP, "default_encryption": "off"},

@@ -58,7 +58,7 @@ class Peer:
 
     def listen(self) -> None:
         """Keep what the instance logs from now on."""
-        self.one.instance.log._log = self.log
+        self.one.instance.parts.log._log = self.log
 
     @property
     def session(self) -> Session:

@@ -189,13 +189,13 @@ async def test_a_file_that_is_missing_is_not_made_anew(place: Place) -> None:
 async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) -> None:
     east = place.daemon.instance.brokers["east"].broker_id
     await place.spoil()
-    dispatcher = place.daemon.instance.dispatcher
+    dispatcher = place.daemon.instance.parts.dispatcher
     for to_broker in (b"", east):
         dispatcher.arrived([arrival(to_broker)])
     await place.daemon.pass_time(1)
     assert dict(dispatcher.dropped) == {"broker_not_here": 1, "local_service_missing": 1}
     assert dispatcher.buffered == 0
-    assert place.daemon.instance.answers.dequeue("LOCAL", 100) == []
+    assert place.daemon.instance.parts.answers.dequeue("LOCAL", 100) == []
 
 
 @pytest.mark.rule("CLK-6", "RTE-33")
@@ -203,12 +203,12 @@ async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) ->
 async def test_nothing_is_delivered_to_it_while_it_is_still_being_opened(place: Place) -> None:
     instance = place.daemon.instance
     east = instance.brokers["east"].broker_id
-    instance.absent.reasons["east"] = StoreDamaged("is read just now")
-    instance.router.rebuild()
+    instance.parts.absent.reasons["east"] = StoreDamaged("is read just now")
+    instance.parts.router.rebuild()
     for to_broker in (b"", east):
-        instance.dispatcher.arrived([arrival(to_broker)])
-    assert instance.dispatcher.dropped.total() == 2
-    assert instance.dispatcher.buffered == 0
+        instance.parts.dispatcher.arrived([arrival(to_broker)])
+    assert instance.parts.dispatcher.dropped.total() == 2
+    assert instance.parts.dispatcher.buffered == 0
 
 
 # When it is back.
@@ -315,7 +315,7 @@ async def test_a_store_that_was_called_otherwise_is_to_be_called_as_before(place
     await place.daemon.stop()
     renamed = place.file.replace(place.file.with_name("west.db"))
     await place.daemon.start(declare=False)
-    reason = place.daemon.instance.absent.reasons["west"]
+    reason = place.daemon.instance.parts.absent.reasons["west"]
     assert reason.message == f"{renamed} is the store of broker east, not of west"
     assert "call the file east.db again" in reason.hint
 
@@ -417,15 +417,15 @@ async def test_a_broker_that_is_slow_to_open_does_not_hold_up_the_other_passes(
 ) -> None:
     await place.spoil()
     instance = place.daemon.instance
-    open_broker = instance.absent._open_broker
+    open_broker = instance.parts.absent._open_broker
 
     async def slowly(name: str) -> Broker:
         await place.daemon.pass_time(40)
         return await open_broker(name)
 
-    instance.absent._open_broker = slowly
+    instance.parts.absent._open_broker = slowly
     await place.daemon.pass_time(61)
-    states = instance.ticker.states
+    states = instance.parts.ticker.states
     assert states["dispatcher"].runs == 12
     assert (states["absent_brokers"].runs, states["absent_brokers"].skips) == (0, 1)
     await place.repair()
@@ -450,7 +450,7 @@ async def test_a_stop_ends_what_reads_before_it_closes_what_is_read(place: Place
                 failed.append(error)
                 raise
 
-    instance.spawn(read())
+    instance.parts.lifecycle.spawn(read())
     await place.daemon.stop()
     assert failed == []
     await place.daemon.start()

@@ -152,7 +152,7 @@ async def test_a_disabled_target_takes_nothing_and_acknowledges_nothing(place: P
     handle = await place.talk()
     await place.main.admin.disable("east")
     await place.main.send(handle, b"later", "Ask")
-    dispatcher = place.daemon.instance.dispatcher
+    dispatcher = place.daemon.instance.parts.dispatcher
     item = arrival(place.daemon.instance.brokers["east"].broker_id)
     dispatcher.arrived([item])
     await place.daemon.pass_time(200)
@@ -191,7 +191,7 @@ async def test_what_waits_for_a_destination_is_taken_back_from_it(place: Place) 
     await place.main.apply({**OBJECTS, "route": routes})
     handle = await place.main.begin_dialog("urn:desk", "urn:far", "talk")
     await place.main.send(handle, b"away", "Ask")
-    transmitter = place.daemon.instance.transmitter
+    transmitter = place.daemon.instance.parts.transmitter
     await place.main.admin.disable()
     assert transmitter.fill(address, 65_536, 100) == []
     assert await place.statuses(place.main) == ["sender_disabled"]
@@ -223,7 +223,7 @@ async def test_a_dialog_that_the_dispatcher_knows_is_no_way_in(place: Place) -> 
     east = place.daemon.instance.brokers["east"].broker_id
     item = msgspec.structs.replace(arrival(east), conversation_id=conversation, sequence=1)
     await place.main.admin.disable("east")
-    dispatcher = place.daemon.instance.dispatcher
+    dispatcher = place.daemon.instance.parts.dispatcher
     stored = dispatcher.stored
     dispatcher.arrived([item])
     await place.daemon.pass_time(1)
@@ -826,7 +826,7 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
 
     async def meanwhile(broker: Broker, *arguments: Any) -> Any:
         away.rename(copy)
-        await place.daemon.instance.absent.retry()
+        await place.daemon.instance.parts.absent.retry()
         return await batch(broker, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -853,7 +853,7 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
     await place.daemon.start()
     await place.main.admin.disable("main")
     instance = place.daemon.instance
-    remember = instance.known.opened
+    remember = instance.parts.known.opened
 
     async def meanwhile(identity: StoreIdentity) -> None:
         await remember(identity)
@@ -861,8 +861,8 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
 
     away.rename(copy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instance.known, "opened", meanwhile)
-        await instance.absent.retry()
+        patch.setattr(instance.parts.known, "opened", meanwhile)
+        await instance.parts.absent.retry()
     assert (await place.broker("main"))["is_broker_enabled"]
     west = await place.broker("west")
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")
@@ -922,7 +922,7 @@ def test_each_choice_for_a_copy_from_elsewhere_makes_it_belong_here(
         await daemon.restart()
         identity = daemon.instance.brokers["west"].store.identity
         assert (identity.is_broker_enabled, identity.host) == (True, b"H" * 16)
-        assert identity.instance_id == daemon.instance.instance_id
+        assert identity.instance_id == daemon.instance.parts.instance_id
 
     play(program, tmp_path)
 
@@ -1088,8 +1088,8 @@ async def test_a_crash_leaves_the_committed_state(place: Place) -> None:
     assert instance._listening is not None
     instance._listening.close()
     instance._tick_task.cancel()
-    instance.sessions.end_all()
-    await instance.destinations.stop()
+    instance.parts.sessions.end_all()
+    await instance.parts.destinations.stop()
     await place.daemon.start()
     async with await place.daemon.session() as session:
         (group,) = await session.view("conversation_groups", where={"service_id": "urn:shop"})
@@ -1125,7 +1125,7 @@ async def test_no_backup_is_written_among_the_stores_whatever_its_path_says(plac
     around = folder.with_name("around")
     around.mkdir()
     (around / "link").symlink_to(folder)
-    upkeep = place.daemon.instance.administration._upkeep
+    upkeep = place.daemon.instance.parts.administration._upkeep
     upkeep._backup_dirs = [folder, around / "link"]  # as settings may name them by mistake
     before = sorted(folder.iterdir())
     for target in (

@@ -62,7 +62,7 @@ scenario = given(alone, sessions={"backlog_bytes": LIMIT}, large_body=LARGE, max
 
 def session_of(daemon: Daemon, raw: Raw) -> ClientSession:
     (session,) = [
-        one for one in daemon.instance.sessions._connected if one.client_id.endswith(b"1")
+        one for one in daemon.instance.parts.sessions._connected if one.client_id.endswith(b"1")
     ]
     return session
 

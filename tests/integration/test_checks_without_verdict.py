@@ -69,7 +69,7 @@ class Place:
 
     @property
     def checker(self) -> Watched:
-        checker = self.daemon.instance.checker
+        checker = self.daemon.instance.parts.checker
         assert isinstance(checker, Watched)
         return checker
 
@@ -114,7 +114,7 @@ async def two_brokers(daemon: Daemon, _folder: Path) -> AsyncIterator[tuple[Plac
     async with await daemon.session() as main:
         await main.apply(objects("main", LOOSE, "here", "near"))
         await main.apply(objects("far", TYPES, "far"))
-        checker = daemon.instance.checker = Watched()
+        checker = daemon.instance.parts.checker = Watched()
         for broker in daemon.instance.brokers.values():
             broker.inspection._checker = checker
         async with await daemon.session(broker="far") as far:
@@ -156,11 +156,11 @@ async def test_it_stays_parked_across_a_restart_and_is_not_checked_again(place: 
     await place.send(await place.dialog(), NO_VERDICT)
     group = await place.only_parked()
     await place.daemon.restart()
-    checked = place.daemon.instance.checker.counts.checked
+    checked = place.daemon.instance.parts.checker.counts.checked
     await place.wait(100)
     assert await place.only_parked() == group
     assert await place.received() == []
-    assert place.daemon.instance.checker.counts.checked == checked
+    assert place.daemon.instance.parts.checker.counts.checked == checked
 
 
 @pytest.mark.rule("OBJ-62")

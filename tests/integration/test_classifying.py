@@ -23,13 +23,13 @@ async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east:
     handle = await west.talk("urn:east", b"1", b"2")
     await net.wait(1)
     assert await west.key(handle) in ("no_route", "local_service_missing")
-    again = west.instance.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.rerouting.reclassified
     tried = again["delayed"]
     await west.apply(route=[route("east")])
     await net.wait(0.5)
     assert await east.bodies() == [b"1", b"2"]
     assert (again["metadata"], again["delayed"]) == (1, tried)  # no pass was needed
-    assert not west.instance.transmitter.delayed_count()
+    assert not west.instance.parts.transmitter.delayed_count()
 
 
 @pytest.mark.rule("NBT-10", "XMT-11", "XMT-8")
@@ -39,7 +39,7 @@ async def test_a_route_for_another_service_disturbs_nobody(
 ) -> None:
     handles = [await west.talk("urn:east", b"0") for _ in range(100)]
     await net.wait(1)
-    again = west.instance.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.rerouting.reclassified
     assert again["metadata"] == 0
     sent = 0
     for n in range(1, 4):
@@ -51,7 +51,7 @@ async def test_a_route_for_another_service_disturbs_nobody(
     assert again["metadata"] == 0
     await net.wait(1)
     assert len(await east.bodies()) == 400
-    assert west.instance.transmitter.retransmitted == 0
+    assert west.instance.parts.transmitter.retransmitted == 0
 
 
 @pytest.mark.rule("NBT-10", "XMT-11")
@@ -67,7 +67,7 @@ async def test_the_first_change_after_a_start_concerns_its_own_dialogs_only(
     for handle in (*handles, other):
         await west.session.send(handle, b"1", "Ask")
     await net.wait(1)
-    again = west.instance.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.rerouting.reclassified
     assert again["metadata"] == 0
     await west.session.alter("route", "way_to_third", address="TCP://third:4022", lifetime=600)
     assert again["metadata"] == 1
@@ -91,7 +91,7 @@ async def test_an_altered_route_moves_what_waits_for_a_dead_address(
     await west.session.send(handle, b"3", "Ask")
     await net.wait(0.5)
     assert await east.bodies() == [b"3"]
-    assert not west.instance.transmitter._lines["tcp://nowhere:1"].ready
+    assert not west.instance.parts.transmitter._lines["tcp://nowhere:1"].ready
 
 
 @pytest.mark.rule("XMT-7")
@@ -101,7 +101,7 @@ async def test_what_is_on_the_wire_when_a_route_changes_comes_again_by_its_timer
 ) -> None:
     await third.session.create("service", "urn:east", queue="box", contracts=["talk"])
     await west.talk("urn:third", b"0")
-    with patch.object(east.instance.dispatcher, "arrived", lambda *_: None):
+    with patch.object(east.instance.parts.dispatcher, "arrived", lambda *_: None):
         handle = await west.talk("urn:east", b"1")
         await net.wait(1)
     assert west.out(handle).window.outstanding == 1
@@ -111,7 +111,7 @@ async def test_what_is_on_the_wire_when_a_route_changes_comes_again_by_its_timer
     assert await third.bodies() == [b"0"]
     await net.wait(3)  # 4 s after it was sent (DLP-26)
     assert await third.bodies() == [b"1"]
-    assert west.instance.transmitter.retransmitted == 1
+    assert west.instance.parts.transmitter.retransmitted == 1
 
 
 @pytest.mark.rule("XMT-7", "XMT-11", "NBT-11")
@@ -120,7 +120,7 @@ async def test_what_was_on_the_wire_when_its_route_went_leaves_with_the_next_rou
     net: Net, west: Peer, east: Peer
 ) -> None:
     """It does not wait for its timer, which may be a minute by now."""
-    with patch.object(east.instance.dispatcher, "arrived", lambda *_: None):
+    with patch.object(east.instance.parts.dispatcher, "arrived", lambda *_: None):
         handle = await west.talk("urn:east", b"1")
         await net.wait(65)
     await west.session.drop("route", "way_to_east")
@@ -162,7 +162,7 @@ async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, eas
         return classify_outgoing(key, *rest, **more)
 
     with patch("brokerd.delivery.peers.router.classify_outgoing", count):
-        assert west.instance.transmitter.rerouting.reclassify() == 60
+        assert west.instance.parts.transmitter.rerouting.reclassify() == 60
     assert asked == [("urn:a", None), ("urn:b", None), ("urn:b", b"n" * 16)]
     assert {await west.key(handle) for handle in handles[:40]} == {"local_service_missing"}
     assert {await west.key(handle) for handle in handles[40:]} == {"broker_not_here"}
@@ -189,7 +189,7 @@ async def test_a_route_that_expires_is_left_at_the_next_pass(
 async def test_reclassifying_again_and_again_loses_doubles_and_reorders_nothing(
     net: Net, west: Peer, east: Peer
 ) -> None:
-    handle, rerouting = await west.talk("urn:east"), west.instance.transmitter.rerouting
+    handle, rerouting = await west.talk("urn:east"), west.instance.parts.transmitter.rerouting
     said = [b"%d" % n for n in range(60)]
     for body in said:
         await west.session.send(handle, body, "Ask")
@@ -229,7 +229,7 @@ def test_one_dialog_has_one_target(restart: bool, tmp_path: Any) -> None:
     async def test(net: Net, west: Peer, east: Peer, third: Peer) -> None:
         await _offer(east, third)
         await west.apply(route=BOTH)
-        with patch.object(type(west.instance.dispatcher), "arrived", lambda *_: None):
+        with patch.object(type(west.instance.parts.dispatcher), "arrived", lambda *_: None):
             handle = await west.talk("urn:either", b"1")  # nobody takes it, nobody acknowledges
             await net.wait(10)
         chosen = west.live(handle).endpoint.route
@@ -408,7 +408,7 @@ def test_an_internal_error_pauses_the_transmitter_for_five_seconds(
     async def test(net: Net, west: Peer, east: Peer) -> None:
         handle = await west.talk("urn:east", b"0")
         await net.wait(1)
-        transmitter = west.instance.transmitter
+        transmitter = west.instance.parts.transmitter
         with patch.object(transmitter, "_dequeue_items", side_effect=error):
             await west.session.send(handle, b"1", "Ask")
             await net.wait(0.5)
@@ -434,7 +434,7 @@ async def test_attempts_write_nothing_and_a_restart_forgets_them(
 ) -> None:
     handle = await west.talk("urn:east", b"0")
     await net.wait(30)
-    with patch.object(type(east.instance.dispatcher), "arrived", lambda *_: None):
+    with patch.object(type(east.instance.parts.dispatcher), "arrived", lambda *_: None):
         await west.session.send(handle, b"1", "Ask")
         await net.wait(0.5)
         flushes = west.broker.store.metrics.flushes
@@ -507,7 +507,7 @@ async def test_a_dialog_is_explained_by_the_decision_that_it_sends_by(
 ) -> None:
     """A route that has expired is in use until the next pass, for dialogs that have it."""
     handle = await west.talk("urn:east", b"1")
-    clock, ticker = west.broker.clock, west.instance.ticker
+    clock, ticker = west.broker.clock, west.instance.parts.ticker
     await net.wait((ticker.next_run_of("transmitter") - clock.utc()) / SECOND + 0.5)
     await west.session.alter("route", "way_to_east", lifetime=2)
     await net.wait(3)

@@ -81,7 +81,7 @@ def test_a_jump_that_stands_for_ten_minutes_is_followed(tmp_path: Path) -> None:
 @pytest.mark.rule("REL-24")
 def test_the_metrics_log_has_a_jump_for_as_long_as_it_is_held(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        figures = daemon.instance.figures
+        figures = daemon.instance.parts.figures
         assert not any(map(_jumps, figures.rows()))
         daemon.clock.jump(DAYS)
         (row,) = filter(_jumps, figures.rows())

@@ -183,7 +183,7 @@ def test_a_dialog_stops_sending_before_its_damaged_message(tmp_path: Path) -> No
         await session.send(handle, b"m8", "Both")
         await daemon.pass_time(200)
         assert await receive_all(east, "harbour") == []
-        assert daemon.instance.transmitter.retransmitted == 0
+        assert daemon.instance.parts.transmitter.retransmitted == 0
         (line,) = told(daemon, TRANSMISSION, status_key="damaged")
         assert line["sequence"] == live_of(daemon, handle).outgoing.damaged == 5  # type: ignore[union-attr]
         await session.end(handle, error=7, description="it was damaged")
@@ -202,7 +202,7 @@ PARTS: dict[str, Any] = {"fragments": 3, "body": b"a" * 40}
 
 async def arrive(daemon: Daemon, *fragments: int) -> None:
     """Fragments of the second message of a dialog; the first one comes with the first of them."""
-    dispatcher = daemon.instance.dispatcher
+    dispatcher = daemon.instance.parts.dispatcher
     if 0 in fragments:
         dispatcher.arrived([arriving(daemon, 1, 0)])
         await daemon.pass_time(1)
@@ -233,7 +233,7 @@ def test_a_message_of_which_a_stored_fragment_is_damaged_is_never_received(
         await spoil(daemon, statement)
         await daemon.restart()
         await arrive(daemon, 2)
-        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 2, body=b"behind")])
+        daemon.instance.parts.dispatcher.arrived([arriving(daemon, 1, 2, body=b"behind")])
         await daemon.pass_time(1)
         async with await daemon.session() as session:
             assert await receive_all(session) == []
@@ -256,12 +256,14 @@ def test_a_damaged_message_is_not_called_unfit(tmp_path: Path) -> None:
         async with await daemon.session() as session:
             await session.apply(daemon.objects)
             text = {"message_type": "Ask", "fragments": 2}
-            dispatcher = daemon.instance.dispatcher
+            dispatcher = daemon.instance.parts.dispatcher
             dispatcher.arrived([arriving(daemon, 1, 0, fragment=0, **text, body=b'["')])
             await daemon.pass_time(1)
             await spoil(daemon, "UPDATE body_pieces SET data = x'00'")
         await daemon.restart()
-        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 0, fragment=1, **text, body=b'"]')])
+        daemon.instance.parts.dispatcher.arrived(
+            [arriving(daemon, 1, 0, fragment=1, **text, body=b'"]')]
+        )
         await daemon.pass_time(1)
         async with await daemon.session() as session:
             assert await receive_all(session) == []
@@ -278,7 +280,7 @@ def test_fragments_that_an_error_has_overtaken_go_with_the_dialog(
     async def scenario(daemon: Daemon) -> None:
         await arrive(daemon, 0, 1)
         error = arriving(daemon, 1, 5, flags=ERROR_FLAG, body=b'{"code":7,"description":"x"}')
-        daemon.instance.dispatcher.arrived([error])
+        daemon.instance.parts.dispatcher.arrived([error])
         await daemon.pass_time(1)
         assert await rows(daemon, "body_pieces") == 2
         if restart:

@@ -19,8 +19,8 @@ class Tap:
     def __init__(self, peer: Peer) -> None:
         self.items: list[Any] = []
         self.loses: Any = lambda _item: False
-        self._take = peer.instance.dispatcher.arrived
-        patch.object(peer.instance.dispatcher, "arrived", self._arrived).start()
+        self._take = peer.instance.parts.dispatcher.arrived
+        patch.object(peer.instance.parts.dispatcher, "arrived", self._arrived).start()
 
     def _arrived(self, items: Any, neighbour: Any = None) -> None:
         self.items += items
@@ -387,7 +387,7 @@ async def test_what_left_memory_is_read_again_and_sent(net: Net, west: Peer, eas
 @pytest.mark.rule("XMT-3")
 @peers("west", transmitter=Transmitter(max_objects=3))
 async def test_what_nothing_needs_any_more_leaves_memory(net: Net, west: Peer) -> None:
-    ticker = west.one.instance.ticker
+    ticker = west.one.instance.parts.ticker
 
     async def eight_wait_and_are_received() -> int:
         for number in range(8):
@@ -453,14 +453,15 @@ async def test_after_an_outage_the_first_repeat_leaves_with_the_connection(
     await west.session.send(handle, b"1", "Ask")
     await net.wait(3600)
     came: list[float] = []
-    changed = west.instance.destinations._changed
+    events = west.instance.parts.destinations._events
+    changed = events.address_changed
 
     def online(address: str, now: bool) -> None:
         if now:
             came.append(net.sim_clock.monotonic())
         changed(address, now)
 
-    patch.object(west.instance.destinations, "_changed", online).start()
+    patch.object(events, "address_changed", online).start()
     await east.one.start()
     east.listen()
     tap = Tap(east)
@@ -492,7 +493,7 @@ async def test_acks_that_are_late_or_of_another_dialog_or_broker_release_nothing
     ):
         ack = Ack(sequence, 0, sequence, 0, broker)
         item = AckOnly(conversation, False, "urn:east", "urn:west", broker, ack, _hop(west))
-        west.instance.dispatcher.arrived([item])
+        west.instance.parts.dispatcher.arrived([item])
         await net.wait(0.1)
     assert west.live(handle).endpoint == before
     assert [west.out(one).pending for one in (handle, other)] == [1, 1]
@@ -527,7 +528,7 @@ def test_a_replayed_connection_has_no_effect_but_acks(restart: bool, tmp_path: A
         endpoints = await east.session.view("conversation_endpoints")
         states = [(row["conversation_id"], row["state"]) for row in endpoints]
         for _ in range(2):
-            east.instance.dispatcher.arrived(recorded, west.instance.instance_id)
+            east.instance.parts.dispatcher.arrived(recorded, west.instance.parts.instance_id)
             await net.wait(300)
         after = await east.session.view("conversation_endpoints")
         assert [(row["conversation_id"], row["state"]) for row in after] == states
@@ -548,7 +549,7 @@ async def test_an_ack_for_what_was_never_sent_changes_nothing(
     handle = await west.talk("urn:east", b"1")
     before = west.live(handle).endpoint
     ack = Ack(7, 0, 7, 0, east.broker.broker_id)
-    west.instance.dispatcher.arrived(
+    west.instance.parts.dispatcher.arrived(
         [
             AckOnly(
                 before.conversation_id, False, "urn:east", "urn:west",

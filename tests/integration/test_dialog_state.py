@@ -86,9 +86,9 @@ async def test_what_is_held_says_so(daemon: Daemon, session: Session) -> None:
         found = await session.transmission_status(mine)
         assert (found.status_key, found.pending) == (key, 1)
         await daemon.switch("shop", on=True)
-        arrived = daemon.instance.dispatcher.received
+        arrived = daemon.instance.parts.dispatcher.received
         await daemon.pass_time(100)
-        assert daemon.instance.dispatcher.received == arrived  # it is not sent
+        assert daemon.instance.parts.dispatcher.received == arrived  # it is not sent
         assert (await session.transmission_status(mine)).status_key == key
         assert await rows(daemon, "transmission_queue") == 1
         await session.end(mine)

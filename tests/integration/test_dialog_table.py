@@ -251,7 +251,7 @@ def test_an_error_waits_for_no_gap_to_close(by: str, tmp_path: Path) -> None:
         for body in (b"2", b"3"):
             await main.send(mine, body, "Ask")
         await wire.daemon.pass_time(1)
-        assert wire.daemon.instance.dispatcher.buffered == 1
+        assert wire.daemon.instance.parts.dispatcher.buffered == 1
         if by == "application":
             await main.end(mine, 7, "enough")
         else:
@@ -264,7 +264,7 @@ def test_an_error_waits_for_no_gap_to_close(by: str, tmp_path: Path) -> None:
         wire.drops = nothing
         await wire.daemon.pass_time(70)
         assert await take(east, "harbour") == []
-        assert wire.daemon.instance.dispatcher.buffered == 0
+        assert wire.daemon.instance.parts.dispatcher.buffered == 0
 
     run(test, tmp_path)
 

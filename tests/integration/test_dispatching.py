@@ -17,7 +17,7 @@ from tests.integration.test_in_order import arriving
 
 def _settled(daemon: Daemon) -> None:
     """NBT-15: each fragment is in exactly one place."""
-    found = daemon.instance.dispatcher
+    found = daemon.instance.parts.dispatcher
     assert found.received == (
         found.stored + found.duplicates + found.dropped.total() + found.buffered
     ), (found.received, found.stored, found.duplicates, found.dropped, found.buffered)
@@ -54,7 +54,7 @@ async def _done(daemon: Daemon, task: str) -> object:
 )  # fmt: skip
 def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         dispatcher.arrived([arriving(daemon, 1, 2), arriving(daemon, 2, 1)])
         await daemon.pass_time(4)
         assert dispatcher.buffered == 2
@@ -79,7 +79,7 @@ def test_early_fragments_wait_for_one_tick_and_go(tmp_path: Path) -> None:
 @pytest.mark.rule("DSP-9", "PER-7", "PER-8", "MON-9")
 def test_what_no_task_picks_up_is_stale_after_ten_seconds(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         with patch.object(arrival_writer.ArrivalWriter, "schedule", lambda *_: None):
             dispatcher.arrived([arriving(daemon, 1, 0)])
             await daemon.pass_time(9)
@@ -108,7 +108,7 @@ def test_a_failure_to_store_is_tried_again_and_given_up_after_three(tmp_path: Pa
         return judge(broker, live, run, inspected)
 
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         with patch.object(arrival_writer, "check_run", check):
             dispatcher.arrived([arriving(daemon, n, 0) for n in (1, 2, 3)])
             await daemon.pass_time(1)
@@ -144,13 +144,13 @@ def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
         await daemon.start(dispatcher=sizes)
-        dispatcher, told = daemon.instance.dispatcher, []
-        destinations, store = daemon.instance.destinations, daemon.broker.store
+        dispatcher, told = daemon.instance.parts.dispatcher, []
+        memory, store = dispatcher._memory, daemon.broker.store
         parts = {"fragments": 8, "body": b"x" * 30 * kib}
         waiting: list[Any] = []
         with (
-            patch.object(destinations, "pause_receiving", lambda: told.append("pause")),
-            patch.object(destinations, "resume_receiving", lambda: told.append("resume")),
+            patch.object(memory, "_pause", lambda: told.append("pause")),
+            patch.object(memory, "_resume", lambda: told.append("resume")),
             patch.object(store, "join", lambda *args, **more: waiting.append((args, more))),
         ):
             for number in range(6):  # the first is being stored, the others wait behind it
@@ -167,7 +167,7 @@ def test_memory_has_marks_and_a_limit(tmp_path: Path) -> None:
                 ("dialog_memory", 11237),
                 ("dispatcher_memory", 11237),
             }
-        with patch.object(destinations, "resume_receiving", lambda: told.append("resume")):
+        with patch.object(memory, "_resume", lambda: told.append("resume")):
             for args, more in waiting:
                 store.join(*args, **more)
             await daemon.pass_time(1)
@@ -184,7 +184,7 @@ def test_a_dialog_that_is_in_order_may_hold_no_more_than_one_that_is_not(tmp_pat
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
         await daemon.start(dispatcher=Dispatcher(mem_dialog=128 * kib))
-        dispatcher, store = daemon.instance.dispatcher, daemon.broker.store
+        dispatcher, store = daemon.instance.parts.dispatcher, daemon.broker.store
         parts = {"fragments": 8, "body": b"x" * 30 * kib}
         waiting: list[Any] = []
         with patch.object(store, "join", lambda *args, **more: waiting.append((args, more))):
@@ -211,7 +211,7 @@ def test_early_fragments_that_fill_the_dialog_do_not_shut_out_the_next(tmp_path:
         await daemon.stop()
         await daemon.start(dispatcher=Dispatcher(mem_dialog=128 * kib))
         body = b"x" * 30 * kib
-        daemon.instance.dispatcher.arrived(
+        daemon.instance.parts.dispatcher.arrived(
             [arriving(daemon, 1, number, body=body) for number in (1, 2, 3, 4, 0)]
         )
         await daemon.pass_time(1)
@@ -223,7 +223,7 @@ def test_early_fragments_that_fill_the_dialog_do_not_shut_out_the_next(tmp_path:
 @pytest.mark.rule("DSP-13", "NBT-15", "DLP-48")
 def test_every_dropped_fragment_is_one_line_and_one_count(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         dispatcher.arrived([arriving(daemon, n, 0) for n in (1, 2, 3, 4)])
         await daemon.pass_time(1)
         before = len(_lines(daemon))
@@ -251,7 +251,7 @@ def test_every_dropped_fragment_is_one_line_and_one_count(tmp_path: Path) -> Non
 @pytest.mark.rule("DSP-2", "DSP-1", "DLP-36")
 def test_one_dialog_is_stored_by_one_task_at_a_time(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher, store = daemon.instance.dispatcher, daemon.broker.store
+        dispatcher, store = daemon.instance.parts.dispatcher, daemon.broker.store
         joined: list[list[int]] = []
         join = store.join
 
@@ -294,7 +294,7 @@ def test_a_round_takes_at_most_a_batch_of_each_dialog(tmp_path: Path) -> None:
 
         with patch.object(daemon.broker.store, "join", count):
             # All early but the first, so that they become consecutive at once.
-            daemon.instance.dispatcher.arrived(
+            daemon.instance.parts.dispatcher.arrived(
                 [arriving(daemon, 1, n) for n in range(1, 10)] + [arriving(daemon, 1, 0)]
             )
             await daemon.pass_time(1)
@@ -307,7 +307,7 @@ def test_a_round_takes_at_most_a_batch_of_each_dialog(tmp_path: Path) -> None:
 @pytest.mark.rule("DLP-45", "DLP-48", "DSP-13", "BI-F9")
 def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         dispatcher.arrived([arriving(daemon, 1, 0)])
         await daemon.pass_time(1)
         wrong = [
@@ -330,7 +330,7 @@ def test_fragments_of_another_broker_or_of_other_names_are_not_taken(tmp_path: P
 @pytest.mark.rule("DSP-4", "DSP-12")
 def test_of_all_that_is_wrong_with_a_fragment_the_first_decides(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         dispatcher.arrived([arriving(daemon, 1, 0), arriving(daemon, 1, 1)])
         await daemon.pass_time(1)
         repeat = arriving(daemon, 1, 0)
@@ -358,7 +358,7 @@ def test_of_all_that_is_wrong_with_a_fragment_the_first_decides(tmp_path: Path) 
 def test_a_crash_takes_what_was_not_acknowledged_and_nothing_else(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         parts = {"fragments": 3, "body": b"p"}
-        daemon.instance.dispatcher.arrived(
+        daemon.instance.parts.dispatcher.arrived(
             [
                 arriving(daemon, 1, 0),
                 arriving(daemon, 1, 1, fragment=0, **parts),
@@ -367,13 +367,13 @@ def test_a_crash_takes_what_was_not_acknowledged_and_nothing_else(tmp_path: Path
             ]
         )
         await daemon.pass_time(1)
-        assert daemon.instance.dispatcher.buffered == 2
+        assert daemon.instance.parts.dispatcher.buffered == 2
         await daemon.restart()
-        assert daemon.instance.dispatcher.buffered == 0
-        daemon.instance.dispatcher.arrived([arriving(daemon, 1, 1, fragment=1, **parts)])
+        assert daemon.instance.parts.dispatcher.buffered == 0
+        daemon.instance.parts.dispatcher.arrived([arriving(daemon, 1, 1, fragment=1, **parts)])
         await daemon.pass_time(1)
         assert await _bodies(daemon) == [b"1/0"]
-        daemon.instance.dispatcher.arrived(
+        daemon.instance.parts.dispatcher.arrived(
             [arriving(daemon, 1, 1, fragment=2, **parts), arriving(daemon, 1, 2)]
         )
         await daemon.pass_time(1)
@@ -387,7 +387,7 @@ def test_a_fragment_that_names_another_number_of_them_is_dropped(tmp_path: Path)
     """Taken for the last one, it would make a whole message of a part of one."""
 
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         for number, count in ((0, 3), (1, 2), (1, 3), (2, 4), (2, 3)):
             part = {"fragment": number, "fragments": count, "body": b"%d" % number}
             dispatcher.arrived([arriving(daemon, 1, 0, **part)])

@@ -233,7 +233,9 @@ async def test_one_that_was_heard_long_ago_is_asked_again(rig: Copies) -> None:
     await rig.talk(rig.east)
     await rig.copy()
     await rig.pass_time(300)
-    assert rig.east.instance.instance_id not in rig.peer.instance.destinations.neighbours()
+    assert (
+        rig.east.instance.parts.instance_id not in rig.peer.instance.parts.destinations.neighbours()
+    )
     await rig.force_on()
     await rig.talk(rig.west)
     await rig.pass_time(FOUND + 10)
@@ -269,18 +271,18 @@ def test_a_broker_that_has_moved_is_no_duplicate(how: str, tmp_path: Path) -> No
 @pytest.mark.rule("TRN-46", "TRN-10", "RTE-70")
 @copies
 async def test_a_peer_of_an_earlier_version_is_told_nothing_and_works(rig: Copies) -> None:
-    rig.west.instance.destinations.peers.hello = msgspec.structs.replace(
-        rig.west.instance.destinations.peers.hello, options={}
+    rig.west.instance.parts.destinations.peers.hello = msgspec.structs.replace(
+        rig.west.instance.parts.destinations.peers.hello, options={}
     )
     handle = await rig.west.session.begin_dialog(WEST, PEER, "DEFAULT")
     await rig.west.session.send(handle, b"hello", "DEFAULT")
     await rig.pass_time(2)
     (one,) = await rig.peer.session.receive(f"{PEER}_q", wait=0, autocommit=True)
     assert one.body == b"hello"
-    assert rig.west.instance.instance_id in rig.peer.instance.destinations.neighbours()
+    assert rig.west.instance.parts.instance_id in rig.peer.instance.parts.destinations.neighbours()
     for here, there in ((rig.peer, rig.west), (rig.west, rig.peer)):
-        known = here.instance.duplicates._namers.known()
-        assert there.instance.instance_id not in known
+        known = here.instance.parts.duplicates._namers.known()
+        assert there.instance.parts.instance_id not in known
 
 
 @pytest.mark.rule("RTE-70", "TRN-46")
@@ -290,18 +292,18 @@ async def test_what_a_peer_named_is_forgotten_when_it_comes_back_as_an_earlier_v
 ) -> None:
     await rig.west.session.send(await rig.west.session.begin_dialog(WEST, PEER), b"hello")
     await rig.pass_time(2)
-    known = rig.peer.instance.duplicates._namers.known
-    assert rig.west.instance.instance_id in known()
+    known = rig.peer.instance.parts.duplicates._namers.known
+    assert rig.west.instance.parts.instance_id in known()
     await rig.west.restart()
-    assert rig.west.instance.instance_id in known()  # also while it is away
-    rig.west.instance.destinations.peers.hello = msgspec.structs.replace(
-        rig.west.instance.destinations.peers.hello, options={}
+    assert rig.west.instance.parts.instance_id in known()  # also while it is away
+    rig.west.instance.parts.destinations.peers.hello = msgspec.structs.replace(
+        rig.west.instance.parts.destinations.peers.hello, options={}
     )
     handle = await rig.west.session.begin_dialog(WEST, PEER, "DEFAULT")
     await rig.west.session.send(handle, b"hello", "DEFAULT")
     await rig.pass_time(2)
-    assert rig.west.instance.instance_id in rig.peer.instance.destinations.neighbours()
-    assert rig.west.instance.instance_id not in known()
+    assert rig.west.instance.parts.instance_id in rig.peer.instance.parts.destinations.neighbours()
+    assert rig.west.instance.parts.instance_id not in known()
 
 
 @pytest.mark.rule("RTE-72", "TRN-23")
@@ -327,7 +329,7 @@ async def test_a_copy_that_is_switched_on_while_nobody_says_anything_is_seen(rig
     await rig.talk(rig.east)
     await rig.west.session.send(await rig.west.session.begin_dialog(WEST, PEER), b"hello")
     await rig.pass_time(35)
-    assert len(rig.peer.instance.destinations.neighbours()) == 2
+    assert len(rig.peer.instance.parts.destinations.neighbours()) == 2
     await rig.force_on()
     await rig.pass_time(FOUND)
     assert rig.seen(rig.peer) == [("seen", EAST, WEST)]

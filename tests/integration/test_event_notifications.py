@@ -71,7 +71,7 @@ async def view(session: Session) -> list[dict[str, Any]]:
 
 def activation(daemon: Daemon, queue: str = "shop", ready: int = 1) -> None:
     """What the queue monitor says when another reader would be useful (ACT-34, ACT-38)."""
-    daemon.instance.events.happened(
+    daemon.instance.parts.events.happened(
         "QUEUE_ACTIVATION", "main", queue=queue, ready_messages=ready, oldest_ready_at=None
     )
 
@@ -256,7 +256,7 @@ async def test_what_the_broker_has_for_itself_is_not_shown_among_the_objects(
         assert EVENT_QUEUE not in shown
         assert EVENT_SERVICE not in shown
     assert EVENT_QUEUE not in str((await session.status())["queues"])
-    assert EVENT_QUEUE not in {row.queue for row in daemon.instance.figures.rows()}
+    assert EVENT_QUEUE not in {row.queue for row in daemon.instance.parts.figures.rows()}
     (dialog,) = await session.view("conversation_endpoints")
     assert isinstance(dialog, dict)
     assert (dialog["service_id"], dialog["is_system"]) == (EVENT_SERVICE, True)
@@ -442,8 +442,8 @@ async def test_a_queue_disabled_by_the_broker_is_told_with_broker_and_queue(
     everywhere = {**notification("BROKER_QUEUE_DISABLED", scope="instance"), "name": "all"}
     await declare(daemon, session, queue, everywhere)
     # The line that poison detection writes, whatever becomes of the transaction that caused it.
-    daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
-    daemon.instance.log.warning(QUEUE_DISABLED, broker="msdb", queue="far", rollbacks=5)
+    daemon.instance.parts.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
+    daemon.instance.parts.log.warning(QUEUE_DISABLED, broker="msdb", queue="far", rollbacks=5)
     await daemon.pass_time(1)
     got = sorted(await told(session), key=lambda one: (one["queue"], one["posted_at"]))
     assert [(one["broker"], one["queue"], one["rollbacks"]) for one in got] == [
@@ -727,8 +727,8 @@ def test_a_target_that_refuses_costs_nothing_but_its_own_events_which_are_kept(
             await daemon.pass_time(0.2)
             starts.append((await view(session))[0]["failures"])
         assert starts == [1, 1, 1, 1]
-        daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
-        daemon.instance.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=6)
+        daemon.instance.parts.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=5)
+        daemon.instance.parts.log.warning(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=6)
         await daemon.pass_time(0.2)
         (row,) = await view(session)
         assert (row["status"], row["undelivered"], row["dialog_state"]) == ("backing_off", 7, None)
@@ -768,7 +768,7 @@ async def test_an_event_refused_within_the_broker_is_told_when_the_service_accep
     watch = notification("BROKER_QUEUE_DISABLED", queue="shop", service="urn:spare", broker=here)
     await declare(daemon, session, watch)
     for rollbacks in (5, 6):
-        daemon.instance.log.warning(
+        daemon.instance.parts.log.warning(
             QUEUE_DISABLED, broker="main", queue="shop", rollbacks=rollbacks
         )
     await daemon.pass_time(1)
@@ -808,7 +808,7 @@ async def test_what_a_broken_dialog_held_back_is_told_on_the_next(
     watch = notification("BROKER_QUEUE_DISABLED", queue="shop")
     watch["broker"] = show(daemon.instance.brokers["far"].broker_id)
     await declare(daemon, session, watch)
-    lost = daemon.instance.log.warning
+    lost = daemon.instance.parts.log.warning
     lost(QUEUE_DISABLED, broker="main", queue="shop", rollbacks=1)
     await daemon.pass_time(1)
     (first,) = await take(there, "q")
@@ -857,11 +857,11 @@ async def test_what_is_lost_while_something_is_sent_is_counted_for_good(
     daemon: Daemon, session: Session
 ) -> None:
     await declare(daemon, session, notification("BROKER_CONVERSATION"))
-    desk = daemon.instance.events._notifiers["main"]
+    desk = daemon.instance.parts.events._notifiers["main"]
     commit, more = desk._commit, 1005
 
     def happens() -> None:
-        daemon.instance.events.happened("BROKER_CONVERSATION", "main", subclass="end")
+        daemon.instance.parts.events.happened("BROKER_CONVERSATION", "main", subclass="end")
 
     async def slowly(*given: Any) -> None:
         nonlocal more
@@ -980,14 +980,14 @@ async def test_a_kill_right_after_the_cause_costs_that_event_and_nothing_else(
     session = await boots.boot()
     broker = daemon.broker
     gathering = broker.store.gathering
-    daemon.instance.log.info(QUEUE_STATUS, broker="main", queue="shop", status="lost")
+    daemon.instance.parts.log.info(QUEUE_STATUS, broker="main", queue="shop", status="lost")
     assert broker.store.gathering == gathering  # it is told in a transaction of its own, later
     await boots.kill(session)
     session = await boots.boot()
     await daemon.pass_time(30)
     (row,) = await view(session)
     assert (row["dialog_state"], row["undelivered"], row["failures"]) == ("SO", 0, 0)
-    daemon.instance.log.info(QUEUE_STATUS, broker="main", queue="shop", status="told")
+    daemon.instance.parts.log.info(QUEUE_STATUS, broker="main", queue="shop", status="told")
     await daemon.pass_time(1)
     assert [one["status"] for one in await told(session)] == ["told"]
     await session.close()
@@ -1001,8 +1001,8 @@ async def test_the_dialog_of_a_dropped_notification_is_ended_also_after_a_kill(
     session = await boots.boot()
     await daemon.switch("shop", on=False)
     await daemon.pass_time(1)
-    daemon.instance.events.objects_changed = lambda *_: None  # type: ignore[method-assign]
-    daemon.instance.administration._told = lambda *_: None
+    daemon.instance.parts.events.objects_changed = lambda *_: None  # type: ignore[method-assign]
+    daemon.instance.parts.administration._told = lambda *_: None
     await session.apply({**daemon.objects, "event_notification": []})
     assert await rows(daemon, "event_dialogs") == 1
     await boots.kill(session)

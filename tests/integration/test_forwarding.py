@@ -62,7 +62,7 @@ async def test_messages_replies_and_acks_pass(rig: Through) -> None:
     assert transport["fragment_p5_sends_total"] == 40
     (instance,) = [
         one
-        for one in rig.middle.instance.figures.rows()
+        for one in rig.middle.instance.parts.figures.rows()
         if one.scope == "instance" and "forward_sent" in one.counters
     ]
     assert instance.counters["forward_sent"] == instance.counters["forward_received"] == 40
@@ -137,7 +137,7 @@ async def test_without_memory_nothing_passes_and_the_sender_is_told(rig: Through
     report = rig.forwarder.report
     assert report.dropped["forward_store_full"] == report.received >= 2  # the repeats as well
     assert report.sent == 0
-    assert rig.middle.instance.notices.sent == 2  # one in ten seconds
+    assert rig.middle.instance.parts.notices.sent == 2  # one in ten seconds
     (row,) = await rig.east.session.view("transmission_queue")
     assert row["status_key"] == "target_notice"
     told = "forward_store_full (forwarder middle at TCP://middle:4022)"
@@ -169,9 +169,9 @@ async def test_forwarding_is_switched_off_and_on_in_place(rig: Through) -> None:
     assert (rig.forwarder.held, rig.forwarder.used) == (0, 0)
     assert await rig.middle.session.view("forwarded_messages") == []
     rig.network.heal("middle", "west")
-    log = rig.middle.instance.log._log = Log()
+    log = rig.middle.instance.parts.log._log = Log()
     await rig.pass_time(120)
-    dropped = rig.middle.instance.dispatcher.dropped
+    dropped = rig.middle.instance.parts.dispatcher.dropped
     assert dropped["forwarding_disabled"] >= 2  # what came meanwhile
     told = log.of("broker.forwarded_message_dropped")
     assert {(line["reason"], line["ssb_code"]) for line in told} == {("forwarding_disabled", 9792)}
@@ -272,11 +272,11 @@ async def test_forwarding_moves_what_the_middle_sends_by_way_of_itself(rig: Thro
     handle = await session.begin_dialog("middle", "west")
     await session.send(handle, b"mine")
     assert (await session.transmission_status(handle)).status_key == "forwarding_disabled"
-    runs = rig.middle.instance.ticker.states["transmitter"].runs
+    runs = rig.middle.instance.parts.ticker.states["transmitter"].runs
     await session.admin.alter_endpoint(forwarding=True)
     await rig.pass_time(0.5)
     assert await bodies(rig.west.session, "west_q", 1) == [b"mine"]
-    assert rig.middle.instance.ticker.states["transmitter"].runs == runs  # no pass was needed
+    assert rig.middle.instance.parts.ticker.states["transmitter"].runs == runs  # no pass was needed
 
 
 @pytest.mark.rule("XMT-10", "PER-12")
@@ -285,7 +285,7 @@ async def test_ways_that_nobody_uses_are_forgotten_by_the_pass(rig: Through) -> 
     handle = await rig.east.session.begin_dialog("east", "west")
     await rig.east.session.send(handle, b"x")
     await rig.pass_time(2)
-    ways = rig.middle.instance.router.ways
+    ways = rig.middle.instance.parts.router.ways
     assert len(ways._ways) == 2  # there and back
     await rig.pass_time(290)
     assert len(ways._ways) == 2
@@ -330,8 +330,8 @@ async def test_the_way_back_may_use_another_forwarder(rig: Through) -> None:
     await rig.pass_time(10)
     for end in (rig.east, rig.west):
         assert await end.session.view("transmission_queue") == []
-    assert rig.forwarder.report.sent == other.instance.forwarder.report.sent == 5
-    acks = [one.report.messages_sent - 5 for one in (rig.forwarder, other.instance.forwarder)]
+    assert rig.forwarder.report.sent == other.instance.parts.forwarder.report.sent == 5
+    acks = [one.report.messages_sent - 5 for one in (rig.forwarder, other.instance.parts.forwarder)]
     assert all(acks), acks  # those of each end take its own way
 
 
@@ -359,11 +359,11 @@ async def test_the_books_of_a_forwarder_balance(rig: Through) -> None:
     await rig.pass_time(100)
     instance, report = rig.middle.instance, rig.forwarder.report
     assert report.received == report.sent + report.dropped.total() + rig.forwarder.fragments_held
-    dispatcher = instance.dispatcher
+    dispatcher = instance.parts.dispatcher
     assert dispatcher.received == (
         dispatcher.stored + dispatcher.duplicates + dispatcher.dropped.total() + dispatcher.buffered
     )
-    totals = instance.destinations.peers.totals()
+    totals = instance.parts.destinations.peers.totals()
     assert totals.fragments_received >= dispatcher.received + report.received
     assert report.dropped["forward_store_full"]
     assert rig.forwarder.used == rig.forwarder.held == 0

@@ -72,9 +72,9 @@ async def test_a_stop_does_not_wait_for_ever_for_what_waits_for_room(
     daemon: Daemon, disk: SaidDisk, session: Session
 ) -> None:
     instance = daemon.instance
-    parts: list[Any] = [*instance.events._notifiers.values(), instance.dynamic_routing]
+    parts: list[Any] = [*instance.parts.events._notifiers.values(), instance.parts.dynamic_routing]
     for part in parts:
-        part._working = instance.spawn(clogged())
+        part._working = instance.parts.lifecycle.spawn(clogged())
     await session.close()
     began = daemon.loop.time()
     await daemon.stop()

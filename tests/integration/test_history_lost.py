@@ -45,7 +45,10 @@ async def _both_ended(net: Net, west: Peer, east: Peer, handle: bytes) -> None:
     assert (str(at_east.state), at_east.error_code) == ("ER", HISTORY_LOST)
     told = west.log.of("broker.history_lost") + east.log.of("broker.history_lost")
     assert len(told) == 1
-    assert west.instance.dispatcher.history_lost + east.instance.dispatcher.history_lost == 1
+    assert (
+        west.instance.parts.dispatcher.history_lost + east.instance.parts.dispatcher.history_lost
+        == 1
+    )
 
 
 @pytest.mark.rule("REL-15", "DLP-17", "ERR-B2")

@@ -81,7 +81,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         for items in boxcars(daemon):
             dispatcher.arrived(list(items))
             await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
@@ -139,7 +139,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.rule("DLP-15", "REL-4")
 def test_what_arrives_is_acknowledged_when_it_is_durable_and_not_before(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher, queue = daemon.instance.dispatcher, daemon.broker.queues["shop"]
+        dispatcher, queue = daemon.instance.parts.dispatcher, daemon.broker.queues["shop"]
         dispatcher.arrived([arriving(daemon, 1, 0)])
         await daemon.clock.sleep_until(daemon.clock.monotonic() + 0.05)
         (live,) = daemon.broker.endpoints.all()
@@ -156,7 +156,7 @@ def test_what_arrives_is_acknowledged_when_it_is_durable_and_not_before(tmp_path
 @pytest.mark.rule("DLP-15", "DLP-19", "REL-21")
 def test_a_repeat_of_what_is_not_durable_yet_is_not_acknowledged(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         gate = daemon.broker.store._pipeline._writer
         held: list[tuple[Any, Any]] = []
         with patch.object(gate, "submit", lambda *job: held.append(job)):

@@ -90,8 +90,8 @@ class World:
             assert not queue.line._all()
             assert queue.taken == 0
         assert all(not live.pins for live in self.daemon.broker.endpoints.all())
-        assert self.daemon.instance.sessions.waiting == 0
-        assert self.daemon.instance.sessions.transactions == 0
+        assert self.daemon.instance.parts.sessions.waiting == 0
+        assert self.daemon.instance.parts.sessions.transactions == 0
 
 
 class Client:

@@ -106,7 +106,7 @@ async def test_each_broker_but_msdb_is_remembered_once_it_is_made(place: Place) 
 @scenario
 async def test_it_is_durable_before_the_broker_serves(place: Place) -> None:
     seen: list[dict[str, object]] = []
-    take_in = place.daemon.instance._take_in
+    take_in = place.daemon.instance.stores._take_in
 
     def looking(store: object) -> Broker:
         with sqlite3.connect(f"file:{place.folder}/msdb.db?mode=ro", uri=True) as msdb:
@@ -114,7 +114,7 @@ async def test_it_is_durable_before_the_broker_serves(place: Place) -> None:
         msdb.close()
         return take_in(store)  # type: ignore[arg-type]
 
-    place.daemon.instance._take_in = looking  # type: ignore[method-assign]
+    place.daemon.instance.stores._take_in = looking  # type: ignore[method-assign]
     async with await place.daemon.session() as admin:
         await admin.apply({**EAST, "broker": {"name": "west"}})
     west = place.daemon.instance.brokers["west"].broker_id
@@ -226,10 +226,10 @@ async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     place.file.symlink_to(mount / "east.db")
     mount.rename(place.away)
     await place.daemon.start()
-    assert isinstance(place.daemon.instance.absent.reasons["east"], StoreMissing)
+    assert isinstance(place.daemon.instance.parts.absent.reasons["east"], StoreMissing)
     place.away.rename(mount)
     await place.daemon.pass_time(FIVE_TICKS)
-    refusal = place.daemon.instance.absent.reasons["east"]
+    refusal = place.daemon.instance.parts.absent.reasons["east"]
     assert isinstance(refusal, UnsafeFile)  # its log would lie beside the other file (SX-24)
     place.file.unlink()
     (mount / "east.db").rename(place.file)
@@ -296,7 +296,7 @@ async def test_what_is_forgotten_is_missed_no_more_and_its_name_is_free(place: P
         with pytest.raises(ObjectNotFound, match="no broker 'east' here"):
             await admin.admin.forget_broker("east")
     await place.daemon.restart()
-    assert "east" not in place.daemon.instance.absent.reasons
+    assert "east" not in place.daemon.instance.parts.absent.reasons
     async with await place.daemon.session() as admin:
         await admin.apply(EAST)
     assert place.daemon.instance.brokers["east"].broker_id != place.east_id
@@ -342,7 +342,7 @@ async def test_one_whose_file_was_taken_away_while_it_is_open_is_not_forgotten(
 @scenario
 async def test_one_that_is_being_opened_is_not_forgotten_meanwhile(place: Place) -> None:
     await place.lose()
-    absent = place.daemon.instance.absent
+    absent = place.daemon.instance.parts.absent
     async with await place.daemon.session() as admin:
         absent._trying.add("east")
         with pytest.raises(Busy, match="being opened just now"):
@@ -362,7 +362,7 @@ async def test_a_shared_broker_is_missed_only_where_both_look_for_it(rig: Trio) 
     for one in (rig.left, rig.right):
         assert not [
             reason
-            for reason in one.instance.absent.reasons.values()
+            for reason in one.instance.parts.absent.reasons.values()
             if isinstance(reason, StoreMissing)
         ]
     for one in (rig.left, rig.right):
@@ -370,7 +370,7 @@ async def test_a_shared_broker_is_missed_only_where_both_look_for_it(rig: Trio) 
     file = rig.shared / f"{SHARED}.db"
     file.rename(rig.shared / "away")
     await rig.left.start()
-    assert isinstance(rig.left.instance.absent.reasons[SHARED], StoreMissing)
+    assert isinstance(rig.left.instance.parts.absent.reasons[SHARED], StoreMissing)
     assert not file.exists()
     (rig.shared / "away").rename(file)
     await rig.pass_time(10)

@@ -66,14 +66,16 @@ async def test_a_killed_principal_is_followed_by_its_mirror_and_back(rig: Trio) 
 async def test_while_nobody_else_claims_the_role_nothing_is_sent(rig: Trio) -> None:
     await rig.send(2)
     await rig.pass_time(2)
-    to_right = rig.sender.instance.destinations.status(f"tcp://{RIGHT}:4022")
+    to_right = rig.sender.instance.parts.destinations.status(f"tcp://{RIGHT}:4022")
     rig.network.cut("sender", LEFT)
     await rig.send(2)
     await rig.pass_time(60)
     assert await rig.status() == "mirror_error"
     assert (await rig.route())["mirror_state"] == "not_operational"
     assert await rig.part(rig.left) == ("principal", 1)  # the two can still talk to each other
-    sent = {one.address: one.fragments_sent for one in rig.sender.instance.destinations.known()}
+    sent = {
+        one.address: one.fragments_sent for one in rig.sender.instance.parts.destinations.known()
+    }
     assert sent[to_right.address] == 0
     rig.network.heal("sender", LEFT)
     await rig.pass_time(80)
@@ -125,7 +127,7 @@ async def test_connections_that_end_in_order_change_nothing_of_what_is_known(rig
     before = await rig.route()
     assert before["mirror_state"] == "operational"
     await rig.pass_time(200)
-    assert rig.sender.instance.destinations.neighbours() == []
+    assert rig.sender.instance.parts.destinations.neighbours() == []
     assert await rig.route() == before
     await rig.send(1)
     await rig.pass_time(1)
@@ -146,7 +148,7 @@ async def test_a_principal_that_went_while_nobody_was_connected_is_left_at_the_n
     rig.left._instance = None
     await rig.pass_time(TAKEN_OVER)
     assert await rig.part(rig.right) == ("principal", 2)
-    assert rig.sender.instance.destinations.neighbours() == []
+    assert rig.sender.instance.parts.destinations.neighbours() == []
     assert (await rig.route())["current_principal"] == f"tcp://{LEFT}:4022"
     await rig.send(1)
     await rig.pass_time(12)
@@ -163,12 +165,12 @@ def test_who_has_known_a_higher_epoch_makes_a_principal_look(
 
     @mirrored
     async def test(rig: Trio) -> None:
-        ticker = rig.left.instance.ticker
+        ticker = rig.left.instance.parts.ticker
         ticks = ticker.ticks
         while ticker.ticks == ticks:  # so that the next tick is far
             await rig.pass_time(0.5)
         await rig.pass_time(1)
-        mirroring, app = rig.left.instance.mirroring, rig.left.instance.brokers["app"]
+        mirroring, app = rig.left.instance.parts.mirroring, rig.left.instance.brokers["app"]
         with sqlite3.connect(rig.shared / "app.db") as store:
             store.execute("UPDATE store SET epoch = epoch + 1")
         store.close()
@@ -187,7 +189,7 @@ def test_who_has_known_a_higher_epoch_makes_a_principal_look(
 @pytest.mark.rule("MAN-11", "RTE-55")
 @mirrored
 async def test_no_backup_is_written_where_the_partners_look_for_stores(rig: Trio) -> None:
-    rig.left.instance.administration._upkeep._backup_dirs = [rig.shared]
+    rig.left.instance.parts.administration._upkeep._backup_dirs = [rig.shared]
     with pytest.raises(InvalidArgument, match=f"would lie in {rig.shared},"):
         await rig.left.session.admin.backup(rig.shared / "copy.db")
     assert not (rig.shared / "copy.db").exists()
@@ -198,7 +200,7 @@ async def test_no_backup_is_written_where_the_partners_look_for_stores(rig: Trio
 async def test_what_was_learned_is_forgotten_with_the_route(rig: Trio) -> None:
     await rig.send(1)
     await rig.pass_time(2)
-    mirrors = rig.sender.instance.mirrors
+    mirrors = rig.sender.instance.parts.mirrors
     assert len(mirrors._known) == 1
     assert await rig.work(rig.left) == [1]
     await rig.sender.session.drop("route", "to_orders")
@@ -237,7 +239,7 @@ def test_a_failover_is_no_duplicate_of_the_broker(how: str, tmp_path: Path) -> N
     async def failover(rig: Trio) -> None:
         await rig.send(1)
         await rig.pass_time(2)
-        assert len(rig.sender.instance.destinations.neighbours()) == 2
+        assert len(rig.sender.instance.parts.destinations.neighbours()) == 2
         if how == "cut off":
             rig.network.cut(SENDER, LEFT)
         if how == "lock lost":
@@ -253,7 +255,7 @@ def test_a_failover_is_no_duplicate_of_the_broker(how: str, tmp_path: Path) -> N
         for _ in range(20):
             await rig.send(1)
             await rig.pass_time(10)
-            assert rig.sender.instance.duplicates.rows() == []
+            assert rig.sender.instance.parts.duplicates.rows() == []
         assert await rig.work(rig.right) == list(range(1, 22))
 
     failover(tmp_path)

@@ -412,7 +412,7 @@ async def test_what_waits_for_a_queue_comes_at_once_also_the_second_time(
         await daemon.pass_time(0.5)
         assert await rows(daemon, "transmission_queue") == 0
         await session.send(handle, b"%d" % (number + 1), "Ask")
-        assert daemon.instance.dispatcher.buffered == 0
+        assert daemon.instance.parts.dispatcher.buffered == 0
     assert bodies(await take(session, "shop")) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -427,10 +427,10 @@ async def test_while_the_target_queue_is_off_messages_wait_in_order(
     await fails(QueueDisabled, take(session, "shop"))
     peer = live_of(daemon, handle).peer
     assert peer is not None
-    arrived = daemon.instance.dispatcher.received
+    arrived = daemon.instance.parts.dispatcher.received
     await session.send(peer.endpoint.handle, b"the other direction", "Answer")
     assert bodies(await take(session, "desk")) == [b"the other direction"]
-    assert daemon.instance.dispatcher.received == arrived  # it went straight
+    assert daemon.instance.parts.dispatcher.received == arrived  # it went straight
     assert await rows(daemon, "transmission_queue") == 1
     await daemon.switch("shop", on=True)
     await session.send(handle, b"3", "Ask")  # may not overtake (SND-15)

@@ -45,7 +45,7 @@ async def test_each_hop_of_both_ways_says_where_it_sends(rig: Through) -> None:
     assert {one.step for one in found.steps} <= {"1", "2", "3", "5", ""}
     assert [one.broker for one in found.steps] == ["main", "", "", "main", "", ""]
     assert await rig.west.session.view("conversation_endpoints") == []
-    assert rig.west.instance.dispatcher.received == 0
+    assert rig.west.instance.parts.dispatcher.received == 0
 
 
 @pytest.mark.rule("NBT-7")
@@ -127,9 +127,11 @@ async def test_a_flood_of_questions_is_answered_in_part(net: Net, west: Peer, ea
     answers = await asyncio.gather(*asking)
     assert 20 <= sum(one.is_complete for one in answers) <= 50
     question = Trace(b"n" * 16, Leg.TOLD_OUT, "urn:x", b"", "urn:y", b"", 0)
-    west.instance.pinging.process(east.instance.instance_id, question)  # nobody has asked
-    west.instance.pinging.process(
-        east.instance.instance_id, msgspec.structs.replace(question, leg=Leg.BACK)
+    west.instance.parts.pinging.process(
+        east.instance.parts.instance_id, question
+    )  # nobody has asked
+    west.instance.parts.pinging.process(
+        east.instance.parts.instance_id, msgspec.structs.replace(question, leg=Leg.BACK)
     )
 
 
@@ -145,7 +147,7 @@ async def test_routes_that_lead_in_a_circle_end_it(rig: Through) -> None:
     ):
         circle = {"name": "circle", "service": "urn:circle", "address": address}
         await one.session.apply({"broker": {"name": "main"}, kind: [circle]}, ensure=True)
-    pinging = rig.middle.instance.pinging
+    pinging = rig.middle.instance.parts.pinging
     with patch.object(pinging, "process", Mock(wraps=pinging.process)) as taken:
         found = await rig.east.session.admin.ping("urn:circle")
         assert found.steps[-1].reason == "hops_exhausted"

@@ -440,7 +440,7 @@ def test_programs_and_daemons_that_are_told_to_stop_never_count(
 @pytest.mark.parametrize("kind", [StoreFull, Busy])
 def test_want_of_room_never_counts(tmp_path: Path, kind: type[BrokerError]) -> None:
     async def scenario(daemon: Daemon) -> None:
-        sessions = daemon.instance.sessions
+        sessions = daemon.instance.parts.sessions
         sessions.options = msgspec.structs.replace(sessions.options, waiting=0)
         async with await daemon.session() as session:
             await send(session)

@@ -176,7 +176,7 @@ def test_each_request_is_answered_once_and_in_its_turn(tmp_path: Path, seed: int
         for number in range(dice.choice([1, 1, 2])):
             client_id = b"client id 00000%d" % number
             talkers.append(Talker(await client(daemon, client_id), client_id, dice))
-        sessions = daemon.instance.sessions._connected
+        sessions = daemon.instance.parts.sessions._connected
         talkers[0].open_dialogs()
         for _ in range(dice.randrange(10, 40)):
             for one in talkers:

@@ -150,13 +150,13 @@ def test_a_duplicate_is_acknowledged_at_once_in_any_state(state: str, tmp_path: 
         await east.bodies()
         tap.items.clear()
         east.log.lines.clear()
-        east.instance.dispatcher.arrived([first])
+        east.instance.parts.dispatcher.arrived([first])
         await net.wait(AT_ONCE)
         (said,) = tap.of(AckOnly)
         assert said.ack.sequence == other.endpoint.receive_sequence - 1
         (line,) = east.log.of("broker.message_undeliverable")
         assert (line["reason"], line["ssb_code"]) == ("duplicate", 11218)
-        assert east.instance.dispatcher.duplicates == 1
+        assert east.instance.parts.dispatcher.duplicates == 1
         assert await east.bodies() == []
 
     test(tmp_path)
@@ -249,9 +249,9 @@ async def test_a_lifetime_ends_at_each_side_by_itself(net: Net, west: Peer, east
         assert (str(endpoint.state), endpoint.error_code) == ("ER", -8489)
     assert here.items == there.items == []
     there.loses = lambda _item: False
-    east.instance.dispatcher.arrived([late])
+    east.instance.parts.dispatcher.arrived([late])
     await net.wait(1)
-    assert east.instance.dispatcher.dropped == {"over": 1}
+    assert east.instance.parts.dispatcher.dropped == {"over": 1}
     assert {one.code for one in here.of(BrokerErrorItem)} == {-8489}  # its own again
     (_, body) = await east.bodies()  # behind the Error
     assert body == b"0"
@@ -268,7 +268,7 @@ async def test_a_dialog_that_arrives_after_its_lifetime_does_not_begin(
     await west.session.send(handle, b"0", "Ask")
     await net.wait(20)
     there.loses = lambda _item: False
-    east.instance.dispatcher.arrived(there.of(Fragment)[:1])
+    east.instance.parts.dispatcher.arrived(there.of(Fragment)[:1])
     await net.wait(1)
     assert east.other_side(west.live(handle).endpoint.conversation_id) is None
     assert [one.code for one in here.of(BrokerErrorItem)] == [-8489]
@@ -314,7 +314,7 @@ async def test_what_went_with_a_clean_up_is_not_called_forgotten(
     await east.session.admin.clean_up(theirs, "a test")
     await net.wait(1)
     tap.items.clear()
-    east.instance.dispatcher.arrived([first])
+    east.instance.parts.dispatcher.arrived([first])
     await net.wait(1)
     assert [one.ack.base_sequence for one in tap.of(AckOnly)] == [0]
     assert str(west.live(handle).endpoint.state) == "CO"

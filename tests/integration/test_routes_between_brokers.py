@@ -159,11 +159,11 @@ async def test_a_service_that_is_made_gets_what_waits_for_it_before_the_next_pas
     new, daemon = "urn:new", brokers.daemon
     handle = await brokers.send(new)
     assert (await brokers.key(handle))[0] == "local_service_missing"
-    runs = daemon.instance.ticker.states["transmitter"].runs
+    runs = daemon.instance.parts.ticker.states["transmitter"].runs
     await brokers.sessions["b3"].create("service", new, queue="box", contracts=["talk"])
     await daemon.pass_time(0.1)
     assert await brokers.arrived() == {"b3": [b"1"]}
-    assert daemon.instance.ticker.states["transmitter"].runs == runs
+    assert daemon.instance.parts.ticker.states["transmitter"].runs == runs
 
 
 @pytest.mark.rule("XMT-15")
@@ -175,7 +175,7 @@ async def test_an_error_on_the_way_to_another_broker_pauses_the_transmitter_too(
     assert await brokers.arrived() == {"b2": [b"1"]}
     daemon = brokers.daemon
     with patch.object(
-        daemon.instance.transmitter, "_dequeue_items", side_effect=LookupError("a bug")
+        daemon.instance.parts.transmitter, "_dequeue_items", side_effect=LookupError("a bug")
     ):
         await brokers.main.send(handle, b"2", "Ask")
         await daemon.pass_time(0.5)
@@ -303,15 +303,15 @@ def test_balanced_dialogs_keep_the_broker_they_were_given(tmp_path: Path, restar
 async def test_the_broker_that_holds_the_dialog_already_stays_its_target(brokers: Brokers) -> None:
     """Its acknowledgement is lost, and a broker that comes first by name gets the service."""
     instance = brokers.daemon.instance
-    deliver = instance.transmitter._deliver_here
-    instance.transmitter._deliver_here = lambda items: deliver(
+    deliver = instance.parts.transmitter._deliver_here
+    instance.parts.transmitter._deliver_here = lambda items: deliver(
         [one for one in items if one.from_initiator]
     )
     handle = await brokers.send()
     assert brokers.endpoints("b2") == 1
     assert brokers.bound_to(handle) is None
     await brokers.main.apply(_declared("a1", SHARED))
-    instance.transmitter._deliver_here = deliver
+    instance.parts.transmitter._deliver_here = deliver
     await brokers.daemon.pass_time(70)
     assert brokers.bound_to(handle) == brokers.id_of("b2")
     assert brokers.endpoints("a1") == 0
@@ -394,9 +394,9 @@ async def test_fragments_held_for_the_former_broker_are_settled_before_others_ar
 ) -> None:
     """The dispatcher holds a fragment with a gap before it when the route changes."""
     instance = brokers.daemon.instance
-    dispatcher = instance.dispatcher
+    dispatcher = instance.parts.dispatcher
     kept: list[Item] = []
-    instance.transmitter._deliver_here = kept.extend
+    instance.parts.transmitter._deliver_here = kept.extend
     await brokers.send()
     (first,) = kept
     targets = {name: _addressed(first, brokers.id_of(name)) for name in TARGETS}
@@ -419,12 +419,12 @@ async def test_a_target_whose_delivery_is_off_by_now_drops_what_was_meant_for_it
 ) -> None:
     instance = brokers.daemon.instance
     kept: list[Item] = []
-    instance.transmitter._deliver_here = kept.extend
+    instance.parts.transmitter._deliver_here = kept.extend
     await brokers.send()
     await brokers.main.admin.disable("b2")
-    before = instance.dispatcher.dropped["broker_disabled"]
-    instance.dispatcher.arrived(kept)
-    assert instance.dispatcher.dropped["broker_disabled"] == before + len(kept)
+    before = instance.parts.dispatcher.dropped["broker_disabled"]
+    instance.parts.dispatcher.arrived(kept)
+    assert instance.parts.dispatcher.dropped["broker_disabled"] == before + len(kept)
     assert brokers.endpoints("b2") == brokers.endpoints("b3") == 0
 
 
@@ -440,7 +440,7 @@ def test_a_stray_target_is_told_and_ends_whatever_it_says(tmp_path: Path, says: 
     @three
     async def program(brokers: Brokers) -> None:
         instance = brokers.daemon.instance
-        deliver = instance.transmitter._deliver_here
+        deliver = instance.parts.transmitter._deliver_here
         kept: list[Item] = []
 
         def pass_on(items: list[Item]) -> None:
@@ -450,11 +450,11 @@ def test_a_stray_target_is_told_and_ends_whatever_it_says(tmp_path: Path, says: 
             deliver([one for one in items if one.from_broker != stray or type(one) not in acks])
 
         await _route(brokers, SHARED, "b3")
-        instance.transmitter._deliver_here = pass_on
+        instance.parts.transmitter._deliver_here = pass_on
         handle = await brokers.send()
         assert brokers.bound_to(handle) == brokers.id_of("b3")
         first = next(one for one in kept if type(one) is Fragment)
-        instance.dispatcher.arrived([_addressed(first, brokers.id_of("b2"))])
+        instance.parts.dispatcher.arrived([_addressed(first, brokers.id_of("b2"))])
         await brokers.daemon.pass_time(1)
         if says == "a message":
             async with brokers.sessions["b2"].transaction() as tx:

@@ -45,7 +45,7 @@ async def _send_into(rig: Ring, ways: dict[str, str]) -> bytes:
 
 
 def _forwarded(rig: Ring) -> int:
-    return sum(one.instance.forwarder.report.sent for one in rig.instances.values())
+    return sum(one.instance.parts.forwarder.report.sent for one in rig.instances.values())
 
 
 @pytest.mark.rule("RTE-40", "FWD-6", "NBT-6")

@@ -191,8 +191,8 @@ async def test_welcome_says_who_answers_and_what_is_allowed(daemon: Daemon) -> N
         request=0,
         version=1,
         instance="daemon",
-        instance_id=instance.instance_id,
-        boot_id=instance._with.boot_id,
+        instance_id=instance.parts.instance_id,
+        boot_id=instance.surroundings.boot_id,
         broker="main",
         broker_id=broker.broker_id,
         limits=frames.Limits(
@@ -869,7 +869,7 @@ async def test_so_many_transactions_and_waiting_receives(daemon: Daemon) -> None
     assert await raw.answers() == [("done", 8), ("answer", 6, []), ("done", 9)]
     raw.write(ask(10, 4, "receive", "shop", None, None, None, 1000))
     assert await raw.answers(2) == [("answer", 10, [])]
-    assert daemon.instance.sessions.waiting == 0
+    assert daemon.instance.parts.sessions.waiting == 0
 
 
 @pytest.mark.rule("CLP-62")

@@ -21,13 +21,13 @@ async def test_many_dialogs_of_several_destinations_need_no_task_of_their_own(
     await net.wait(5)
     before = _tasks()
     for peer in (east, third):
-        peer.instance.destinations.pause_receiving()
+        peer.instance.parts.destinations.pause_receiving()
     for handle in handles:
         await west.session.send(handle, b"1", "Ask")
     await net.wait(1)
     assert _tasks() <= before
     for peer in (east, third):
-        peer.instance.destinations.resume_receiving()
+        peer.instance.parts.destinations.resume_receiving()
     await net.wait(1)
     assert _tasks() <= before
     assert {west.out(handle).pending for handle in handles} == {0}  # by acks, which are no rows

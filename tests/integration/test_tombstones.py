@@ -37,7 +37,7 @@ async def test_a_tombstone_costs_disk_and_no_memory(
     conversations = [await fire_and_forget(main, east, wire) for _ in range(30)]
     assert len(wire.east.endpoints) <= FEW
     assert len(wire.east.groups) <= FEW
-    assert len(wire.daemon.instance.dispatcher._dialogs.known) <= FEW
+    assert len(wire.daemon.instance.parts.dispatcher._dialogs.known) <= FEW
     rows = await endpoints(east)
     assert {row["conversation_id"] for row in rows} == {show(one) for one in conversations}
     assert {row["state"] for row in rows} == {"CD"}

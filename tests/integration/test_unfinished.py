@@ -49,7 +49,7 @@ def pieces(daemon: Daemon, numbers: Iterable[int], **fields: Any) -> Iterator[li
 
 async def arrive(daemon: Daemon, boxcars: Iterable[list[Fragment]]) -> None:
     for boxcar in boxcars:
-        daemon.instance.dispatcher.arrived(boxcar)
+        daemon.instance.parts.dispatcher.arrived(boxcar)
         await daemon.pass_time(1)
 
 
@@ -104,7 +104,7 @@ def test_the_last_fragment_may_come_before_those_in_the_middle(tmp_path: Path) -
     async def scenario(daemon: Daemon) -> None:
         await arrive(daemon, pieces(daemon, [0]))
         backwards = [list(reversed(one)) for one in pieces(daemon, reversed(range(1, PIECES)))]
-        daemon.instance.dispatcher.arrived(list(chain(*backwards)))
+        daemon.instance.parts.dispatcher.arrived(list(chain(*backwards)))
         await daemon.pass_time(1)
         await expect_all(daemon)
 
@@ -123,7 +123,7 @@ def test_bodies_that_are_checked_aside_get_through_with_room_for_none(tmp_path: 
         text = b'["' + b"x" * 300 + b'"]'
         cut = [text[:100], text[100:200], text[200:]]
         for number, body in enumerate(cut):
-            daemon.instance.dispatcher.arrived(
+            daemon.instance.parts.dispatcher.arrived(
                 [
                     arriving(daemon, dialog, 0, fragment=number, fragments=3, body=body)
                     for dialog in DIALOGS
@@ -170,7 +170,7 @@ def test_what_was_read_for_a_broker_that_is_switched_off_leaves_room_for_others(
 @pytest.mark.rule("DSP-15", "DLG-T10")
 def test_an_end_drops_what_only_the_store_has(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         dispatcher.arrived([arriving(daemon, dialog, 0) for dialog in DIALOGS])
         await daemon.pass_time(1)
         for number in range(3):
@@ -196,7 +196,7 @@ def test_an_end_drops_what_only_the_store_has(tmp_path: Path) -> None:
 @pytest.mark.rule("SND-12", "DSP-15")
 def test_fragments_that_grow_do_not_make_a_message_larger_than_it_may_be(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         for number in range(PIECES):
             body = b"x" if not number else b"x" * SIZE
             dispatcher.arrived(
@@ -217,7 +217,7 @@ async def bring(
         for dialog in dialogs:
             body = WHOLE[dialog][number * SIZE : (number + 1) * SIZE]
             item = arriving(daemon, dialog, 0, fragment=number, fragments=PIECES, body=body)
-            daemon.instance.dispatcher.arrived([item], neighbour)
+            daemon.instance.parts.dispatcher.arrived([item], neighbour)
         await daemon.pass_time(1)
 
 
@@ -225,7 +225,7 @@ async def bring(
 def test_a_peer_may_begin_so_many_dialogs_before_it_completes_one(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         await daemon.restart(dispatcher=Dispatcher(max_openings=3))
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         await bring(daemon, NEAR, range(1, 6), 0, 1)
         assert dispatcher.dropped == {"openings": 4}
         assert len(daemon.broker.incomplete) == 3
@@ -253,7 +253,7 @@ def test_dialogs_of_which_nothing_is_stored_count_until_a_tick_has_dropped_them(
 ) -> None:
     async def scenario(daemon: Daemon) -> None:
         await daemon.restart(dispatcher=Dispatcher(max_openings=3))
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         await bring(daemon, NEAR, [1, 2, 3], 1)  # behind a gap
         await bring(daemon, NEAR, [4], 0, 1)
         assert dispatcher.dropped == {"openings": 2}
@@ -281,7 +281,7 @@ def test_the_limit_holds_while_what_was_let_in_is_not_durable_yet(tmp_path: Path
         platter.let_go()
         await daemon.pass_time(1)
         assert len(daemon.broker.incomplete) == 3
-        assert daemon.instance.dispatcher.dropped == {"openings": 9}
+        assert daemon.instance.parts.dispatcher.dropped == {"openings": 9}
 
     play(scenario, tmp_path)
 
@@ -290,7 +290,7 @@ def test_the_limit_holds_while_what_was_let_in_is_not_durable_yet(tmp_path: Path
 def test_an_opening_that_ends_without_a_fragment_makes_room_within_a_tick(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon) -> None:
         await daemon.restart(dispatcher=Dispatcher(max_openings=2))
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         await bring(daemon, NEAR, [1, 2], 0)
         live = daemon.broker.endpoints.find_conversation(
             arriving(daemon, 1, 0).conversation_id, initiator=False
@@ -315,7 +315,7 @@ def test_fragments_behind_a_gap_leave_room_to_other_peers(tmp_path: Path) -> Non
         low = 64 * 1024
         marks = Dispatcher(mem_low=low, mem_high=low, mem_hard=low, mem_dialog=low)
         await daemon.restart(dispatcher=marks)
-        dispatcher = daemon.instance.dispatcher
+        dispatcher = daemon.instance.parts.dispatcher
         await bring(daemon, NEAR, DIALOGS, *range(1, PIECES))  # none has its first one
         assert dispatcher.dropped["early_memory"] > 0
         assert dispatcher.dropped.keys() == {"early_memory"}

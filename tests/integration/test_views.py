@@ -402,7 +402,7 @@ def test_the_values_of_every_column_of_a_broker(tmp_path: Path) -> None:
 @pytest.mark.rule("VIEW-13", "PER-22")
 @scenario
 async def test_the_values_of_every_column_of_a_pass(daemon: Daemon, session: Session) -> None:
-    ticker = daemon.instance.ticker
+    ticker = daemon.instance.parts.ticker
     at = [one.name for one, _ in ticker._passes].index("removals")
 
     async def takes_seven_seconds() -> int:
@@ -618,7 +618,7 @@ async def test_periodic_work_that_fails_is_seen(daemon: Daemon, session: Session
     def broken() -> int:
         raise RuntimeError("the sweep is broken")
 
-    passes = daemon.instance.ticker._passes
+    passes = daemon.instance.parts.ticker._passes
     names = [one.name for one, _ in passes]
     at = names.index("removals")
     passes[at] = Pass("removals", 1, broken), passes[at][1]
@@ -906,12 +906,12 @@ async def test_messages_of_which_a_part_is_missing_are_counted(
         (row,) = await session.view("service_queues", where={"name": "shop"})
         return int(row["incomplete_count"])
 
-    daemon.instance.dispatcher.arrived([part(0)])
+    daemon.instance.parts.dispatcher.arrived([part(0)])
     await daemon.pass_time(1)
     assert await incomplete() == 1
     await daemon.restart()
     assert await incomplete() == 1
-    dispatcher = daemon.instance.dispatcher
+    dispatcher = daemon.instance.parts.dispatcher
     dispatcher.arrived([part(2)])
     dispatcher.arrived([part(1, 4)])
     await daemon.pass_time(1)

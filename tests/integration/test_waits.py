@@ -525,7 +525,7 @@ async def test_a_wait_that_ends_soon_is_no_part_of_a_circle(
 async def test_a_forgotten_transaction_is_rolled_back_and_leaves_a_record(
     daemon: Daemon, session: Session
 ) -> None:
-    sessions = daemon.instance.sessions
+    sessions = daemon.instance.parts.sessions
     sessions.options = msgspec.structs.replace(sessions.options, transaction_age=120.0)
     handle = await talk(session, b"1")
     sleeper, reader = await daemon.session(), await daemon.session()

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.config.settings import Dialog
 from brokerd.protocol import dialog
-from brokerd.protocol.frames import BrokerErrorItem, Hop
+from brokerd.protocol.frames import BrokerErrorItem, Hop, encode_item
 from tests.integration.peers import Net, Peer, peers, route
 
 NO_WAY = ("no_route", "local_service_missing", "broker_not_here")
@@ -75,7 +75,7 @@ async def test_an_ack_that_waits_for_a_route_can_be_seen(net: Net, west: Peer, e
 async def test_an_ack_that_the_neighbour_could_not_take_goes_with_what_it_brings_next(
     net: Net, west: Peer, east: Peer
 ) -> None:
-    with patch.object(east.instance.transmitter, "_hand_back", lambda *_: False):
+    with patch.object(east.instance.parts.transmitter, "_hand_back", lambda *_: False):
         handle = await _forth(net, west, b"1")
     assert west.out(handle).pending == 1
     await west.session.send(handle, b"2", "Ask")
@@ -123,8 +123,8 @@ def test_errors_count_only_from_where_the_dialog_sends(strict: bool, tmp_path: A
         handle = await west.talk("urn:east", b"1")
         await third.talk("urn:west", b"here")
         await net.wait(1)
-        spoofed = _spoofed(west, handle)
-        third.instance._hand_back(west.instance.instance_id, [spoofed])
+        spoofed, here = encode_item(_spoofed(west, handle)), west.instance.parts.instance_id
+        third.instance.parts.destinations.hand_back(here, [spoofed])
         await net.wait(1)
         state = str(west.live(handle).endpoint.state)
         audited = west.log.of("audit.broker_conversation")
@@ -133,7 +133,7 @@ def test_errors_count_only_from_where_the_dialog_sends(strict: bool, tmp_path: A
             return
         assert state == "CO"
         assert [line["code"] for line in audited] == [dialog.PEER_GONE]
-        east.instance._hand_back(west.instance.instance_id, [spoofed])
+        east.instance.parts.destinations.hand_back(here, [spoofed])
         await net.wait(1)
         assert str(west.live(handle).endpoint.state) == "ER"
 

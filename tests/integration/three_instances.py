@@ -47,7 +47,7 @@ class Through(Rig):
     @property
     def forwarder(self) -> Forwarder:
         """What the middle forwards with, in its present boot."""
-        return self.middle.instance.forwarder
+        return self.middle.instance.parts.forwarder
 
     def settings(self, name: str) -> Settings:
         """Only the middle forwards."""

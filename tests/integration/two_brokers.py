@@ -35,9 +35,9 @@ class Wire:
     def tap(self) -> None:
         """Stand between the brokers of the daemon as it now runs."""
         instance = self.daemon.instance
-        self.deliver = instance.dispatcher.arrived
-        instance.transmitter._deliver_here = self._pass
-        instance.answers.deliver_here = self._pass
+        self.deliver = instance.parts.dispatcher.arrived
+        instance.parts.transmitter._deliver_here = self._pass
+        instance.parts.answers.deliver_here = self._pass
 
     def _pass(self, items: list[Item]) -> None:
         self.passed += items

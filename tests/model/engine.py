@@ -406,7 +406,9 @@ class Engine:
 
     def _look(self, verb: Verb) -> Any:
         """A verb that changes nothing, in line: it reads, and so has nobody to wait for."""
-        asked = self.instance.administration.run(self.instance.brokers["main"], verb, "looker")
+        asked = self.instance.parts.administration.run(
+            self.instance.brokers["main"], verb, "looker"
+        )
         try:
             asked.send(None)
         except StopIteration as answer:

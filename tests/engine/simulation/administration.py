@@ -32,7 +32,7 @@ async def administer(node: Node, work: Work) -> bool:
 
     async def run() -> None:
         try:
-            session = await instance.connect_local(objects.BROKER)
+            session = await instance.local_clients.open_session(objects.BROKER)
             try:
                 await work(session)
             finally:

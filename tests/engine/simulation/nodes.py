@@ -312,7 +312,7 @@ class Node:
             self.up
             and instance is not None
             and objects.BROKER in instance.brokers
-            and objects.BROKER not in instance.absent.reasons
+            and objects.BROKER not in instance.parts.absent.reasons
         )
 
     @property
@@ -338,7 +338,7 @@ class Node:
         return [
             (
                 state.name,
-                self.instance.readers.running(objects.BROKER, state.name),
+                self.instance.parts.readers.running(objects.BROKER, state.name),
                 most.max_readers,
             )
             for state in self.broker.own_queues
@@ -352,7 +352,7 @@ class Node:
         """
         if not self.up or self.instance is None:
             return []
-        it = self.instance.dispatcher
+        it = self.instance.parts.dispatcher
         dropped = sum(it.dropped.values())
         known = it.stored + it.duplicates + dropped + it.buffered
         if it.received == known:
@@ -387,7 +387,7 @@ class Node:
             return []
         found = [live.outgoing for live in self.broker.endpoints.all()]
         return [
-            self.instance.transmitter.status(out)[0]
+            self.instance.parts.transmitter.status(out)[0]
             for out in found
             if out is not None and out.pending and out.live.endpoint.far_service == service
         ]
@@ -413,18 +413,18 @@ class Node:
         """Add the counters of this boot to those of the run."""
         instance, counts = self.instance, self._shared.counts
         assert instance is not None
-        dispatcher = instance.dispatcher
+        dispatcher = instance.parts.dispatcher
         counts["fragments received"] += dispatcher.received
         counts["duplicates suppressed"] += dispatcher.duplicates
         if self.boots > 1:
             counts["duplicates suppressed after a restart"] += dispatcher.duplicates
         for broker in instance.brokers.values():
             counts["unread messages deleted later"] += broker.store.metrics.dropped
-        counts["fragments retransmitted"] += instance.transmitter.retransmitted
+        counts["fragments retransmitted"] += instance.parts.transmitter.retransmitted
         for reason, count in dispatcher.dropped.items():
             counts[f"dropped: {reason}"] += count
-        counts["fragments forwarded"] += instance.forwarder.report.sent
-        for reason, count in instance.forwarder.report.dropped.items():
+        counts["fragments forwarded"] += instance.parts.forwarder.report.sent
+        for reason, count in instance.parts.forwarder.report.dropped.items():
             counts[f"forward dropped: {reason}"] += count
 
 

@@ -37,10 +37,10 @@ def test_an_arrival_is_a_commit_and_a_reader_begins_without_a_transaction(tmp_pa
             await tx.send(handle, b"x", "Ask")
             await tx.get_group("desk")  # the send is with the daemon now
             await daemon.pass_time(1)
-            assert not daemon.instance.readers.tasks()
+            assert not daemon.instance.parts.readers.tasks()
             await tx.commit()
             await daemon.pass_time(1)
-            assert len(daemon.instance.readers.tasks()) == 1
+            assert len(daemon.instance.parts.readers.tasks()) == 1
             assert held_readers.seen == [0]
 
     play(scenario, tmp_path)
@@ -58,7 +58,7 @@ def test_a_message_that_the_broker_makes_is_an_arrival(tmp_path: Path, kind: str
             if kind == "timer":
                 await session.set_timer(handle, 5)
             await daemon.pass_time(1)
-            assert not daemon.instance.readers.tasks()
+            assert not daemon.instance.parts.readers.tasks()
             if kind in ("error of the peer", "end"):
                 (came,) = await session.receive("shop", autocommit=True)
                 error = (1, "none left") if kind == "error of the peer" else ()
@@ -85,15 +85,15 @@ def test_a_group_that_is_held_starts_a_reader_when_it_is_free(
             await activate(session)
             await session.send(handle, b"y", "Ask")
             await daemon.pass_time(16)
-            assert not daemon.instance.readers.tasks()
-            gauges = {row.queue: row.gauges for row in daemon.instance.figures.rows()}["shop"]
+            assert not daemon.instance.parts.readers.tasks()
+            gauges = {row.queue: row.gauges for row in daemon.instance.parts.figures.rows()}["shop"]
             assert (gauges["ready"], gauges["parked"]) == (0, 2)
             if isinstance(outcome, Park):
                 await session.admin.release_group(came.group_id)
             else:
                 await daemon.pass_time(14)
             await daemon.pass_time(0.5)
-            assert len(daemon.instance.readers.tasks()) == 1
+            assert len(daemon.instance.parts.readers.tasks()) == 1
             told = [one for event, one in daemon.log.lines if event == "broker.activation"]
             assert [one["why"] for one in told] == ["arrival"]
 
@@ -234,7 +234,7 @@ def test_what_a_rollback_brings_back_is_looked_at_without_a_tick(tmp_path: Path,
             else:
                 daemon.network.reset("client", "daemon")
             await daemon.pass_time(0.1)
-            assert len(daemon.instance.readers.tasks()) == 1
+            assert len(daemon.instance.parts.readers.tasks()) == 1
 
     play(scenario, tmp_path)
 
@@ -268,7 +268,7 @@ def test_what_a_reader_had_received_at_its_deadline_is_back_in_the_queue(tmp_pat
             assert not await session.receive("shop", autocommit=True)
             await session.alter("queue", "shop", activation={"max_readers": 0})  # none after it
             await daemon.pass_time(10)
-            assert daemon.instance.readers.tasks() == []
+            assert daemon.instance.parts.readers.tasks() == []
             (queue,) = await session.view("service_queues", where={"name": "shop"})
             assert queue["rollback_streak"] == 1
             assert [one.body for one in await session.receive("shop", autocommit=True)] == [b"x"]
@@ -309,10 +309,10 @@ def test_a_handler_that_is_idle_is_left_alone(tmp_path: Path) -> None:
             handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
             await session.send(handle, b"x", "Ask")
             await daemon.pass_time(1)
-            (task,) = daemon.instance.readers.tasks()
+            (task,) = daemon.instance.parts.readers.tasks()
             assert await session.receive("shop", autocommit=True)  # somebody else has it
             await daemon.pass_time(2 * 3600)
-            assert daemon.instance.readers.tasks() == [task]
+            assert daemon.instance.parts.readers.tasks() == [task]
             assert held_readers.seen == [0]
 
     play(scenario, tmp_path)

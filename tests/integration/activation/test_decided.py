@@ -78,7 +78,7 @@ def test_load_that_is_there_all_at_once_gets_all_readers_and_not_one_more(tmp_pa
             seen = []
             for _ in range(40):
                 await daemon.pass_time(1)
-                seen.append(len(daemon.instance.readers.tasks()))
+                seen.append(len(daemon.instance.parts.readers.tasks()))
             assert seen == sorted(seen)
             assert (max(seen), seen[-1]) == (8, 8)
 
@@ -92,7 +92,7 @@ def test_a_queue_says_how_fast_and_with_how_many_it_begins(tmp_path: Path) -> No
             await ask(session, 6)
             await activate(session, max_readers=4, initial_readers=3)
             await daemon.pass_time(0.1)
-            assert len(daemon.instance.readers.tasks()) == 3
+            assert len(daemon.instance.parts.readers.tasks()) == 3
             await session.alter("queue", "shop", activation={"initial_readers": 4})
             await activate(session, "receives_and_waits", max_readers=4, ramp_interval="30s")
             found: list[Any] = await session.objects("queue")
@@ -112,9 +112,9 @@ def test_the_token_of_a_process_is_shown_to_nobody(
             await activate(session)
             await ask(session, 1)
             await daemon.pass_time(1)
-            (reader,) = daemon.instance.readers._all()
+            (reader,) = daemon.instance.parts.readers._all()
             token = b"\7" * ID_SIZE
-            daemon.instance.readers._runner._known[token] = reader
+            daemon.instance.parts.readers._runner._known[token] = reader
             (row,) = await session.view("activated_tasks")
             own = row["spid"]
             reader.session_id = b""  # as of a process that has not received yet
@@ -136,7 +136,7 @@ def test_a_reader_that_outlives_its_daemon_is_not_let_in_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(daemon: Daemon) -> None:
-        own = daemon.instance.readers._runner._tokens()
+        own = daemon.instance.parts.readers._runner._tokens()
         elsewhere = bytes(ID_SIZE) + own[ID_SIZE:]
         for token in (own, elsewhere):
             monkeypatch.setenv("BROKERD_READER", token.hex())
@@ -178,21 +178,21 @@ def test_draining_ends_an_idle_reader_at_once_and_a_busy_one_after_the_grace(
             await daemon.pass_time(0.1)
             await ask(session, 1)
             await daemon.pass_time(11)  # the second has taken its message, and waits for more
-            assert len(daemon.instance.readers.tasks()) == 2
+            assert len(daemon.instance.parts.readers.tasks()) == 2
             waits = session.transaction()
             other = asyncio.ensure_future(waits.receive("shop", wait=600))
             began = daemon.loop.time()
             draining = asyncio.ensure_future(session.admin.drain_queue("shop", grace=20))
             await daemon.pass_time(1)
-            assert len(daemon.instance.readers.tasks()) == 1
+            assert len(daemon.instance.parts.readers.tasks()) == 1
             assert await other == []
             await ask(session, 1)
             done = await draining
             assert (done.ended, done.stopped, done.left, done.activation) == (1, 1, 0, "on")
             assert daemon.loop.time() - began == pytest.approx(20, abs=0.5)
-            assert daemon.instance.readers.tasks() == []
+            assert daemon.instance.parts.readers.tasks() == []
             await daemon.pass_time(30)
-            assert daemon.instance.readers.tasks() == []
+            assert daemon.instance.parts.readers.tasks() == []
             (queue,) = await session.view("service_queues", where={"name": "shop"})
             assert (queue["rollback_streak"], queue["ready_count"]) == (0, 2)
             assert (queue["is_activation_enabled"], queue["is_receive_enabled"]) == (False, True)
@@ -204,7 +204,7 @@ def test_draining_ends_an_idle_reader_at_once_and_a_busy_one_after_the_grace(
             assert (await session.admin.drain_queue("desk")).activation == "none"
             await session.alter("queue", "shop", activation={"status": "on"})
             await daemon.pass_time(1)
-            assert len(daemon.instance.readers.tasks()) == 1
+            assert len(daemon.instance.parts.readers.tasks()) == 1
 
     play(scenario, tmp_path)
 

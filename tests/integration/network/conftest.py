@@ -46,10 +46,10 @@ class Arrivals:
     def __init__(self, at: RigInstance) -> None:
         self.at: list[tuple[float, Fragment]] = []
         self.boxcars: list[int] = []
-        self._clock = at.instance._with.clock
-        transport = at.instance.destinations
-        self._hand_on: Callable[[Arrival], None] = transport._arrived
-        transport._arrived = self._came
+        self._clock = at.instance.surroundings.clock
+        events: Any = at.instance.parts.destinations._events
+        self._hand_on: Callable[[Arrival], None] = events.boxcar_arrived
+        events.boxcar_arrived = self._came
 
     def _came(self, arrival: Arrival) -> None:
         now = self._clock.monotonic()

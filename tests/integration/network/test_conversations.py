@@ -75,7 +75,7 @@ async def test_after_an_hours_outage_the_first_message_leaves_with_the_connectio
     one.link.heal()
     await brokerd_clock.advance(85)
     online_at = (await only(one, "connections"))["login_time"]
-    clock = one.instance._with.clock
+    clock = one.instance.surroundings.clock
     first = clock.utc() - int((clock.monotonic() - came.at[0][0]) * 1_000_000)
     assert 0 <= first - online_at <= 100_000
     assert ready(two) == 11

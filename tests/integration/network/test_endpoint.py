@@ -97,7 +97,7 @@ async def test_forwarding_options_apply_in_place(
     found = await two.session.admin.alter_endpoint(forwarding=True, forward_size_mb=20)
     assert found["is_message_forwarding_enabled"] is True
     assert found["message_forwarding_size"] == 20
-    assert two.instance.router._facts.forwarding is True
+    assert two.instance.parts.router._facts.forwarding is True
     assert (await only(two, "connections"))["connection_id"] == before["connection_id"]
     assert (await only(two, "connections"))["state_desc"] == "LOGGED_IN"
 
@@ -125,7 +125,7 @@ async def test_an_altered_endpoint_stays_on_this_machine(
 ) -> None:
     one, _ = brokerd_pair
     before = await only(one, "endpoint")
-    administration = one.instance.administration._endpoint
+    administration = one.instance.parts.administration._endpoint
     monkeypatch.setattr(administration, "_allow_plaintext", False)
     for listen in ("all", ["127.0.0.1", "192.0.2.1"]):
         with pytest.raises(InvalidArgument, match="allowed on loopback only"):
@@ -139,7 +139,7 @@ async def test_an_altered_endpoint_stays_on_this_machine(
 async def test_an_endpoint_that_is_moved_is_reported_where_it_then_is(brokerd_pair: Pair) -> None:
     one, _ = brokerd_pair
     await one.session.admin.alter_endpoint(port=4999)
-    (door,) = one.instance.open_listeners()
+    (door,) = one.instance.parts.exposure.open_listeners()
     assert (door.who, door.address) == ("peers", "TCP://one:4999")
     await one.session.admin.alter_endpoint(state="stopped")
     assert (await one.session.status())["open_listeners"] == []

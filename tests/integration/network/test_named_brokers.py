@@ -15,7 +15,7 @@ class Told:
 
     def __init__(self, at: RigInstance) -> None:
         self.sets: list[frozenset[bytes]] = []
-        duplicates = at.instance.duplicates
+        duplicates = at.instance.parts.duplicates
         self._hand_on: Callable[[InstanceId, BrokersHere], None] = duplicates.record_list
         duplicates.record_list = self._told  # type: ignore[method-assign]
 
@@ -68,14 +68,14 @@ async def test_flow_control_does_not_hold_it_back(
     told = Told(two)
     handle = await talk(one, two, b"1")
     await brokerd_clock.advance(1)
-    two.instance.destinations.pause_receiving()
+    two.instance.parts.destinations.pause_receiving()
     for _ in range(16):
         await one.session.send(handle, bytes(1024 * 1024))
     await brokerd_clock.advance(5)
     (row,) = await one.session.view("connections")
     assert row["is_send_flow_controlled"] is True
     await one.session.apply({"broker": [{"name": "east"}]})
-    two.instance.destinations.resume_receiving()
+    two.instance.parts.destinations.resume_receiving()
     await brokerd_clock.advance(30)
     assert told.sets[-1] == delivering(one)
     assert len(told.sets) == 2

@@ -31,6 +31,6 @@ async def test_every_part_has_its_turn_and_its_period(
     assert {name: rows[name]["period"] for name in PERIODS} == PERIODS
     for name, period in PERIODS.items():
         assert rows[name]["runs"] - before[name] == 20 / period
-    order = list(one.instance.ticker.states)
+    order = list(one.instance.parts.ticker.states)
     places = [order.index(name) for name in PERIODS]
     assert places == sorted(places)

@@ -62,7 +62,7 @@ async def test_the_highest_level_leaves_first_where_it_is_honored(
 
 async def session_of(one: RigInstance, broker: str) -> Session:
     """A session in another broker of the instance."""
-    clock, rng = one.instance._with.clock, Random(1)
+    clock, rng = one.instance.surroundings.clock, Random(1)
     return await connect(
         broker=broker, connector=one._connector, clock=clock, ids=SeededIds(rng), rng=rng
     )
@@ -172,7 +172,7 @@ async def test_a_peer_that_does_not_read_costs_little_memory_and_nobody_else(
     one, two, three = await brokerd_rig.add("one", "two", "three")
     blocked, other = await talk(one, two, b"hello"), await talk(one, three, b"hello")
     await brokerd_clock.advance(1)
-    two.instance.destinations.pause_receiving()
+    two.instance.parts.destinations.pause_receiving()
     for _ in range(16):
         await one.session.send(blocked, bytes(1024 * 1024))
     await brokerd_clock.advance(5)
@@ -189,7 +189,7 @@ async def test_a_peer_that_does_not_read_costs_little_memory_and_nobody_else(
     await brokerd_clock.advance(1)
     assert ready(three) == 101
     assert ready(two) == 1
-    two.instance.destinations.resume_receiving()
+    two.instance.parts.destinations.resume_receiving()
     await brokerd_clock.advance(30)
     assert ready(two) == 17
     assert (await only(two, "connections"))["is_receive_flow_controlled"] is False

@@ -172,7 +172,9 @@ async def test_counters_outlive_connections(
     assert after["connect_attempts_total"] == 2
     assert sum(after[f"fragment_p{level}_sends_total"] for level in range(1, 11)) == 3
     rows = [
-        row for row in one.instance.figures.rows() if row.scope == "instance" and not row.broker
+        row
+        for row in one.instance.parts.figures.rows()
+        if row.scope == "instance" and not row.broker
     ]
     assert rows[0].counters["transport_fragments_sent"] == after["fragment_sends_total"]
     assert rows[0].counters["sent_p5"] == 3
@@ -183,12 +185,12 @@ async def test_connections_that_are_refused_are_in_the_view_and_the_metrics_log(
     brokerd_pair: Pair,
 ) -> None:
     one, _ = brokerd_pair
-    doors = (one.instance.destinations.endpoint.door, one.instance.sessions.door)
+    doors = (one.instance.parts.destinations.endpoint.door, one.instance.parts.sessions.door)
     for door, reason in zip(doors, (FULL, DISPLACED), strict=True):
         door.refused[reason] += 2
     assert (await only(one, "transport_counters"))["refused_connections_total"] == 2
     counters: dict[str, int] = {}
-    for row in one.instance.figures.rows():
+    for row in one.instance.parts.figures.rows():
         if row.scope == "instance" and not row.broker:
             counters |= row.counters
     refused = {name: count for name, count in counters.items() if name.startswith("refused_")}
@@ -243,11 +245,11 @@ async def test_the_metrics_log_says_how_far_the_clock_of_a_peer_is_ahead(
     loop = asyncio.get_running_loop()
     start = Instant(int(brokerd_clock.now.timestamp() - loop.time()) * SECOND)
     behind = SimClock(loop, utc_start=start, skew=timedelta(seconds=-7))
-    two.instance.destinations.peers._clock = behind
+    two.instance.parts.destinations.peers._clock = behind
     await talk(one, two, b"1")
     await brokerd_clock.advance(5)
-    (row,) = [row for row in one.instance.figures.rows() if row.destination == TWO]
+    (row,) = [row for row in one.instance.parts.figures.rows() if row.destination == TWO]
     assert row.gauges["clock_ahead_s"] == pytest.approx(-7, abs=0.1)
     await brokerd_clock.advance(5)
-    later = [row for row in one.instance.figures.rows() if row.destination == TWO]
+    later = [row for row in one.instance.parts.figures.rows() if row.destination == TWO]
     assert later == [], "a clock alone is not worth a line"

@@ -82,10 +82,7 @@ class Node:
             rng=Random(number),
             hello=Hello(instance_id=self.instance_id, boot_id=BootId(bytes(16))),
             options=options,
-            fill=self.fill,
-            arrived=self.arrived,
-            changed=self.changed,
-            noticed=self.noticed,
+            events=self,
             log=self.log,
             listen=[listen],
         )
@@ -95,26 +92,34 @@ class Node:
         self._address = self.transport.listeners[0].address or self._address
         return self._address.lower()
 
-    def fill(self, address: str, room: int, most: int) -> list[bytes]:
+    def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
         self.moved.set()
         taken: list[bytes] = []
         queue = self.waiting[address]
-        while queue and len(taken) < most and len(queue[0]) <= room:
-            room -= len(queue[0])
+        while queue and len(taken) < room_items and len(queue[0]) <= room_bytes:
+            room_bytes -= len(queue[0])
             taken.append(queue.popleft())
         return taken
 
-    def arrived(self, arrival: Arrival) -> None:
+    def boxcar_arrived(self, arrival: Arrival) -> None:
         self.came.append(arrival)
         self.moved.set()
 
-    def changed(self, address: str, online: bool) -> None:
+    def address_changed(self, address: str, online: bool) -> None:
         self.changes.append((address, online))
         self.moved.set()
 
-    def noticed(self, peer: InstanceId, notice: Advice) -> None:
+    def notice_arrived(self, peer: InstanceId, notice: Advice) -> None:
         self.notices.append(notice)
         self.moved.set()
+
+    def reached_self(self, address: str) -> None: ...
+
+    def neighbour_met(self, peer: InstanceId) -> None: ...
+
+    def neighbour_left(self, peer: InstanceId) -> None: ...
+
+    def before_closing(self) -> None: ...
 
     def send(self, to: str, *bodies: bytes) -> None:
         for sequence, body in enumerate(bodies):

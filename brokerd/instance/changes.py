@@ -1,0 +1,109 @@
+"""Changes: what follows for the other parts when objects, addresses or neighbours have changed.
+
+Reads:  the record of parts.      Calls: router, transmitter, notices, readers, forwarder.
+Never:  changes an object itself.
+"""
+
+from brokerd.broker.broker import Broker
+from brokerd.config.settings import Endpoint
+from brokerd.delivery.forwarding.forwarder import MEGABYTE
+from brokerd.ids import BrokerId
+from brokerd.instance.parts import Parts
+from brokerd.maintenance import timers
+from brokerd.objects.notifications import activation_timeouts
+from brokerd.routing.mirror import Pair
+
+
+class Changes:
+    """The consequences of changes, one method for each kind of change."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # Of brokers.
+
+    def objects_changed(self, broker: Broker) -> None:
+        """Let routing and activation take account of changed objects at once (XMT-11, ACT-6e)."""
+        parts = self._parts
+        parts.destinations.release(parts.router.rebuild())
+        parts.transmitter.rerouting.reroute()
+        parts.notices.release(broker)
+        self.queues_changed(broker)
+        parts.lifecycle.spawn_counted(timers.release(broker))
+
+    def queues_changed(self, broker: Broker) -> None:
+        """Start and stop readers by the queues that the broker now has."""
+        readers, queues = self._parts.readers, [state.queue for state in broker.own_queues]
+        readers.remaining(broker.name, {one.name for one in queues})
+        readers.altered(
+            broker.name,
+            queues,
+            delivery=broker.enabled,
+            subscribed=activation_timeouts(broker.store.catalog.event_notifications.values()),
+        )
+
+    def broker_opened(self, broker: Broker) -> None:
+        """Put a broker that was absent into use; if it is shared, notify peers (RTE-55)."""
+        self.objects_changed(broker)
+        mirroring = self._parts.mirroring
+        if broker.name in mirroring.names:
+            self._parts.destinations.tell_all(mirroring.answer_for(broker))
+
+    def delivery_switched(self, broker: Broker) -> None:
+        """Apply a switch of delivery, or a new identifier of the broker (MAN-2 to MAN-6)."""
+        parts = self._parts
+        parts.router.rebuild()
+        if not broker.enabled:
+            parts.transmitter.rerouting.withhold(broker)
+            parts.dispatcher.drop_broker(broker)
+        parts.transmitter.rerouting.reroute()
+        parts.transmitter.rerouting.reclassify()
+        parts.notices.release(broker)
+        self.queues_changed(broker)
+
+    # Of routes and neighbours.
+
+    def routes_answered(self) -> None:
+        """Classify again what waits for a route, after a request was answered (BCN-7)."""
+        self._parts.transmitter.rerouting.reclassify()
+
+    def tables_rebuilt(self) -> None:
+        """Notify the forwarder and the duplicate check that the routing tables were rebuilt."""
+        parts = self._parts
+        parts.forwarder.routes_changed()
+        parts.duplicates.set_own_list(parts.router.delivering())
+
+    def principal_changed(self, pair: Pair) -> None:
+        """Route anew after a mirrored route changed its principal, or lost it (RTE-53, RTE-54)."""
+        self._parts.router.places_changed()
+        self._parts.transmitter.rerouting.principal_changed(pair)
+
+    def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
+        """Route the dialogs of brokers whose duplicates appeared or went away (RTE-72)."""
+        self._parts.router.places_changed()
+        self._parts.transmitter.rerouting.duplicates_changed(broker_ids)
+
+    # Of the broker endpoint.
+
+    def own_addresses_changed(self) -> None:
+        """Reroute what routes to an own address concern.
+
+        It is rerouted now and not together with the next change, which may concern other dialogs
+        only (XMT-11).
+        """
+        parts = self._parts
+        parts.router.learn_own(parts.destinations.own_addresses())
+        parts.transmitter.rerouting.reroute()
+
+    def endpoint_moved(self) -> None:
+        """Learn the own addresses anew after the endpoint was altered, started or stopped."""
+        self.own_addresses_changed()
+        self._parts.exposure.report()
+
+    def forwarding_changed(self, endpoint: Endpoint) -> None:
+        """Apply forwarding options in place (END-6)."""
+        parts = self._parts
+        limit = endpoint.forward_size_mb * MEGABYTE
+        parts.forwarder.configure(forwarding=endpoint.forwarding, limit=limit)
+        parts.transmitter.rerouting.reroute()
+        parts.transmitter.rerouting.reclassify()

@@ -1,0 +1,55 @@
+"""Exposure: what other machines and other users can reach of an instance (SX-21, SX-24).
+
+Reads:  the settings, the open listeners, the modes of files.      Calls: the event log.
+Never:  closes a listener or mends a file: it reports.
+"""
+
+from collections.abc import Iterable
+
+from brokerd.config.exposure import OpenListener
+from brokerd.config.settings import Settings
+from brokerd.storage.private_files import survey
+from brokerd.telemetry.log import Log
+from brokerd.telemetry.logs import DAEMON
+from brokerd.telemetry.status import FileProblem
+from brokerd.transport.destinations import Destinations
+
+
+class Exposure:
+    """The open listeners and the exposed files of one instance."""
+
+    def __init__(
+        self, *, settings: Settings, destinations: Destinations, log: Log, is_embedded: bool
+    ) -> None:
+        self._settings = settings
+        self._destinations = destinations
+        self._log = log
+        self._is_embedded = is_embedded
+
+    def open_listeners(self) -> tuple[OpenListener, ...]:
+        """Return the listeners that are open now and that other machines can reach (SX-21)."""
+        listeners = self._destinations.listeners
+        listening = [one.address for one in listeners if one.address is not None]
+        return self._settings.open_listeners(listening)
+
+    def report(self) -> None:
+        """Log each open listener: the settings permit it, but readers of the log may not know."""
+        for listener in self.open_listeners():
+            self._log.warning(
+                DAEMON,
+                subclass="open_to_network",
+                listener=listener.who,
+                address=listener.address,
+                permitted_by=listener.permitted_by,
+                risk=listener.risk,
+            )
+
+    def file_problems(self) -> Iterable[FileProblem]:
+        """Return the problems of the instance's files as they are now (SX-24).
+
+        An embedded instance reports none: its program chose the directory.
+        """
+        settings = self._settings
+        if self._is_embedded:
+            return ()
+        return survey(settings.store_dirs, socket=settings.client_socket)

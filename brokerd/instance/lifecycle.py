@@ -1,0 +1,84 @@
+"""Lifecycle: the condition of an instance, its short tasks, and the error that ends it.
+
+Reads:  the names of the brokers.      Calls: nothing.
+Never:  stops a part (instance.py does): the daemon stops once `failed` is set.
+Fails:  an error of a task is an error of the instance (PER-5).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Mapping
+
+from brokerd.broker.broker import Broker
+from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
+from brokerd.model import MSDB
+
+
+class Lifecycle:
+    """The condition of one instance, and the tasks that it has started."""
+
+    def __init__(self, brokers: Mapping[str, Broker]) -> None:
+        self._brokers = brokers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.condition = "starting"
+        """starting, ready, draining, stopped or failed."""
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """Set to the error with which the instance cannot continue; the daemon stops then."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the instance starts or runs, and has not begun to stop."""
+        return self.condition in {"starting", "ready"}
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Start a short piece of work as a task; an error in it fails the instance."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def spawn_counted(self, work: Awaitable[int]) -> None:
+        """Start work that returns a count, which no caller needs, as a task."""
+        self.spawn(_without_count(work))
+
+    def run(self, loop: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Start a part's endless `run` as a task that its caller stops; an error fails the
+        instance."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(loop)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # a full disk is a state, which the store has already reported (REL-26)
+        if not isinstance(error, StoreFull):
+            self.fail(error)
+
+    async def cancel_tasks(self) -> None:
+        """Cancel the spawned tasks, and those that they spawn meanwhile; return once all ended."""
+        while tasks := [one for one in self._tasks if not one.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def fail_store(self, name: str, fault: StoreFault) -> None:
+        """Fail the instance, after which a bad file prevents a restart only if it has to.
+
+        If other brokers can run without it, the exit status becomes that of an I/O fault, after
+        which a supervisor starts the daemon again.
+        """
+        others = self._brokers.keys() - {MSDB, name}
+        if fault.exit_status == BAD_FILE and name != MSDB and others:
+            fault.exit_status = IO_FAULT
+        self.fail(fault)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the instance with its first error; later ones change nothing."""
+        if not self.failed.done():
+            self.condition = "failed"
+            self.failed.set_result(error)
+
+
+async def _without_count(work: Awaitable[int]) -> None:
+    await work

@@ -1,0 +1,94 @@
+"""Parts: the record of the parts of one instance, under the names by which they find each other.
+
+Reads, calls: nothing.
+Never:  does anything. assembly.py fills the record, once, in the order of the fields; from then on
+        it only reads. A part that needs one made after it calls it through the record
+        (peer_traffic.py, broker_events.py, changes.py).
+"""
+
+from brokerd.activation.readers import Readers
+from brokerd.admin.administration import Administration
+from brokerd.admin.broker_operations import Operations
+from brokerd.admin.metrics_rows import Figures, Times
+from brokerd.admin.views.state import StateReport
+from brokerd.broker.broker import Broker
+from brokerd.checking.checker import Checker
+from brokerd.clock import Instant
+from brokerd.delivery.boxcars import Boxcars
+from brokerd.delivery.forwarding.forwarder import Forwarder
+from brokerd.delivery.incoming.dispatcher import Dispatcher
+from brokerd.delivery.outgoing.ack_log import AckLog
+from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
+from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.duplicate_brokers import DuplicateBrokers
+from brokerd.delivery.peers.mirrors import Mirrors
+from brokerd.delivery.peers.ping import Pinging
+from brokerd.delivery.peers.refusal_notices import RefusalNotices
+from brokerd.delivery.peers.router import Router
+from brokerd.dynamic_routing.requester import RouteRequester
+from brokerd.events.events import Events
+from brokerd.events.tapped_log import TappedLog
+from brokerd.ids import InstanceId
+from brokerd.instance.exposure import Exposure
+from brokerd.instance.lifecycle import Lifecycle
+from brokerd.maintenance.absent_brokers import AbsentBrokers
+from brokerd.maintenance.clock_watch import ClockWatch
+from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.journal import Journal
+from brokerd.maintenance.known_brokers import KnownBrokers
+from brokerd.maintenance.lingering_dialogs import LingeringDialogs
+from brokerd.maintenance.mirroring import Mirroring
+from brokerd.maintenance.slow_commits import SlowCommits
+from brokerd.maintenance.store_watch import StoreWatch
+from brokerd.maintenance.ticks import Ticker
+from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
+from brokerd.sessions.registry import Sessions
+from brokerd.transport.destinations import Destinations
+
+
+class Parts:
+    """The parts of one instance."""
+
+    # Made before a store is open: what the stores need, and what keeps watch over them.
+    brokers: dict[str, Broker]
+    lifecycle: Lifecycle
+    times: Times
+    checker: Checker
+    room: DiskSpace
+    slow: SlowCommits
+    moved: StoreWatch
+    clock_watch: ClockWatch
+    log: TappedLog
+    """The event log, whose lines programs can subscribe to (EVT-10)."""
+    events: Events
+    dynamic_routing: RouteRequester
+    absent: AbsentBrokers
+    known: KnownBrokers
+    mirroring: Mirroring
+    mirrors: Mirrors
+
+    # Known or made once the stores are open, in the order in which a message meets them.
+    started_at: Instant
+    instance_id: InstanceId
+    destinations: Destinations
+    exposure: Exposure
+    router: Router
+    ack_log: AckLog
+    answers: OrphanReplies
+    transmitter: Transmitter
+    notices: RefusalNotices
+    pinging: Pinging
+    forwarder: Forwarder
+    boxcars: Boxcars
+    dispatcher: Dispatcher
+    duplicates: DuplicateBrokers
+    readers: Readers
+    sessions: Sessions
+    figures: Figures
+    journal: Journal
+    settling: UnsettledEndpoints
+    lingering: LingeringDialogs
+    ticker: Ticker
+    state: StateReport
+    operations: Operations
+    administration: Administration
