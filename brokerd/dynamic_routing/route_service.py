@@ -48,7 +48,7 @@ from brokerd.model import (
     FAILED_ROUTE,
     MISSING_ROUTE,
 )
-from brokerd.objects.forms import MAX_NAME
+from brokerd.objects.keys import MAX_NAME
 from brokerd.routing.address import normalise
 
 QUEUE: Final = "dynamic_routing"

@@ -1,18 +1,20 @@
 """The section `[queue.activation]` of a file of objects (OBJ-39, OBJ-60, ACT-20). PURE.
 
-Reads:  decoded TOML.      Calls:  config.toml_file, units.
+Reads:  decoded TOML.      Calls:  keys, config.toml_file, units.
 Never:  looks anything up in a store, or imports a handler.
 """
 
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from brokerd.config.toml_file import Problems, unknown_keys
 from brokerd.errors import ActivationIncomplete
 from brokerd.model import OWNER, Activation, Host
-from brokerd.units import parse_duration, parse_size, show_duration, show_size
+from brokerd.objects.keys import read_duration, read_number
+from brokerd.units import parse_size, show_duration, show_size
 
 KEYS: Final = (
     "handler",
@@ -32,7 +34,6 @@ MAX_READERS: Final = 32_767
 """Most readers of a queue (OBJ-39)."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOSTS: Final = [host.value for host in Host]
-_MICROSECOND: Final = timedelta(microseconds=1)
 _TOLD: Final = (
     "host",
     "memory",
@@ -73,30 +74,21 @@ def read_activation(
             f"{at}.handler", 'write "package.module:function" (OBJ-60)', error=ActivationIncomplete
         )
         handler = ""
-    readers = table.get("max_readers", 1)
-    if not isinstance(readers, int) or isinstance(readers, bool):
-        readers = -1
-    if not 0 <= readers <= MAX_READERS:
-        problems.add(f"{at}.max_readers", f"a number from 0 to {MAX_READERS} (OBJ-39)")
-    initial = table.get("initial_readers", 1)
-    if not isinstance(initial, int) or isinstance(initial, bool) or not 1 <= initial <= MAX_READERS:
-        problems.add(f"{at}.initial_readers", f"a number from 1 to {MAX_READERS} (PBT-7)")
-        initial = 1
     run_as = table.get("run_as", OWNER)
     if not isinstance(run_as, str) or not run_as:
         problems.add(f"{at}.run_as", "the name of a principal (OBJ-60)", error=ActivationIncomplete)
         run_as = OWNER
     return Activation(
         handler=handler if isinstance(handler, str) else "",
-        max_readers=readers,
+        max_readers=_readers(at, "max_readers", table, problems, least=0, rule="OBJ-39"),
         enabled=enabled,
         run_as=run_as,
         host=Host(host),
         command=tuple(command) if isinstance(command, list) else (),
         memory=_memory(at, table, problems),
-        deadline=_deadline(at, table, problems),
-        ramp_interval=_period(at, "ramp_interval", table, problems, least=timedelta(seconds=1)),
-        initial_readers=initial,
+        deadline=_duration(at, "deadline", table, problems, or_off=True),
+        ramp_interval=_duration(at, "ramp_interval", table, problems),
+        initial_readers=_readers(at, "initial_readers", table, problems, least=1, rule="PBT-7"),
         drain_wait=_drain_wait(at, table, problems),
         spare=spare,
     )
@@ -169,36 +161,32 @@ def _memory(at: str, table: Mapping[str, object], problems: Problems) -> int:
     return size
 
 
-def _deadline(at: str, table: Mapping[str, object], problems: Problems) -> int | None:
-    given = table.get("deadline", "off")
-    if given is False or (isinstance(given, str) and given.lower() == "off"):
-        return None
-    return _period(at, "deadline", table, problems, least=timedelta(seconds=1), off="off, or ")
+def _readers(
+    at: str, key: str, table: Mapping[str, object], problems: Problems, *, least: int, rule: str
+) -> int:
+    return read_number(
+        table.get(key, 1),
+        partial(problems.add, f"{at}.{key}"),
+        least=least,
+        most=MAX_READERS,
+        usual=1,
+        problem=f"a number from {least} to {MAX_READERS} ({rule})",
+    )
 
 
-def _drain_wait(at: str, table: Mapping[str, object], problems: Problems) -> int:
-    value = _period(at, "drain_wait", table, problems, least=timedelta(0))
-    return Activation("").drain_wait if value is None else value
-
-
-def _period(
+def _duration(
     at: str,
     key: str,
     table: Mapping[str, object],
     problems: Problems,
     *,
-    least: timedelta,
-    off: str = "",
+    least: timedelta = timedelta(seconds=1),
+    or_off: bool = False,
 ) -> int | None:
-    """Return the duration of a key in microseconds; None if it is missing or no duration."""
-    given = table.get(key)
-    if given is None:
-        return None
-    try:
-        value = parse_duration(given)
-    except ValueError as error:
-        problems.add(f"{at}.{key}", f"{off}a duration: {error}")
-        return None
-    if not least <= value <= timedelta(days=1):
-        problems.add(f"{at}.{key}", f"{off}{show_duration(least)} to 1d")
-    return value // _MICROSECOND
+    report = partial(problems.add, f"{at}.{key}")
+    return read_duration(table.get(key), report, least=least, or_off=or_off)
+
+
+def _drain_wait(at: str, table: Mapping[str, object], problems: Problems) -> int:
+    value = _duration(at, "drain_wait", table, problems, least=timedelta(0))
+    return Activation("").drain_wait if value is None else value

@@ -6,6 +6,7 @@ Never:  touches a store, or stops at the first problem: each one is added to `Pr
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from brokerd import ids
@@ -47,13 +48,10 @@ from brokerd.objects import activation as declared_activation
 from brokerd.objects import notifications
 from brokerd.objects import poison as declared_poison
 from brokerd.objects.declared import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
+from brokerd.objects.keys import MAX_NAME, MAX_REMOTE_NAME, read_duration, read_number
 from brokerd.objects.validation import check_of
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.units import parse_duration, show_duration
-
-MAX_NAME: Final = 128
-"""Most characters of a local name (OBJ-8)."""
-MAX_REMOTE_NAME: Final = 256
 
 _MAX_LIFETIME = 2**31 - 1
 _ROUTE_KEYS = ("name", "service", "broker", "address", "mirror", "lifetime")
@@ -233,17 +231,13 @@ class ObjectForms:
 
     def _ageing(self, at: str, table: Table) -> int | None:
         """Return the microseconds of waiting that raise a level; None = off (PBT-16)."""
-        value = table.get("receive_ageing", "off")
-        if value is False or (isinstance(value, str) and value.lower() == "off"):
-            return None
-        try:
-            interval = parse_duration(value)
-        except ValueError as error:
-            self._problems.add(f"{at}.receive_ageing", f"off, or a duration: {error}")
-            return None
-        if not timedelta(milliseconds=1) <= interval <= timedelta(days=1):
-            self._problems.add(f"{at}.receive_ageing", "off, or 1ms to 1d (PBT-16)")
-        return interval // timedelta(microseconds=1)
+        return read_duration(
+            table.get("receive_ageing"),
+            partial(self._problems.add, f"{at}.receive_ageing"),
+            least=timedelta(milliseconds=1),
+            rule="PBT-16",
+            or_off=True,
+        )
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
         enabled = self.switch(at, table, "status") if isinstance(table, dict) else True
@@ -520,7 +514,7 @@ def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
         problems.add(at, "is a section: write [queue.retention_limit] below the queue")
         return RetentionLimit()
     unknown_keys(table, _KEYS, under=at, problems=problems)
-    rows, size = (_number(at, table, key, problems) for key in ("max_rows", "max_bytes"))
+    rows, size = (_limit(at, table, key, problems) for key in ("max_rows", "max_bytes"))
     policy, archive = table.get("policy", RetentionPolicy.ERROR.value), table.get("archive", "")
     if policy not in _POLICIES:
         problems.add(f"{at}.policy", f"is one of {', '.join(_POLICIES)}")
@@ -544,9 +538,12 @@ def check_archives(queues: Mapping[str, Queue]) -> list[str]:
     ]
 
 
-def _number(at: str, table: Mapping[str, object], key: str, problems: Problems) -> int:
-    value = table.get(key, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        problems.add(f"{at}.{key}", "a number of 0 or more; 0 is no limit")
-        return 0
-    return value
+def _limit(at: str, table: Mapping[str, object], key: str, problems: Problems) -> int:
+    return read_number(
+        table.get(key, 0),
+        partial(problems.add, f"{at}.{key}"),
+        least=0,
+        most=2**62 - 1,
+        usual=0,
+        problem="a number of 0 or more; 0 is no limit",
+    )

@@ -16,7 +16,8 @@ from brokerd.errors import ActivationConflict, BrokerError, ObjectNotFound
 from brokerd.ids import BrokerId
 from brokerd.model import POST_EVENT_NOTIFICATION, EventNotification, Queue, Scope, Service
 from brokerd.objects.event_names import ALL, GROUPS, QUEUE_ACTIVATION, expand, refusal
-from brokerd.units import parse_duration, show_duration
+from brokerd.objects.keys import MAX_REMOTE_NAME, read_duration
+from brokerd.units import show_duration
 
 KEYS: Final = (
     "name",
@@ -30,12 +31,9 @@ KEYS: Final = (
 )
 """Keys that a table of an event notification may have."""
 CURRENT: Final = "current_database"
-MAX_REMOTE_NAME: Final = 256
 _MICROSECOND: Final = timedelta(microseconds=1)
 ACTIVATION_TIMEOUT: Final = timedelta(seconds=10)
 """Default time until QUEUE_ACTIVATION is sent again (ACT-37)."""
-_LEAST_TIMEOUT: Final = timedelta(seconds=1)
-_MOST_TIMEOUT: Final = timedelta(days=1)
 
 
 class Add(Protocol):
@@ -159,18 +157,10 @@ def _events(words: object, scope: Scope, add: Add) -> frozenset[str]:
 
 
 def _timeout(word: object, events: frozenset[str], add: Add) -> int | None:
-    if word is None:
-        return None
-    if QUEUE_ACTIVATION not in expand(events):
+    if word is not None and QUEUE_ACTIVATION not in expand(events):
         add("activation_timeout", f"goes with {QUEUE_ACTIVATION} only (ACT-37)")
-    try:
-        value = parse_duration(word)
-    except ValueError as error:
-        add("activation_timeout", f"a duration: {error}")
-        return None
-    if not _LEAST_TIMEOUT <= value <= _MOST_TIMEOUT:
-        add("activation_timeout", "1s to 1d (ACT-37)")
-    return value // _MICROSECOND
+    report = partial(add, "activation_timeout")
+    return read_duration(word, report, least=timedelta(seconds=1), rule="ACT-37")
 
 
 def _broker(word: object, add: Add) -> BrokerId | None:

@@ -1,15 +1,17 @@
 """The keys `poison_...` of a queue in a file of objects (PSN-14, PSN-15, PBT-3, PBT-10). PURE.
 
-Reads:  decoded TOML.      Calls:  units.      Never:  looks anything up in a store.
+Reads:  decoded TOML.      Calls:  keys, units.      Never:  looks anything up in a store.
 """
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from brokerd.config.toml_file import Problems
 from brokerd.model import Poison, PoisonMode, Queue
-from brokerd.units import parse_duration, show_duration
+from brokerd.objects.keys import read_duration, read_number
+from brokerd.units import show_duration
 
 KEYS: Final = (
     "poison_mode",
@@ -20,8 +22,6 @@ KEYS: Final = (
 )
 _MODES: Final = [mode.value for mode in PoisonMode]
 _MOST: Final = 1_000_000
-_LONGEST: Final = timedelta(days=1)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poison:
@@ -31,14 +31,14 @@ def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poi
     if mode not in _MODES:
         problems.add(f"{at}.poison_mode", f"is one of {', '.join(_MODES)} (PSN-15)")
         mode = usual.mode.value
-    first = _duration(at, table, "poison_backoff", usual.backoff_first, problems)
-    most = _duration(at, table, "poison_backoff_max", usual.backoff_max, problems)
+    first = _backoff(at, table, "poison_backoff", usual.backoff_first, problems)
+    most = _backoff(at, table, "poison_backoff_max", usual.backoff_max, problems)
     if first > most:
         problems.add(f"{at}.poison_backoff", "is not above poison_backoff_max (PBT-3)")
     return Poison(
         mode=PoisonMode(mode),
-        threshold=_number(at, table, "poison_threshold", usual.threshold, problems),
-        disconnects=_number(at, table, "poison_disconnects", usual.disconnects, problems),
+        threshold=_rollbacks(at, table, "poison_threshold", usual.threshold, problems),
+        disconnects=_rollbacks(at, table, "poison_disconnects", usual.disconnects, problems),
         backoff_first=first,
         backoff_max=most,
     )
@@ -75,27 +75,27 @@ def poison_words(queue: Queue) -> str:
     return f"{how}, {rest}" if rest else how
 
 
-def _number(at: str, table: Mapping[str, object], key: str, usual: int, problems: Problems) -> int:
-    value = table.get(key)
-    if value is None:
-        return usual
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-        problems.add(f"{at}.{key}", f"a number from 1 to {_MOST} (PSN-14)")
-        return usual
-    return value
-
-
-def _duration(
+def _rollbacks(
     at: str, table: Mapping[str, object], key: str, usual: int, problems: Problems
 ) -> int:
-    if table.get(key) is None:
+    value = table.get(key)
+    if value is None:  # 0, the usual threshold, may not be written
         return usual
-    try:
-        value = parse_duration(table[key])
-    except ValueError as error:
-        problems.add(f"{at}.{key}", f"a duration: {error}")
-        return usual
-    if not timedelta(milliseconds=1) <= value <= _LONGEST:
-        problems.add(f"{at}.{key}", "1ms to 1d (PBT-3)")
-        return usual
-    return value // _MICROSECOND
+    return read_number(
+        value,
+        partial(problems.add, f"{at}.{key}"),
+        least=1,
+        most=_MOST,
+        usual=usual,
+        problem=f"a number from 1 to {_MOST} (PSN-14)",
+    )
+
+
+def _backoff(at: str, table: Mapping[str, object], key: str, usual: int, problems: Problems) -> int:
+    value = read_duration(
+        table.get(key),
+        partial(problems.add, f"{at}.{key}"),
+        least=timedelta(milliseconds=1),
+        rule="PBT-3",
+    )
+    return usual if value is None else value

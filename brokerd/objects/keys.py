@@ -1,0 +1,59 @@
+"""Values of single keys in a table that declares an object: numbers, durations, off. PURE.
+
+Reads:  decoded TOML.      Calls:  units.
+Never:  raises: a problem is reported, and reading goes on with a usable value, so that one reading
+        of a file finds all of its problems (BI-C3).
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from brokerd.units import parse_duration, show_duration
+
+MAX_NAME: Final = 128
+"""Characters of an object's name (OBJ-8)."""
+MAX_REMOTE_NAME: Final = 256
+"""Characters of the name of a service elsewhere."""
+DAY: Final = timedelta(days=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
+Report = Callable[[str], object]
+"""Called with what is wrong with the value."""
+
+
+def read_number(
+    value: object, report: Report, *, least: int, most: int, usual: int, problem: str
+) -> int:
+    """Return the number; if a problem was reported, return `usual`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        report(problem)
+        return usual
+    return value
+
+
+def read_duration(
+    value: object, report: Report, *, least: timedelta, rule: str = "", or_off: bool = False
+) -> int | None:
+    """Return a duration of at most a day in microseconds.
+
+    None: it is missing, or off if `or_off`, or a problem was reported. `rule`: the id of the rule
+    that sets the limits.
+    """
+    if value is None or (or_off and is_off(value)):
+        return None
+    off = "off, or " if or_off else ""
+    try:
+        duration = parse_duration(value)
+    except ValueError as error:
+        report(f"{off}a duration: {error}")
+        return None
+    if not least <= duration <= DAY:
+        cited = f" ({rule})" if rule else ""
+        report(f"{off}{show_duration(least)} to {show_duration(DAY)}{cited}")
+        return None
+    return duration // _MICROSECOND
+
+
+def is_off(value: object) -> bool:
+    """Return whether a value switches something off, as `false` or as a word."""
+    return value is False or (isinstance(value, str) and value.lower() == "off")
