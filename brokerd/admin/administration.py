@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -15,7 +16,7 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
-from brokerd.admin.draining import Drain, Draining
+from brokerd.admin.draining import Draining
 from brokerd.admin.objects.apply import apply
 from brokerd.admin.objects.check import present, refuse_in_use
 from brokerd.admin.objects.merge import add_missing, keep_undeclared
@@ -55,8 +56,43 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
-MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
-"""Makes a broker with objects, in one commit; calls the function before its notifications load."""
+
+class BrokerStores(Protocol):
+    """The stores of the instance, as administration needs them."""
+
+    def path_of(self, name: str) -> Path:
+        """Return the file of a broker, whether it exists or not."""
+        ...
+
+    async def make_declared(
+        self, declared: Declared, objects: CatalogChanges, made: Callable[[Broker], None], /
+    ) -> Broker:
+        """Make a broker with objects, in one commit; call `made` before its notifications load."""
+        ...
+
+
+class ObjectEvents(Protocol):
+    """The listener of changes of objects."""
+
+    def objects_applied(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
+        """Report changes, durably; called first: a new subscription may be notified at once."""
+        ...
+
+    def objects_changed(self, broker: Broker) -> None:
+        """Let routing and activation take account of the broker's present objects."""
+        ...
+
+
+class ReaderControl(Protocol):
+    """The readers of the instance, as administration needs them."""
+
+    def altered_alike(self, broker: str, queue: str) -> None:
+        """Re-arm a queue whose option was set to the value it had already (ACT-7)."""
+        ...
+
+    async def drain(self, broker: str, queue: str, grace: float, /) -> msgspec.Struct:
+        """Let the readers of a queue end, at most `grace` seconds; return their fates (PBT-25)."""
+        ...
 
 
 class Administration:
@@ -71,12 +107,10 @@ class Administration:
         views: Views,
         operations: Operations,
         upkeep: Upkeep,
-        store_path: Callable[[str], Path],
-        make_broker: MakeBroker,
+        stores: BrokerStores,
         forget: Callable[[str, str], Awaitable[object]],
-        changed: Callable[[Broker], None],
-        altered_alike: Callable[[str, str], None],
-        told: Callable[[Broker, Sequence[Change], str], None],
+        changes: ObjectEvents,
+        readers: ReaderControl,
         tell: Tell,
         dialogs: DialogAdministration,
         changing: Callable[[Broker], AbstractContextManager[None]],
@@ -84,7 +118,6 @@ class Administration:
         confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
-        drain: Drain,
         log: Log,
         events: Log,
     ) -> None:
@@ -94,12 +127,12 @@ class Administration:
         self._views = views
         self._operations = operations
         self._upkeep = upkeep
-        self._store_path = store_path
-        self._make_broker = make_broker
+        self._store_path = stores.path_of
+        self._make_broker = stores.make_declared
         self._forget = forget
-        self._changed = changed
-        self._altered_alike = altered_alike
-        self._told = told
+        self._changed = changes.objects_changed
+        self._altered_alike = readers.altered_alike
+        self._told = changes.objects_applied
         self._tell = tell
         self._dialogs = dialogs
         self._changing = changing
@@ -110,7 +143,9 @@ class Administration:
         self._log = log
         self.parked = Parked(log=events, switch=self.switch)
         """The verbs against poison."""
-        self._draining = Draining(switch_off=self._switch_activation_off, drain=drain, log=log)
+        self._draining = Draining(
+            switch_off=self._switch_activation_off, drain=readers.drain, log=log
+        )
         self._applying = asyncio.Lock()  # two at a time would each judge by what the other changes
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:

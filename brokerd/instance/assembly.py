@@ -511,8 +511,7 @@ class Assembly:
             dispatcher=parts.dispatcher,
             forwarder=parts.forwarder,
             readers=parts.readers,
-            passes=parts.ticker.states,
-            next_attempt=lambda: parts.ticker.next_run_of("absent_brokers"),
+            ticker=parts.ticker,
             notifications=parts.events.rows,
             error_events=parts.log.errors.rows,
         )
@@ -542,12 +541,10 @@ class Assembly:
                 backup_dirs=settings.backup_dirs,
                 log=world.log,
             ),
-            store_path=settings.store_path,
-            make_broker=self.stores.make_declared,
+            stores=self.stores,
             forget=parts.known.forget,
-            changed=self.changes.objects_changed,
-            altered_alike=parts.readers.altered_alike,
-            told=parts.events.objects_changed,
+            changes=self.changes,
+            readers=parts.readers,
             tell=self._traffic.send_error,
             dialogs=DialogAdministration(
                 explain=parts.state.explain,
@@ -561,7 +558,6 @@ class Assembly:
             confirm_clock=parts.clock_watch.confirm,
             router=parts.router,
             pinging=parts.pinging,
-            drain=parts.readers.drain,
             log=world.log,
             events=parts.log,
         )

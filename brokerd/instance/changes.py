@@ -4,12 +4,15 @@ Reads:  the record of parts.      Calls: router, transmitter, notices, readers, 
 Never:  changes an object itself.
 """
 
+from collections.abc import Sequence
+
 from brokerd.broker.broker import Broker
 from brokerd.config.settings import Endpoint
 from brokerd.delivery.forwarding.forwarder import MEGABYTE
 from brokerd.ids import BrokerId
 from brokerd.instance.parts import Parts
 from brokerd.maintenance import timers
+from brokerd.objects.declared import Change
 from brokerd.objects.notifications import activation_timeouts
 from brokerd.routing.mirror import Pair
 
@@ -21,6 +24,10 @@ class Changes:
         self._parts = parts
 
     # Of brokers.
+
+    def objects_applied(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
+        """Report changed objects to subscribers; called before `objects_changed` (EVT-6)."""
+        self._parts.events.objects_changed(broker, changes, actor)
 
     def objects_changed(self, broker: Broker) -> None:
         """Let routing and activation take account of changed objects at once (XMT-11, ACT-6e)."""

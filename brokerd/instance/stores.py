@@ -7,6 +7,7 @@ Fails:  one broker keeps out the others only where the instance cannot do withou
 
 from collections.abc import Awaitable, Callable, Container
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -53,6 +54,10 @@ class Stores:
         self._broker_events = broker_events
         self._changes = changes
 
+    def path_of(self, name: str) -> Path:
+        """Return the file of a broker, whether it exists or not."""
+        return self._settings.store_path(name)
+
     async def open_all(self, declared: Declared | None) -> None:
         """Open `msdb`, which holds the instance's own data, then the others (design D6)."""
         ids = self._with.ids
@@ -79,7 +84,7 @@ class Stores:
         }
         # A file may exist without being known (a copy), and a broker may be known without a file
         # (MAN-17). Both are tried, so that each broker is either in use or absent with a reason.
-        there = {name for name in mirrored if self._settings.store_path(name).exists()}
+        there = {name for name in mirrored if self.path_of(name).exists()}
         for name in sorted((optional | there | self._parts.known.ids.keys()) - tried):
             if self._with.only not in (None, name):
                 continue
@@ -125,15 +130,13 @@ class Stores:
             await store.abandon()
             # `msdb`, which is to record it, is full
             if store.is_new and isinstance(error, StoreFull):
-                await self._with.executor.call(
-                    partial(remove_new_file, self._settings.store_path(name))
-                )
+                await self._with.executor.call(partial(remove_new_file, self.path_of(name)))
             raise
 
     async def _open(self, name: str, *, create: NewStore | None = None) -> Store:
         settings, window, parts = self._settings.store, self._with.limits.window, self._parts
         store = await Store.open(
-            self._settings.store_path(name),
+            self.path_of(name),
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,

@@ -72,6 +72,19 @@ class PassRow(Protocol):
     last_error: str
 
 
+class PassRows(Protocol):
+    """The queries to the ticker (VIEW-13)."""
+
+    @property
+    def states(self) -> Mapping[str, PassRow]:
+        """Return the states of the passes, by name."""
+        ...
+
+    def next_run_of(self, name: str) -> Instant | None:
+        """Return about when a pass runs next."""
+        ...
+
+
 class Views:
     """Answers the verb `view`."""
 
@@ -93,8 +106,7 @@ class Views:
         dispatcher: Dispatcher,
         forwarder: Forwarder,
         readers: ActivationRows,
-        passes: Mapping[str, PassRow],
-        next_attempt: Callable[[], Instant | None],
+        ticker: PassRows,
         notifications: Callable[[Broker], Awaitable[list[Row]]],
         error_events: Callable[[], list[Row]],
     ) -> None:
@@ -107,8 +119,7 @@ class Views:
         self._transmitter = transmitter
         self._dispatcher = dispatcher
         self._readers = readers
-        self._passes = passes
-        self._next_attempt = next_attempt
+        self._ticker = ticker
         self._in_memory: dict[str, Callable[[Broker], list[Row]]] = {
             "queue_monitors": lambda _broker: self._of_queues(readers.monitors()),
             "activation_decisions": lambda _broker: self._of_queues(readers.decisions()),
@@ -232,7 +243,7 @@ class Views:
                 "is_default_encryption_on": None,
                 "disabled_reason": None,
                 "start_failure": reason.message,
-                "next_start_attempt": self._next_attempt(),
+                "next_start_attempt": self._ticker.next_run_of("absent_brokers"),
             }
             for name, reason in self._absent.items()
         ]
@@ -250,7 +261,7 @@ class Views:
                 "done_total": state.done,
                 "last_error": state.last_error,
             }
-            for name, state in self._passes.items()
+            for name, state in self._ticker.states.items()
         ]
 
 
