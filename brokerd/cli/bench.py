@@ -48,7 +48,7 @@ from brokerd.cli.options import json_option
 from brokerd.cli.output import print_json, print_line, table
 from brokerd.errors import UsageError
 from brokerd.model import Host
-from brokerd.process.signals import heard
+from brokerd.process.signals import on_interrupt
 
 _Function = Callable[..., None]
 
@@ -397,7 +397,7 @@ async def _ended_by_signals(measure: Measure) -> dict[str, object]:
     """Run a benchmark and return its result; the first signal ends it and cleans up."""
     task = asyncio.current_task()
     assert task is not None, "it runs as one"
-    with heard(task.cancel):  # a second signal would leave behind what the first one stops
+    with on_interrupt(task.cancel):  # a second signal would leave behind what the first one stops
         try:
             return await measure(lambda text: click.echo(text, err=True))
         except asyncio.CancelledError:

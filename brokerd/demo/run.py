@@ -27,7 +27,7 @@ from brokerd.demo.place import EAST, WEST, Place
 from brokerd.demo.result import MEMORY_LIMIT, DemoResult, Kill, Memory, mib
 from brokerd.errors import BrokerError, Refusal
 from brokerd.ids import IdSource, RandomIds
-from brokerd.process.signals import heard
+from brokerd.process.signals import on_interrupt
 from brokerd.reports.report import run_report
 from brokerd.telemetry.status import InstanceStatus
 
@@ -153,7 +153,7 @@ class _Run:
     async def run(self) -> bool:
         """Run the demo and put faults into the result. Return False if a signal interrupted it."""
         interrupted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with heard(partial(interrupted.set_result, None)) as interruption:
+        with on_interrupt(partial(interrupted.set_result, None)) as interruption:
             await self._run(interrupted)
             return not interruption.is_wanted
 

@@ -34,7 +34,7 @@ from brokerd.process.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.process.host import fingerprint
 from brokerd.process.reloading import Reloading
 from brokerd.process.supervisor import Supervisor
-from brokerd.process.watchdog import LOOK, Watchdog
+from brokerd.process.watchdog import PERIOD, Watchdog
 from brokerd.storage.executors import Threaded
 from brokerd.telemetry.logs import DAEMON, EventLog, configure
 from brokerd.telemetry.metrics_log import MetricsLog
@@ -133,7 +133,7 @@ async def _serve(
     loop.add_signal_handler(signal.SIGHUP, hangups.set)
     await instance.start(declared)
     gc.freeze()
-    supervisor = Supervisor.of(os.environ, turn=LOOK)
+    supervisor = Supervisor.from_environment(os.environ, turn=PERIOD)
     reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
     loop.add_signal_handler(signal.SIGHUP, reloading.reload)
     turned = partial(give_sign_of_life, instance.parts.slow, supervisor)
@@ -157,7 +157,7 @@ def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) 
     Meanwhile the supervisor gets no sign of life.
     """
 
-    def tell(seconds: float, task: str, stack: list[str]) -> None:
+    def report_blocked(seconds: float, task: str, stack: list[str]) -> None:
         events.write_aside(
             "warning",
             DAEMON,
@@ -168,11 +168,13 @@ def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) 
             hint=HANDLER_BLOCKS,
         )
 
-    def over(seconds: float) -> None:
+    def report_free(seconds: float) -> None:
         events.log.warning(DAEMON, subclass="loop_free", seconds=seconds)
 
     after = settings.daemon.loop_blocked.total_seconds()
-    return Watchdog(after=after, tell=tell, over=over, turned=turned)
+    return Watchdog(
+        after=after, report_blocked=report_blocked, report_free=report_free, turned=turned
+    )
 
 
 def give_sign_of_life(slow: SlowCommits, supervisor: Supervisor) -> None:

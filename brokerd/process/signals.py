@@ -1,4 +1,4 @@
-"""Interruptions: SIGTERM, SIGINT and SIGHUP, handled by the loop between two callbacks.
+"""Signals: SIGTERM, SIGINT and SIGHUP, handled by the loop between two callbacks.
 
 Reads: nothing.      Calls: the function it is given, on the loop.
 Never: raises. An exception of a signal handler hits whichever task is running. Each task that waits
@@ -22,7 +22,7 @@ class Interruption:
 
 
 @contextmanager
-def heard(interrupt: Callable[[], object]) -> Iterator[Interruption]:
+def on_interrupt(interrupt: Callable[[], object]) -> Iterator[Interruption]:
     """Call `interrupt` on the running loop at the first of these signals, within the block.
 
     Further signals do nothing; after the block they have their former effect again. A signal that

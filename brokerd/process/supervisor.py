@@ -1,4 +1,4 @@
-"""Supervisor: tells whatever supervises this process that it is ready, lives and ends (FP-8).
+"""Supervisor: reports to systemd or its like that the process is ready, alive or stopping (FP-8).
 
 Reads:  NOTIFY_SOCKET and WATCHDOG_USEC, as systemd and others set them.
 Calls:  that socket: one datagram for each sign, by the protocol of sd_notify.
@@ -28,7 +28,7 @@ class Supervisor:
         self._turns = 0
 
     @classmethod
-    def of(cls, environment: Mapping[str, str], *, turn: float) -> Self:
+    def from_environment(cls, environment: Mapping[str, str], *, turn: float) -> Self:
         """Return the supervisor that the environment names.
 
         `turn`: the shortest time in seconds between two calls of `turned`.
@@ -42,7 +42,7 @@ class Supervisor:
 
     def ready(self) -> None:
         """Report that the daemon answers clients and peers."""
-        self._say("READY=1")
+        self._send("READY=1")
 
     def turned(self) -> None:
         """Report a sign of life, every `every` turns of the loop."""
@@ -51,18 +51,18 @@ class Supervisor:
         self._turns += 1
         if self._turns >= self._every:
             self._turns = 0
-            self._say("WATCHDOG=1")
+            self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
         """Report that the daemon reads its settings again; `ready` reports the end of that."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._say(f"RELOADING=1\nMONOTONIC_USEC={now}")
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
         """Report that the daemon stops as ordered."""
-        self._say("STOPPING=1")
+        self._send("STOPPING=1")
 
-    def _say(self, state: str) -> None:
+    def _send(self, state: str) -> None:
         if not self._address:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:

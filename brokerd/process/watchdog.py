@@ -1,7 +1,7 @@
 """Watchdog: notices that the loop does not turn, and names what blocks it (ACT-20, FP-8).
 
 Reads:  the stack of the loop's thread, from a thread of its own.
-Calls:  `tell` from that thread while the loop is blocked, `over` on the loop once it is free.
+Calls:  `report_blocked` from that thread meanwhile, `report_free` on the loop once it is free.
 Never:  ends what blocks the loop: a coroutine that never awaits cannot be ended from outside.
 It counts its own checks, not the time: a process that was stopped or starved has not blocked
 itself.
@@ -14,13 +14,13 @@ import traceback
 from collections.abc import Callable
 from typing import Final, Self
 
-LOOK: Final = 0.25
+PERIOD: Final = 0.25
 """Seconds between two checks."""
 FRAMES: Final = 12
 """Number of innermost frames that are named."""
-Tell = Callable[[float, str, list[str]], None]
+ReportBlocked = Callable[[float, str, list[str]], None]
 """Takes the seconds so far, the name of the task, and its stack from the outermost frame on."""
-Over = Callable[[float], None]
+ReportFree = Callable[[float], None]
 """Takes the seconds for which the loop was blocked."""
 Turned = Callable[[], None]
 
@@ -29,17 +29,22 @@ class Watchdog:
     """Watches the loop that runs where the watchdog is entered."""
 
     def __init__(
-        self, *, after: float, tell: Tell, over: Over, turned: Turned = lambda: None
+        self,
+        *,
+        after: float,
+        report_blocked: ReportBlocked,
+        report_free: ReportFree,
+        turned: Turned = lambda: None,
     ) -> None:
         """`after`: seconds that the loop may take for one turn; reported again each time it
         doubles.
 
         `turned` is called on the loop for each check that found it turning.
         """
-        self._looks = max(1, round(after / LOOK))
-        self._tell = tell
-        self._over = over
-        self._tell_turned = turned
+        self._checks = max(1, round(after / PERIOD))
+        self._report_blocked = report_blocked
+        self._report_free = report_free
+        self._call_turned = turned
         self._ended = threading.Event()
         self._turned = True
         self._held_up = 0
@@ -58,10 +63,10 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        missed, due = 0, self._looks
-        while not self._ended.wait(LOOK):
+        missed, due = 0, self._checks
+        while not self._ended.wait(PERIOD):
             if self._turned:
-                missed, due = 0, self._looks
+                missed, due = 0, self._checks
                 self._turned = False
                 if self._loop.is_closed():
                     return
@@ -71,7 +76,7 @@ class Watchdog:
             if missed >= due:
                 due *= 2
                 self._held_up = missed
-                self._tell(missed * LOOK, self._task(), self._stack())
+                self._report_blocked(missed * PERIOD, self._task(), self._stack())
             elif self._held_up:
                 self._held_up = missed
 
@@ -80,8 +85,8 @@ class Watchdog:
         held_up, self._held_up = self._held_up, 0
         self._turned = True
         if held_up:
-            self._over(held_up * LOOK)
-        self._tell_turned()
+            self._report_free(held_up * PERIOD)
+        self._call_turned()
 
     def _task(self) -> str:
         task = asyncio.current_task(self._loop)

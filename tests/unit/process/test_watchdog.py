@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from brokerd.process.watchdog import LOOK, Watchdog
+from brokerd.process.watchdog import PERIOD, Watchdog
 
 
 class Told:
@@ -28,13 +28,13 @@ async def test_a_coroutine_that_never_awaits_is_named_with_its_stack() -> None:
     async def never_awaits() -> None:
         assert told.noticed.wait(30)  # blocks the loop until it was noticed
 
-    with Watchdog(after=LOOK, tell=told.tell, over=told.over.append):
+    with Watchdog(after=PERIOD, report_blocked=told.tell, report_free=told.over.append):
         await asyncio.create_task(never_awaits(), name="reader 3 of main/shop")
         while not told.over:  # noqa: ASYNC110  # a turn of the loop is what is waited for
             await asyncio.sleep(0)
     seconds, task, stack = told.held[0]
     assert task == "reader 3 of main/shop"
-    assert seconds >= LOOK
+    assert seconds >= PERIOD
     assert any("never_awaits" in frame and "test_watchdog.py" in frame for frame in stack)
     assert told.over[0] >= seconds
 
@@ -42,7 +42,7 @@ async def test_a_coroutine_that_never_awaits_is_named_with_its_stack() -> None:
 @pytest.mark.rule("FP-8")
 async def test_a_loop_that_turns_is_left_alone() -> None:
     told = Told()
-    dog = Watchdog(after=LOOK, tell=told.tell, over=told.over.append)
+    dog = Watchdog(after=PERIOD, report_blocked=told.tell, report_free=told.over.append)
     turned = threading.Event()
     turn = dog._turn
     dog._turn = lambda: (turn(), turned.set())  # type: ignore[method-assign,assignment,func-returns-value]
