@@ -144,11 +144,11 @@ def _start_problems(
 def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
     """Return the declaration of the file. `handlers`: whether to import its handlers here."""
     _, declared = read(path)
-    from brokerd.instance.preflight import look_at_handlers  # noqa: PLC0415  # `show` needs no store
+    from brokerd.instance.preflight import check_handlers  # noqa: PLC0415  # `show` needs no store
 
     try:
         if handlers:
-            look_at_handlers(declared)
+            check_handlers(declared)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     for warning in declared.warnings:

@@ -43,7 +43,7 @@ from brokerd.errors import (
     ObjectNotFound,
     UsageError,
 )
-from brokerd.instance.preflight import look_ahead
+from brokerd.instance.preflight import check_start
 from brokerd.model import DEFAULT
 from brokerd.routing.address import normalise
 from brokerd.storage.private_files import other_user_of, owner_of
@@ -246,7 +246,7 @@ def _stopped(settings: Settings) -> Iterator[Finding]:
         yield problem("D42", f"start of {settings.instance.name}", text, mend)
         return
     try:
-        look_ahead(settings, None, user=owner_of(settings.instance.data_dir))
+        check_start(settings, None, user=owner_of(settings.instance.data_dir))
     except BrokerError as refused:
         yield error(
             "D42", f"start of {settings.instance.name}", in_one_line(refused.message), refused.hint

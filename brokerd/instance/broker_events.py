@@ -55,7 +55,7 @@ class BrokerEvents:
             self._parts.readers.arrived(broker.name, queue.name, was_empty=was_empty)
 
     def receive_empty(self, broker: Broker, queue: QueueState) -> None:
-        """Note that a receive found nothing, which ends the need for readers (ACT-9)."""
+        """Notify the readers of the queue that a receive found nothing."""
         self._parts.readers.receive_empty(broker.name, queue.name, selective=False)
 
     def deadline_due(self, broker: Broker, what: str) -> None:

@@ -55,7 +55,7 @@ class StartCheck(NamedTuple):
     """Yields the refusals that the start would meet, each with the exit status of that start."""
 
 
-def look_ahead(settings: Settings, declared: Declared | None, *, user: int | None = None) -> None:
+def check_start(settings: Settings, declared: Declared | None, *, user: int | None = None) -> None:
     """Refuse a start that cannot succeed; `user` as in `Start`.
 
     Raises:
@@ -211,7 +211,7 @@ def is_own_listener(settings: Settings, address: str) -> bool | None:
     return is_listener(owner.pid, address)
 
 
-def look_at_handlers(declared: Declared) -> None:
+def check_handlers(declared: Declared) -> None:
     """Import the handlers of all queues; raise `ConfigError` with all problems (BI-C5)."""
     import_from_here()
     problems = handler_problems(declared)
@@ -272,7 +272,7 @@ def _address_problems(start: Start) -> Iterator[PortTaken]:
 def _handler_problems(start: Start) -> Iterator[ConfigError]:
     if start.declared is not None:
         try:
-            look_at_handlers(start.declared)
+            check_handlers(start.declared)
         except ConfigError as error:
             yield error
 

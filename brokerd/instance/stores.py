@@ -66,7 +66,7 @@ class Stores:
         store = await self._open(MSDB, create=new)
         self._parts.instance_id = store.identity.instance_id
         self._with.identify(self._parts.instance_id)
-        self._take_in(store)
+        self._add_broker(store)
         self._parts.known.load(store)
         mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
@@ -115,8 +115,8 @@ class Stores:
         store = await self._open(name, create=create)
         try:
             await self._parts.known.opened(store.identity)
-            # Nothing may come between its last check and `_take_in`: until then, an operation that
-            # switches delivery on does not see this broker (OBJ-3).
+            # Nothing may come between its last check and `_add_broker`: until then, an operation
+            # that switches delivery on does not see this broker (OBJ-3).
             await attach(
                 store,
                 instance_id=self._parts.instance_id,
@@ -125,7 +125,7 @@ class Stores:
                 log=self._with.log,
                 mirrored=mirrored,
             )
-            return self._take_in(store)
+            return self._add_broker(store)
         except BaseException as error:
             await store.abandon()
             # `msdb`, which is to record it, is full
@@ -162,7 +162,7 @@ class Stores:
             )
         return store
 
-    def _take_in(self, store: Store) -> Broker:
+    def _add_broker(self, store: Store) -> Broker:
         dialog, events = self._settings.dialog, self._broker_events
         broker = Broker(
             store=store,

@@ -25,7 +25,7 @@ from brokerd.errors import Refusal, StoreFault
 from brokerd.ids import BootId, RandomIds
 from brokerd.instance import part_options
 from brokerd.instance.instance import Instance, Surroundings
-from brokerd.instance.preflight import first_broker, look_ahead
+from brokerd.instance.preflight import check_start, first_broker
 from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.objects.declared import Declared
@@ -68,7 +68,7 @@ def serve(
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     import_from_here()
     declared = declared or first_broker(settings)
-    look_ahead(settings, declared)
+    check_start(settings, declared)
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.set_threshold(*COLLECT)
     keep_freed()

@@ -16,7 +16,7 @@ from brokerd.config.settings import Clients, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import BrokerUnavailable, StoreDamaged
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
-from brokerd.instance.preflight import look_ahead
+from brokerd.instance.preflight import check_start
 from brokerd.protocol.frames import Fragment, Hop
 from brokerd.storage import connections, opening
 from brokerd.storage.changes import Changes
@@ -287,7 +287,7 @@ async def test_one_whose_lock_file_cannot_be_used(place: Place) -> None:
     lock = lock_path(place.file)
     lock.unlink()
     lock.symlink_to(lock)
-    look_ahead(settings(place.file.parent), place.daemon.declared())
+    check_start(settings(place.file.parent), place.daemon.declared())
     await place.daemon.start()
     refusal = await place.refusal()
     assert f"{lock} is a symbolic link" in refusal.message
@@ -470,7 +470,7 @@ def test_without_msdb_or_the_declared_broker_it_does_not_start(needed: str, tmp_
         with pytest.raises(StoreDamaged, match=f"{needed}.db is not an SQLite file"):
             await daemon.start()
         with pytest.raises(StoreDamaged, match=f"{needed}.db is not an SQLite file"):
-            look_ahead(settings(tmp_path), daemon.declared())
+            check_start(settings(tmp_path), daemon.declared())
         file.write_bytes(good)
         await daemon.start()
 
@@ -485,13 +485,13 @@ def test_a_start_that_would_serve_nobody_is_refused(tmp_path: Path) -> None:
         main, east = tmp_path / "main.db", tmp_path / "east.db"
         good = main.read_bytes(), east.read_bytes()
         main.write_bytes(GARBAGE)
-        look_ahead(settings(tmp_path), None)
+        check_start(settings(tmp_path), None)
         await daemon.start(declare=False)
         assert list(daemon.instance.brokers) == ["msdb", "east"]
         await daemon.stop()
         east.write_bytes(GARBAGE)
         with pytest.raises(StoreDamaged, match=r"east\.db is not an SQLite file"):
-            look_ahead(settings(tmp_path), None)
+            check_start(settings(tmp_path), None)
         with pytest.raises(StoreDamaged, match=r"east\.db is not an SQLite file"):
             await daemon.start(declare=False)
         main.write_bytes(good[0])
@@ -509,7 +509,7 @@ def test_a_start_looks_past_what_it_can_do_without(tmp_path: Path) -> None:
         await daemon.stop()
         good = place.file.read_bytes()
         place.file.write_bytes(GARBAGE)
-        look_ahead(settings(tmp_path), daemon.declared())
+        check_start(settings(tmp_path), daemon.declared())
         place.file.write_bytes(good)
         await daemon.start()
 

@@ -24,7 +24,7 @@ from brokerd.errors import (
     UnsafeFile,
 )
 from brokerd.ids import BrokerId, show
-from brokerd.instance.preflight import look_ahead, missing_stores
+from brokerd.instance.preflight import check_start, missing_stores
 from brokerd.process.exit_statuses import exit_status
 from brokerd.storage.file_checks import read_known_brokers
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
@@ -106,7 +106,7 @@ async def test_each_broker_but_msdb_is_remembered_once_it_is_made(place: Place) 
 @scenario
 async def test_it_is_durable_before_the_broker_serves(place: Place) -> None:
     seen: list[dict[str, object]] = []
-    take_in = place.daemon.instance.stores._take_in
+    take_in = place.daemon.instance.stores._add_broker
 
     def looking(store: object) -> Broker:
         with sqlite3.connect(f"file:{place.folder}/msdb.db?mode=ro", uri=True) as msdb:
@@ -114,7 +114,7 @@ async def test_it_is_durable_before_the_broker_serves(place: Place) -> None:
         msdb.close()
         return take_in(store)  # type: ignore[arg-type]
 
-    place.daemon.instance.stores._take_in = looking  # type: ignore[method-assign]
+    place.daemon.instance.stores._add_broker = looking  # type: ignore[method-assign]
     async with await place.daemon.session() as admin:
         await admin.apply({**EAST, "broker": {"name": "west"}})
     west = place.daemon.instance.brokers["west"].broker_id
@@ -142,7 +142,7 @@ async def test_what_an_older_version_left_is_remembered_at_the_first_start(place
         connection.commit()
         connection.close()
     assert read_known_brokers(place.folder / "msdb.db") == {}
-    look_ahead(settings(place.folder), None)
+    check_start(settings(place.folder), None)
     await place.daemon.start(declare=False)
     assert (await place.known())["east"] == place.east_id
     assert place.told("replaced") == []
@@ -245,13 +245,13 @@ async def test_a_start_for_which_it_is_declared_is_refused(place: Place) -> None
     main.rename(place.away)
     before = tree(place.folder)
     with pytest.raises(StoreMissing, match=r"main\.db is not there") as refused:
-        look_ahead(settings(place.folder), place.daemon.declared())
+        check_start(settings(place.folder), place.daemon.declared())
     assert exit_status(refused.value) == exit_status(StoreDamaged("x")) == 65
     assert tree(place.folder) == before
     with pytest.raises(StoreMissing, match=r"main\.db is not there"):
         await place.daemon.start()
     assert not main.exists()
-    look_ahead(settings(place.folder), None)  # east would serve
+    check_start(settings(place.folder), None)  # east would serve
     place.away.rename(main)
     await place.daemon.start()
 
@@ -264,7 +264,7 @@ async def test_a_start_that_would_serve_nobody_is_refused(place: Place) -> None:
         (place.folder / f"{name}.db").rename(place.folder / name)
     assert set(missing_stores(settings(place.folder))) == {"main", "east"}
     with pytest.raises(StoreMissing, match=r"east\.db is not there"):
-        look_ahead(settings(place.folder), None)
+        check_start(settings(place.folder), None)
     with pytest.raises(StoreMissing, match="is not there"):
         await place.daemon.start(declare=False)
     for name in ("main", "east"):

@@ -14,7 +14,7 @@ from brokerd.config.settings import Clients, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import StoreLocked, UnsafeFile
 from brokerd.ids import BrokerId, InstanceId, RandomIds
-from brokerd.instance.preflight import look_ahead
+from brokerd.instance.preflight import check_start
 from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.process.exit_statuses import exit_status
 from brokerd.storage.lock import OwnerLock, last_owner, lock_path, refuse_if_held
@@ -128,7 +128,7 @@ def test_a_store_is_not_to_be_replaced_under_a_daemon(
 @pytest.mark.rule("SX-24")
 def test_nothing_is_wrong_with_what_the_daemon_itself_makes(data_dir: Path) -> None:
     assert found(data_dir) == []
-    look_ahead(settings(data_dir), None)
+    check_start(settings(data_dir), None)
 
 
 @pytest.mark.rule("SX-24")
@@ -142,7 +142,7 @@ def test_a_start_is_refused_where_a_file_is_not_its_alone(
     path = data_dir / name
     spoil(path, other)
     with pytest.raises(UnsafeFile) as refused:
-        look_ahead(settings(data_dir), None)
+        check_start(settings(data_dir), None)
     assert exit_status(refused.value) == 78
     assert f"{path} {problem}" in refused.value.message
     (one,) = found(data_dir)
@@ -181,10 +181,10 @@ def test_the_store_of_another_broker_keeps_out_that_one_alone(data_dir: Path) ->
     for name in ("east", "west"):
         make_store(data_dir, name)
     (data_dir / "east.db").chmod(0o666)
-    look_ahead(settings(data_dir), None)
+    check_start(settings(data_dir), None)
     (data_dir / "west.db.lock").chmod(0o666)
     with pytest.raises(UnsafeFile, match=r"east\.db has mode 0666"):
-        look_ahead(settings(data_dir), None)  # no broker would serve
+        check_start(settings(data_dir), None)  # no broker would serve
 
 
 @pytest.mark.rule("SX-24")
@@ -192,11 +192,11 @@ def test_the_store_of_another_broker_keeps_out_that_one_alone(data_dir: Path) ->
 def test_a_directory_that_others_may_write_to(mode: int, data_dir: Path) -> None:
     data_dir.chmod(mode)
     with pytest.raises(UnsafeFile) as refused:
-        look_ahead(settings(data_dir), None)
+        check_start(settings(data_dir), None)
     text = f"{data_dir} has mode {mode:04o}: others may write to it; chmod go-w {data_dir}"
     assert text in refused.value.message
     data_dir.chmod(0o755)
-    look_ahead(settings(data_dir), None)
+    check_start(settings(data_dir), None)
 
 
 @pytest.mark.rule("SX-24")
@@ -204,7 +204,7 @@ def test_a_directory_that_others_may_write_to(mode: int, data_dir: Path) -> None
 def test_a_directory_of_somebody_else(data_dir: Path) -> None:
     os.chown(data_dir, STRANGER, -1)
     with pytest.raises(UnsafeFile, match=f"{data_dir} belongs to user {STRANGER}, not to 0"):
-        look_ahead(settings(data_dir), None)
+        check_start(settings(data_dir), None)
     assert list(survey([data_dir], user=STRANGER)) == []  # what is root's is trusted
 
 
@@ -213,12 +213,12 @@ def test_a_directory_of_somebody_else(data_dir: Path) -> None:
 def test_root_looks_at_the_files_of_another_user_as_that_user_would(data_dir: Path) -> None:
     for path in (data_dir, *data_dir.iterdir()):
         os.chown(path, STRANGER, -1)
-    look_ahead(settings(data_dir), None, user=owner_of(data_dir))
+    check_start(settings(data_dir), None, user=owner_of(data_dir))
     with pytest.raises(UnsafeFile):
-        look_ahead(settings(data_dir), None)  # the daemon itself would be root
+        check_start(settings(data_dir), None)  # the daemon itself would be root
     os.chown(data_dir / "msdb.db", STRANGER + 1, -1)
     with pytest.raises(UnsafeFile, match=rf"belongs to user {STRANGER + 1}, not to {STRANGER}"):
-        look_ahead(settings(data_dir), None, user=owner_of(data_dir))
+        check_start(settings(data_dir), None, user=owner_of(data_dir))
     assert owner_of(data_dir / "none") is None
 
 
@@ -244,7 +244,7 @@ def test_root_is_sent_to_the_user_of_a_store_and_leaves_no_file_of_its_own(
     steps: list[Callable[[], object]] = [
         lambda: accept_loss(store, ids=RandomIds(), clock=SystemClock()),
         lambda: refuse_unsafe(store),
-        lambda: look_ahead(settings(data_dir), None),
+        lambda: check_start(settings(data_dir), None),
     ]
     if lock == "there":
         steps.append(lambda: OwnerLock(store, clock=SystemClock()))
@@ -261,10 +261,10 @@ def test_root_is_sent_to_the_user_of_a_store_and_leaves_no_file_of_its_own(
 @pytest.mark.rule("SX-24")
 def test_the_directory_itself_may_be_a_link(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data_dir)
-    look_ahead(settings(tmp_path / "link"), None)
+    check_start(settings(tmp_path / "link"), None)
     data_dir.chmod(0o777)
     with pytest.raises(UnsafeFile, match="link has mode 0777"):
-        look_ahead(settings(tmp_path / "link"), None)
+        check_start(settings(tmp_path / "link"), None)
 
 
 @pytest.mark.rule("SX-24")
@@ -278,7 +278,7 @@ def test_the_directory_of_the_socket(data_dir: Path, tmp_path: Path) -> None:
         assert [one.path for one in problems] == [str(folder)] * is_refused
     folder.chmod(0o775)
     with pytest.raises(UnsafeFile, match="run has mode 0775"):
-        look_ahead(settings(data_dir, listen), None)
+        check_start(settings(data_dir, listen), None)
 
 
 @pytest.mark.rule("SX-24", "SX-6")
@@ -287,10 +287,10 @@ def test_nobody_else_may_read_a_key(name: str, data_dir: Path) -> None:
     key = data_dir / name
     key.write_text("secret")
     key.chmod(0o600)
-    look_ahead(settings(data_dir), None)
+    check_start(settings(data_dir), None)
     key.chmod(0o640)  # the directory lets nobody in today
     with pytest.raises(UnsafeFile, match=f"{name} has mode 0640: others may read it"):
-        look_ahead(settings(data_dir), None)
+        check_start(settings(data_dir), None)
 
 
 @pytest.mark.rule("SX-24")
@@ -305,7 +305,7 @@ def test_what_others_may_read_is_reported_and_no_reason_to_refuse(data_dir: Path
     ):
         store.chmod(mode)
         data_dir.chmod(around)
-        look_ahead(settings(data_dir), None)
+        check_start(settings(data_dir), None)
         problems = found(data_dir)
         assert [one.path for one in problems] == [str(store)] * is_told
         for one in problems:
