@@ -9,7 +9,7 @@ In reading order:
 - `broker_events.py`, `peer_traffic.py`, `reader_events.py`, `changes.py`: the calls that parts make
   to parts that they do not import. Only calls that do more than forward, or that reach a part made
   later, are here; any other part gets a bound method of the part that it calls.
-- `schedule.py`: the table of periodic work; `part_options.py`: the settings of each part.
+- `passes.py`: the table of periodic work; `part_options.py`: the settings of each part.
 - `embedded.py`: the same instance inside a program's process, on one file.
 
 Calls go from here into every package of the daemon; the parts call back through their listeners.

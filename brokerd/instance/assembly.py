@@ -52,9 +52,9 @@ from brokerd.instance.exposure import Exposure
 from brokerd.instance.lifecycle import Lifecycle
 from brokerd.instance.local_clients import LocalClients
 from brokerd.instance.parts import Parts
+from brokerd.instance.passes import passes
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
-from brokerd.instance.schedule import passes
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance import timers

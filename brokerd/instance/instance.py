@@ -1,7 +1,7 @@
 """Instance: the life of one daemon's parts: one start order, reversed to stop.
 
 The parts are named in parts.py, and built and connected in assembly.py; their stores are opened in
-stores.py, their periodic work is listed in schedule.py.
+stores.py, their periodic work is listed in passes.py.
 Reads: settings.      Calls: all parts.
 Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
 run the very same instance on other clocks, networks and executors.
