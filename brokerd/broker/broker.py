@@ -1,7 +1,7 @@
 """One broker's live state: its objects, endpoints, groups and queues (design D1, D6).
 
 Reads: its store.      Calls: storage; the rest of this package.
-Never: routes, opens sockets or starts readers; the callbacks given to the constructor do that.
+Never: routes, opens sockets or starts readers; the listener, a `BrokerEvents`, does that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Set
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -41,7 +41,7 @@ from brokerd.ids import (
     IdSource,
     QueueKey,
 )
-from brokerd.model import Contract, MessageType, Queue, Service
+from brokerd.model import Contract, MessageType, Queue, QueueStatus, Service
 from brokerd.protocol import dialog
 from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
@@ -85,6 +85,54 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     outgoing: OutgoingOptions = OutgoingOptions()
 
 
+class BrokerEvents(Protocol):
+    """The listener of a broker: it answers questions of routing and gets what happens."""
+
+    def delivers_here(self, broker: Broker, live: Live, /) -> bool:
+        """Return whether a dialog's messages go to a broker of this instance."""
+        ...
+
+    def always_here(self, broker: Broker, service: str, /) -> bool:
+        """Return whether the routes deliver every new dialog with the service in this broker."""
+        ...
+
+    def outgoing_ready(self, broker: Broker, out: Outgoing, /) -> None:
+        """Send what a dialog has to send."""
+        ...
+
+    def message_arrived(self, broker: Broker, queue: QueueState, was_empty: bool, /) -> None:
+        """Note that a queue has another message that is ready."""
+        ...
+
+    def receive_empty(self, broker: Broker, queue: QueueState, /) -> None:
+        """Note that a receive found nothing."""
+        ...
+
+    def deadline_due(self, broker: Broker, what: str, /) -> None:
+        """Process lifetimes or timers that may have expired (PER-23)."""
+        ...
+
+    def dialogs_changed(self, broker: Broker, told: list[Told], /) -> None:
+        """Report events of dialogs, once their changeset is durable (EVT-10)."""
+        ...
+
+    def error_lost(self, broker: Broker, lost: Lost, /) -> None:
+        """Report an Error message that no program will receive, once that is durable (PBT-4)."""
+        ...
+
+    def body_damaged(self, broker: Broker, out: Outgoing, /) -> None:
+        """Report that a dialog stops sending: its next stored body is damaged (REL-6)."""
+        ...
+
+    def group_parked(self, broker: Broker, what: str, fields: dict[str, object], /) -> None:
+        """Report that a conversation group was parked or delayed, once durable."""
+        ...
+
+    def queue_poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus, /) -> None:
+        """Disable a queue for this reason (PSN-7)."""
+        ...
+
+
 class Broker:
     """A named container of services and queues, with all of its state that is in memory."""
 
@@ -102,13 +150,8 @@ class Broker:
         options: BrokerOptions,
         spawn: Spawn,
         checker: Checker,
-        delivers_here: Callable[[Broker, Live], bool],
-        on_arrival: Callable[[Broker, QueueState, bool], None],
-        on_empty: Callable[[Broker, QueueState], None],
-        on_outgoing: Callable[[Broker, Outgoing], None],
+        events: BrokerEvents,
         times: Callable[[str, str], QueueTimes],
-        on_due: Callable[[Broker, str], None],
-        on_lost: Callable[[Broker, Lost], None],
     ) -> None:
         self.store = store
         self.clock = clock
@@ -121,11 +164,11 @@ class Broker:
         self.reserved_id: BrokerId | None = None
         """The identifier under which a running operation is about to switch delivery on (OBJ-3)."""
         self.spawn = spawn
-        self._delivers_here = delivers_here
-        self._on_arrival, self._on_empty = on_arrival, on_empty
-        self._on_outgoing = on_outgoing
+        self._delivers_here = events.delivers_here
+        self._on_arrival, self._on_empty = events.message_arrived, events.receive_empty
+        self._on_outgoing = events.outgoing_ready
         self._times = times
-        self.on_lost = partial(on_lost, self)
+        self.on_lost = partial(events.error_lost, self)
         """Called with an Error that no application will see, once that is durable (PBT-4)."""
         self.inspection = Inspection(limit=options.check_aside, checker=checker)
         """Checks of bodies that would block the event loop for too long."""
@@ -158,16 +201,16 @@ class Broker:
         """Finds groups, with their endpoints and states, in memory or in the store."""
         self.is_watched = False
         """Whether anybody subscribed to the ordinary life-cycle events of dialogs (EVT-10)."""
-        self.on_told: Callable[[Broker, list[Told]], None] = _tell_nobody
+        self.on_told = events.dialogs_changed
         """Called with the life-cycle events of dialogs, once their changeset is durable."""
-        self.always_here: Callable[[str], bool] = _nobody_says
+        self.always_here = partial(events.always_here, self)
         """Whether the current routes deliver every new dialog with a service in this broker."""
         self.sends = self.receives = self.rollbacks = 0
         """Verbs executed and transactions rolled back since the start (MON-13)."""
-        self.lifetimes = Deadline(clock, partial(on_due, self, LIFETIMES))
+        self.lifetimes = Deadline(clock, partial(events.deadline_due, self, LIFETIMES))
         """When the first lifetime may end (PER-23)."""
         self.timers = PendingTimers(
-            Deadline(clock, partial(on_due, self, TIMERS)), lambda: store.durable
+            Deadline(clock, partial(events.deadline_due, self, TIMERS)), lambda: store.durable
         )
         self.held = HeldGroups(
             store=store,
@@ -195,6 +238,9 @@ class Broker:
         """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
         self.keeps_states = store.recovered.has_states
         """Whether applications keep state for groups, which is deleted with its group (GRP-2)."""
+        self.held.on_parking = partial(events.group_parked, self)
+        self.held.on_poisoned = partial(events.queue_poisoned, self)
+        self.memory.on_damaged = partial(events.body_damaged, self)
         self.use_catalog(store.catalog)
 
     def use_identity(self) -> None:
@@ -581,12 +627,3 @@ class Broker:
         return await read_until_answered(
             self.store.outgoing.page, live.endpoint.key, after, limit, size
         )
-
-
-def _nobody_says(service: str) -> bool:
-    """Return False: each dialog is routed by itself."""
-    return False
-
-
-def _tell_nobody(broker: Broker, told: list[Told]) -> None:
-    """Ignore the events: nobody has subscribed."""

@@ -163,7 +163,7 @@ class Stores:
         return store
 
     def _add_broker(self, store: Store) -> Broker:
-        dialog, events = self._settings.dialog, self._broker_events
+        dialog = self._settings.dialog
         broker = Broker(
             store=store,
             clock=self._with.clock,
@@ -193,20 +193,10 @@ class Stores:
             ),
             spawn=self._parts.lifecycle.spawn,
             checker=self._parts.checker,
-            delivers_here=events.delivers_here,
-            on_arrival=events.message_arrived,
-            on_empty=events.receive_empty,
-            on_outgoing=events.outgoing_ready,
+            events=self._broker_events,
             times=self._parts.times.of_queue,
-            on_due=events.deadline_due,
-            on_lost=events.error_lost,
         )
         broker.writes_closing_lines = self._with.metrics is not None
-        broker.on_told = events.dialogs_changed
-        broker.always_here = partial(events.always_here, broker)
-        broker.held.on_parking = partial(events.group_parked, broker)
-        broker.memory.on_damaged = partial(events.body_damaged, broker)
-        broker.held.on_poisoned = partial(events.queue_poisoned, broker)
         self._parts.brokers[broker.name] = broker
         return broker
 
