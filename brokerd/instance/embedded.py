@@ -261,6 +261,6 @@ class LibraryLog:
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
         if self._log.isEnabledFor(level):
             error = fields.pop("exc_info", None)
-            told = " ".join(f"{name}={value}" for name, value in fields.items())
+            shown = " ".join(f"{name}={value}" for name, value in fields.items())
             trace = error if isinstance(error, BaseException) else None
-            self._log.log(level, "%s %s", event, told, exc_info=trace)
+            self._log.log(level, "%s %s", event, shown, exc_info=trace)

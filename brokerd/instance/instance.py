@@ -61,7 +61,7 @@ class Instance:
             await stores.open_all(declared)
             parts.clock_watch.check()
             self._assembly.build()
-            for name in stores.needed(declared):
+            for name in stores.needed_brokers(declared):
                 await parts.events.load(self.brokers[name])
             changed = await self._apply(declared)
             await stores.recover(declared, changed)
@@ -87,7 +87,7 @@ class Instance:
 
     async def _apply(self, declared: Declared | None) -> set[str]:
         """Make and alter the declared objects; return the brokers whose objects have changed."""
-        applied = None if declared is None else self.stores.applied(declared)
+        applied = None if declared is None else self.stores.without_absent(declared)
         if applied is None:
             return set()
         done = await self.parts.administration.apply(applied, dry_run=False, keep=True)
@@ -109,7 +109,7 @@ class Instance:
         if self.settings.clients.grants:
             let_others_in(address)
 
-    def use(self, settings: Settings) -> None:
+    def use_settings(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs (REL-38)."""
         self.settings = settings
         self.parts.checker.limit(part_options.check_limits(settings))

@@ -202,11 +202,11 @@ class Stores:
 
     # Messages that wait in the stores.
 
-    def needed(self, declared: Declared | None) -> set[str]:
+    def needed_brokers(self, declared: Declared | None) -> set[str]:
         """Return the brokers that a start needs, except those that a partner has."""
         return needed_stores(declared) - self._parts.absent.reasons.keys()
 
-    def applied(self, declared: Declared) -> Declared | None:
+    def without_absent(self, declared: Declared) -> Declared | None:
         """Return the declaration without brokers of the partner, which applied those.
 
         None: no broker is left.
@@ -222,7 +222,7 @@ class Stores:
 
         `changed`: brokers whose objects are not those with which their stores were opened.
         """
-        needed = self.needed(declared)
+        needed = self.needed_brokers(declared)
         for broker in list(self._parts.brokers.values()):
             if broker.name in changed:
                 await broker.store.recover_again()
@@ -258,16 +258,16 @@ class Stores:
     async def _finish_or_close(self, broker: Broker) -> None:
         """Finish an operation that an administrator began before a crash (MAN-5, MAN-6)."""
         if broker.store.identity.unfinished:
-            await self._or_close(broker, self._parts.operations.finish(broker))
+            await self._close_on_error(broker, self._parts.operations.finish(broker))
 
     async def _recover_or_close(self, broker: Broker) -> None:
-        await self._or_close(broker, self._recover(broker))
+        await self._close_on_error(broker, self._recover(broker))
 
     async def _recover(self, broker: Broker) -> None:
         await broker.recover()
         await self._parts.events.load(broker)
 
-    async def _or_close(self, broker: Broker, work: Awaitable[None]) -> None:
+    async def _close_on_error(self, broker: Broker, work: Awaitable[None]) -> None:
         try:
             await work
         except BaseException:
@@ -290,9 +290,9 @@ class Stores:
         return broker
 
     async def make_declared(
-        self, declared: Declared, objects: CatalogChanges, told: Callable[[Broker], None]
+        self, declared: Declared, objects: CatalogChanges, made: Callable[[Broker], None]
     ) -> Broker:
-        """Make a broker with objects, and report it.
+        """Make a broker with objects; call `made` before its notifications load.
 
         Its event notifications are loaded afterwards, so that they miss the objects made with them
         (EVT-6).
@@ -300,7 +300,7 @@ class Stores:
         with self._parts.mirroring.creating(declared.broker):
             broker = await self._make_or_open(declared, objects)
         self._parts.router.rebuild()
-        told(broker)
+        made(broker)
         await self._parts.events.load(broker)
         self._begin_activities(broker)
         return broker

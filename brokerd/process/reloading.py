@@ -40,7 +40,7 @@ class Reloadable(Protocol):
 
     settings: Settings
 
-    def use(self, settings: Settings) -> None:
+    def use_settings(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs."""
         ...
 
@@ -97,7 +97,7 @@ class Reloading:
             self._refuse(error)
         else:
             self._events.set_level(found.settings.log.level)
-            self._instance.use(found.settings)
+            self._instance.use_settings(found.settings)
             self._events.log.info(
                 DAEMON,
                 subclass="reloaded",

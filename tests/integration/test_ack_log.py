@@ -67,13 +67,13 @@ async def test_settings_that_are_read_again_turn_it_on_and_off(
 ) -> None:
     before = west.instance.settings
     for peer in (west, east):
-        peer.instance.use(msgspec.structs.replace(peer.instance.settings, log=DEBUG))
+        peer.instance.use_settings(msgspec.structs.replace(peer.instance.settings, log=DEBUG))
     await west.talk("urn:east", b"1")
     await net.wait(1)
     lines = len(kinds(west)), len(kinds(east))
     assert "ack_received" in kinds(west)
     assert "ack_sent" in kinds(east)
-    west.instance.use(before)
+    west.instance.use_settings(before)
     await west.talk("urn:east", b"2")
     await net.wait(1)
     assert len(kinds(west)) == lines[0]
