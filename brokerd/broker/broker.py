@@ -7,11 +7,8 @@ Never: routes, opens sockets or starts readers; the listener, a `BrokerEvents`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Set
-from datetime import timedelta
 from functools import partial
 from typing import Final, Protocol
-
-import msgspec
 
 from brokerd.broker.backlog import Place, Source
 from brokerd.broker.checks import CatalogIndex
@@ -20,7 +17,8 @@ from brokerd.broker.dialog_events import Lost, Told
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.group_members import GroupMembers
 from brokerd.broker.inspection import Inspection
-from brokerd.broker.outgoing import Outgoing, OutgoingMemory, OutgoingOptions, Sender
+from brokerd.broker.options import BrokerOptions
+from brokerd.broker.outgoing import Outgoing, OutgoingMemory, Sender
 from brokerd.broker.pairs import Pairs
 from brokerd.broker.parking import HeldGroups
 from brokerd.broker.priorities import PriorityIndex
@@ -29,7 +27,6 @@ from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Group, Live
 from brokerd.broker.store_reads import Spawn, read_until_answered
 from brokerd.broker.unfinished import Unfinished
-from brokerd.broker.window import WindowOptions
 from brokerd.checking.checker import Checker
 from brokerd.clock import Clock, Instant
 from brokerd.ids import (
@@ -43,7 +40,6 @@ from brokerd.ids import (
 )
 from brokerd.model import Contract, MessageType, Queue, QueueStatus, Service
 from brokerd.protocol import dialog
-from brokerd.protocol.dialog import REPLAY_GUARD
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
@@ -55,34 +51,6 @@ from brokerd.storage.store import OutgoingPage, QueuePage, Store
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"
 """The kinds of deadline that may be due (PER-23)."""
-
-
-class BrokerOptions(msgspec.Struct, frozen=True):
-    """Limits of one broker."""
-
-    endpoints: int = 10_000_000
-    """Dialog endpoints kept in memory (design D4); fewer if `transmitter.max_objects` is lower."""
-    fragment_size: int = 32 * 1024
-    max_message: int = 16 * 1024 * 1024
-    large_body: int = 256 * 1024
-    """Bytes from which a body is stored ahead of its message, in pieces of this size."""
-    unfinished_bytes: int = 32 * 1024 * 1024
-    """Bytes of stored fragments of incomplete messages that stay in memory (DSP-15)."""
-    replay_guard: timedelta = REPLAY_GUARD
-    """How long a closed target endpoint is remembered (DLP-55)."""
-    check_aside: int = 16 * 1024
-    """Bytes from which well-formedness is checked in the checking process (OBJ-18)."""
-    default_lifetime: int = 2**31 - 1
-    """Seconds (DLG-10)."""
-    lock_timeout: float = 30.0
-    """Seconds a verb waits for a group lock (GRP-11)."""
-    max_bytes: int = 64 * 1024 * 1024
-    """Bytes of bodies that one transaction may receive or send."""
-    max_verbs: int = 10_000
-    fast_paths: bool = True
-    """Whether ordinary messages take the fast paths (`delivery.fastpath`)."""
-    window: WindowOptions = WindowOptions()
-    outgoing: OutgoingOptions = OutgoingOptions()
 
 
 class BrokerEvents(Protocol):

@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.options import BrokerOptions
 from brokerd.checking.checker import Checker
 from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock

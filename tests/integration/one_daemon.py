@@ -8,7 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from brokerd.broker.broker import Broker, BrokerOptions
+from brokerd.broker.broker import Broker
+from brokerd.broker.options import BrokerOptions
 from brokerd.broker.state import Live
 from brokerd.client.session import Session, connect
 from brokerd.clock import Instant

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.broker.broker import BrokerOptions
 from brokerd.broker.inspection import Inspection
+from brokerd.broker.options import BrokerOptions
 from brokerd.checking import process
 from brokerd.checking.checker import InProcess, Limits, Outcome, Verdict
 from brokerd.checking.child import FIT, READY, frame

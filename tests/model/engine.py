@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from brokerd.broker.blocked import Blocked
-from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.options import BrokerOptions
 from brokerd.broker.state import LockWait
 from brokerd.broker.transaction import Transaction
 from brokerd.broker.window import WindowOptions

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.options import BrokerOptions
 from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.window import WindowOptions
 from brokerd.config.settings import Endpoint, Settings

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.options import BrokerOptions
 from brokerd.clock import HOLD, LEAP, SECOND
 from brokerd.delivery.peers import ping
 from brokerd.maintenance.slow_commits import STUCK

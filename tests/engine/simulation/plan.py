@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from brokerd.broker.broker import BrokerOptions
+from brokerd.broker.options import BrokerOptions
 from brokerd.broker.outgoing import OutgoingOptions
 from brokerd.broker.window import WindowOptions
 from brokerd.testing.link import Conditions
