@@ -3,7 +3,7 @@
 Nothing in brokerd imports this package. Three parts, each in reading order:
 
     plugin, rig     pytest fixtures with real instances (docs/how-to/testing-your-code.md)
-      seen, left      messages counted, and work that is left, for their assertions
+      left            work that an instance still has to do, for their assertions
     loop            asyncio on virtual time: `handles`, `stuck`, `clock`, `rng`
     network         simulated nodes: `places`, `link`, `mangler`, `pipe`, `stream`, `trace`
     history         events of a run, one a line

@@ -7,6 +7,7 @@ Never:  sleeps: when every task waits, virtual time jumps to the next timer.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -39,7 +40,6 @@ from brokerd.testing.loop import VirtualLoop
 from brokerd.testing.mangler import BoxcarMangler
 from brokerd.testing.network import SimNetwork
 from brokerd.testing.rng import Streams
-from brokerd.testing.seen import Seen
 from brokerd.units import parse_duration
 
 BROKER: Final = "main"
@@ -115,7 +115,7 @@ class RigInstance:
         self._boots = self._sessions = 0
         self._instance: Instance | None = None
         self._apps: list[asyncio.Task[None]] = []
-        self.seen = Seen()
+        self.seen = CommittedMessages()
         """Counts of the messages that sessions of this instance have sent and received."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever a session has
@@ -376,3 +376,49 @@ def _objects(name: str) -> dict[str, object]:
 
 def _plain(duration: Duration) -> float | str:
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+class CommittedMessages:
+    """The recorder of an instance's sessions: it counts the messages of committed transactions."""
+
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
+        self._received: Counter[tuple[str, str]] = Counter()
+        self._under_way: dict[tuple[bytes, int], list[tuple[str, str, str]]] = {}
+
+    def sent(self, message_type: str) -> int:
+        """Return the number of messages of this type sent in committed transactions."""
+        return self._sent[message_type]
+
+    def received(self, message_type: str) -> dict[str, int]:
+        """Return how often each message of this type was received in committed transactions.
+
+        The key is the dialog and sequence number of the message.
+        """
+        return {place: n for (name, place), n in self._received.items() if name == message_type}
+
+    def event(self, **fields: Any) -> None:  # noqa: ANN401  # the recorder's own form
+        """Record one event of a session."""
+        key = (fields["client"], fields["tx"])
+        match fields["op"], fields["kind"]:
+            case "send", "invoke":
+                self._keep(key, "sent", fields.get("message_type") or "DEFAULT", "")
+            case "receive", "ok" if fields.get("seq") is not None:
+                place = f"{fields['dialog'].hex()[:8]}/{fields['seq']}"
+                self._keep(key, "received", fields["message_type"], place)
+            case "commit", "ok":
+                self._count(key)
+            case ("rollback", _) | ("commit", "fail" | "info"):
+                self._under_way.pop(key, None)
+            case _:
+                pass
+
+    def _keep(self, key: tuple[bytes, int], what: str, name: str, place: str) -> None:
+        self._under_way.setdefault(key, []).append((what, name, place))
+
+    def _count(self, key: tuple[bytes, int]) -> None:
+        for what, name, place in self._under_way.pop(key, []):
+            if what == "sent":
+                self._sent[name] += 1
+            else:
+                self._received[name, place] += 1
