@@ -15,8 +15,8 @@ from brokerd.client.messages import ABSENT, Body
 from brokerd.errors import InvalidArgument
 
 Kind = Any
-"""What a body may be: a dataclass, a msgspec Struct, a pydantic model, `bytes`, None for no body,
-or whatever else msgspec writes as JSON (`dict`, `list[int]`, a TypedDict, an enum, ...)."""
+"""The type of a body: a dataclass, a msgspec Struct, a pydantic model, `bytes`, None for no body,
+or any other type that msgspec writes as JSON (`dict`, `list[int]`, a TypedDict, an enum, ...)."""
 
 
 def encode(value: object) -> Body:

@@ -170,7 +170,7 @@ ErrorHook = Callable[[RemoteError, Delivery], Awaitable[None]]
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What is called for messages of the broker, in their transaction; all are optional.
+    """Functions for messages of the broker, called in their transaction; all are optional.
 
     An end or an error ends this side whether there is a hook or not.
     """

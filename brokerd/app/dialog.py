@@ -80,10 +80,10 @@ class Dialog:
         self.to_service = to_service
         self.contract = contract
         self.handle: Handle | None = None
-        """Its handle once something has been sent."""
+        """The handle, once something has been sent."""
 
     async def __aenter__(self) -> Self:
-        """Nothing is begun before the first send."""
+        """Return the dialog, which begins with its first send."""
         return self
 
     async def __aexit__(

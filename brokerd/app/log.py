@@ -1,4 +1,4 @@
-"""Where this layer tells what nobody has asked to be told.
+"""The log of this layer: reports of errors that no caller receives.
 
 Reads:  whether structlog has been set up, as the daemon and the worker do.
 Never:  sets anything up: in a program of somebody else it goes to `logging`, as libraries do.

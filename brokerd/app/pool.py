@@ -6,7 +6,7 @@ Reads:  what comes back on its own dialogs: they share a conversation group for 
 Calls:  the verbs of a session.
 Never:  sends behind the marker of a stream. There is one order of locks: the keys sorted, then the
         group, of which a transaction needs only the one.
-Fails:  a stream that the other side ends or fails is replaced; what became of it is told.
+Fails:  a stream that the other side ends or fails is replaced, and its end is reported.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ LOOK_EVERY: Final = 5.0
 _AT_ONCE: Final = 1000
 
 Refused = Callable[["Stream", BrokerError], None]
-"""Told of a stream that failed, and why; called on the loop."""
+"""Function that is called on the loop with a failed stream and the reason."""
 Key = tuple[str, str, str, str]
 """(from service, to service, contract, partition)."""
 
@@ -78,13 +78,13 @@ class Stream:
 
 
 class Receipt:
-    """What `post` returns: the message is durable here, and this is how to follow it."""
+    """The result of `post`: the message is durable here, and can be followed."""
 
     def __init__(self, pool: "DialogPool", stream: Stream, number: int) -> None:
         self._pool = pool
         self.stream = stream
         self.number = number
-        """Its place in the stream, from 0."""
+        """Position of the message in the stream, from 0."""
 
     @property
     def handle(self) -> Handle:
@@ -134,7 +134,7 @@ class DialogPool:
         """Streams that failed, with the reason, the latest 1,000, for who gave no `on_refused`."""
 
     async def __aenter__(self) -> Self:
-        """Nothing is begun yet."""
+        """Return the pool; no dialog is begun yet."""
         return self
 
     async def __aexit__(
@@ -251,7 +251,7 @@ class DialogPool:
         )
 
     def _taken_up(self, key: Key, stream: Stream) -> None:
-        """It has a dialog now: what comes back on it is looked for."""
+        """Register the new dialog of a stream, so that its messages are collected."""
         assert stream.handle is not None, "it was given one in the transaction"
         if stream.handle not in self._by_handle and not stream.over.done():
             self._streams[key] = stream
@@ -359,7 +359,7 @@ class DialogPool:
                 self._over(stream, failure)
 
     async def _collect_once(self, queue: str, **selector: Any) -> bool:  # noqa: ANN401
-        """One transaction; whether anything came."""
+        """Receive in one transaction; return whether there were messages."""
         tx = self._session.transaction()
         try:
             found = await tx.receive(queue, _AT_ONCE, **selector)

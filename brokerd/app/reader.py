@@ -35,7 +35,7 @@ LOOK_EVERY: Final = 60.0
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 LONGEST_PAUSE_BY_LOAD: Final = 5.0
-"""Of a reader that the daemon has started: it is to notice soon that it shall end (PBT-25)."""
+"""Seconds for a reader that the daemon has started: it must notice soon when to end (PBT-25)."""
 NOT_HANDLED: Final = 1
 """Error code with which a dialog is ended when no handler takes its message."""
 NOT_READABLE: Final = 2
@@ -53,7 +53,7 @@ _KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
 
 
 class Ctx(Delivery):
-    """What a handler gets beside the value; all it does belongs to one commit."""
+    """The second argument of a handler; everything done with it belongs to one commit."""
 
     @property
     def log(self) -> Any:  # noqa: ANN401  # structlog's own type
@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Reads:
-    """What an app does with one queue."""
+    """A queue of an app: its handlers and how it is read."""
 
     def __init__(self, name: str, service: str) -> None:
         self.name = name
@@ -187,14 +187,14 @@ class Reader:
         )
 
     def _may_be_mended(self, error: Exception) -> bool:
-        """Whether a receive that failed can succeed later: by itself, or by an operator."""
+        """Return whether a failed receive can succeed later, by itself or after a cure."""
         if self._by_load or not self._is_known:
             return False
         retryable = isinstance(error, BrokerError) and error.retryable
         return retryable or isinstance(error, QueueDisabled | QueueNotFound)
 
     def _kept_from_reading(self, error: Exception) -> None:
-        """Told once, however often it is tried."""
+        """Report an obstacle once, however often the receive is retried."""
         subclass, hint = _KEPT_OUT.get(type(error), ("receive_failed", ""))
         if subclass != self._kept_by:
             text = f"{type(error).__name__}: {error}"
@@ -245,7 +245,7 @@ async def read_once(
 
 
 class _Unit:
-    """What becomes of one batch."""
+    """One batch of messages, handled in one transaction."""
 
     def __init__(
         self, session: Session, queue: Reads, tx: Transaction, mute: frozenset[bytes]
@@ -263,7 +263,7 @@ class _Unit:
                 over.add(message.handle)
 
     async def _handle_one(self, message: Message) -> bool:
-        """Whether the dialog is over now."""
+        """Call the handler of a message; return whether the dialog is over afterwards."""
         contract = self._queue.contracts.get(message.contract)
         ctx = Ctx(
             message,
@@ -288,7 +288,7 @@ class _Unit:
         return True
 
     async def _outcome(self, ctx: Ctx, contract: Contract | None) -> object:
-        """What the handler for it returns; an error where there is none, or nothing to read."""
+        """Return the result of the handler, or an error without a handler or a readable body."""
         message, service = ctx.message, self._queue.service
         if contract is None or message.message_type not in contract.kinds:
             text = f"{service} does not handle {message.message_type} of {message.contract}"

@@ -1,4 +1,4 @@
-"""What an administrator asks of a daemon: delivery, identity, clean-up, backups (MAN, DLG-23).
+"""Admin: the verbs of an administrator: delivery, identity, clean-up, backups (MAN, DLG-23).
 
 Reads:  arguments.     Calls: client.link.
 Never:  part of a transaction: each call stands alone, and the daemon writes it to its log.
@@ -36,7 +36,7 @@ class BrokerState(msgspec.Struct, frozen=True):
 
 
 class CleanedUp(msgspec.Struct, frozen=True):
-    """What a bulk cleanup found and did, by state (MAN-15)."""
+    """The result of a bulk cleanup, by state (MAN-15)."""
 
     matched: dict[str, int] = {}
     removed: dict[str, int] = {}
@@ -45,7 +45,7 @@ class CleanedUp(msgspec.Struct, frozen=True):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """What became of the readers of a queue that was drained (PBT-25)."""
+    """The result of draining a queue: how its readers ended (PBT-25)."""
 
     ended: int = 0
     """Ended by themselves within the grace period."""
@@ -63,7 +63,7 @@ class Edited(msgspec.Struct, frozen=True):
     message_id: str
     message_type: str
     validation: str
-    """What its type asks of a body, as a file of objects says it."""
+    """The validation of its message type, as a file of objects writes it."""
 
     @property
     def is_checked(self) -> bool:
@@ -99,12 +99,12 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     hops_used: int
     steps: tuple[RouteStep, ...]
     attempts: int = 0
-    """Of a dialog: how often its transmission was tried (XMT-18)."""
+    """Number of attempts to transmit; 0 unless a dialog was explained (XMT-18)."""
     next_attempt_at: Instant | None = None
 
 
 class PingStep(msgspec.Struct, frozen=True):
-    """What one instance decided about a ping (NBT-7)."""
+    """The decision of one instance about a ping (NBT-7)."""
 
     leg: str
     """out, or back."""
@@ -130,7 +130,7 @@ class PingAnswer(msgspec.Struct, frozen=True):
     from_service: str
     steps: tuple[PingStep, ...]
     is_complete: bool
-    """It has gone out and come back."""
+    """Whether the ping has gone out and its reply has come back."""
     seconds: float
 
 

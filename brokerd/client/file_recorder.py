@@ -14,7 +14,7 @@ import msgspec
 from brokerd.clock import Clock, SystemClock
 
 VERSION: Final = 1
-"""Of the form."""
+"""Version of the file format."""
 _KEPT: Final = ("queue", "seq", "token", "reason", "savepoint")
 
 

@@ -3,9 +3,9 @@
 Reads:  answers.     Calls: client.transaction.
 Never:  touches the state of a group without its lock.
 
-What an application keeps for a group may be changed only under the group's lock, and an error
-that rolls a transaction back ends the lock with it. Whoever is to note that error takes the lock
-anew first, waiting for those who got it meanwhile, and looks at the state as it now stands.
+The state of a group may be changed only under the group's lock, and an error that rolls the
+transaction back releases the lock too. A program that stores the error must lock the group again,
+wait for transactions that hold it meanwhile, and read the state anew.
 """
 
 from collections.abc import Callable

@@ -77,9 +77,9 @@ class Resent(Struct, frozen=True, array_like=True):
     """A message that was sent again on another dialog (PBT-12)."""
 
     sequence: int
-    """Its position in the old dialog."""
+    """Position in the old dialog."""
     message_id: bytes
-    """Kept: the receiver knows by it a message that it had already."""
+    """Unchanged, so that the receiver recognises a message that it has already."""
     message_type: str
     may_have_arrived: bool
     """Whether it was sent on the old dialog, and only the acknowledgement is missing."""

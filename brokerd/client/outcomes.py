@@ -1,7 +1,7 @@
-"""Outcomes: what a handler makes of a message, beside a reply (PSN-17). PURE.
+"""Outcomes: the results of a handler besides a reply (PSN-17). PURE.
 
 Reads:  nothing.      Calls: nothing.
-Never:  does anything by itself: who runs the handler, or leaves the block, acts on it.
+Never:  acts by itself: the caller of the handler, or the end of the block, does.
 
 Each may be returned, or raised from wherever the work is done.
 """
@@ -17,18 +17,18 @@ MOST_TEXT: Final = 1000
 
 
 class Outcome(Exception):
-    """What is to become of the transaction of a message, and of its dialog."""
+    """A decision about the transaction of a message, and about its dialog."""
 
     def __eq__(self, other: object) -> bool:
-        """Two that say the same are the same."""
+        """Compare by class and values."""
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        """By kind: what a reply holds need not be hashable."""
+        """Hash by class: the value of a reply need not be hashable."""
         return hash(type(self))
 
     def __repr__(self) -> str:
-        """As it was made."""
+        """Return the call that makes an equal outcome."""
         said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({said})"
 

@@ -1,4 +1,4 @@
-"""Recorder: where a session tells what it asked for and what came of it (reliability 7.1).
+"""Recorder: receives the requests of a session and their outcomes (reliability 7.1).
 
 Called: by `Session` and `Transaction`, and only if one was given to `connect`.
 Fields: op ("begin_dialog", "send", "receive", "end", "set_timer", "savepoint", "rollback_to",

@@ -1,6 +1,6 @@
-"""What one transaction tells the recorder of its session, where there is one.
+"""Recording: the events of one transaction, for the recorder of its session, if there is one.
 
-Reads:  answers.     Calls: the recorder.      Never:  costs anything where nobody records.
+Reads:  answers.     Calls: the recorder.      Never:  costs anything without a recorder.
 """
 
 import asyncio
@@ -104,4 +104,4 @@ class Recording:
 
 
 NOT_RECORDED: Final = Recording(None, b"", 0)
-"""That of all transactions whose sessions have no recorder."""
+"""The recording of every transaction whose session has no recorder."""

@@ -1,7 +1,7 @@
-"""Requests on their way: what each one is, and what its loss means.
+"""Requests on their way: their kinds, and the consequence of a lost connection for each.
 
 Reads:  nothing.     Calls: nothing.
-Never:  writes; the link does, and looks here for what to do when an answer never comes (CLP-54).
+Never:  writes: the link does, and decides by the kind if an answer never comes (CLP-54).
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from brokerd.errors import BrokerError
 
 
 class Kind(IntEnum):
-    """What a request is, which decides what happens to it when the connection is lost."""
+    """The kind of a request, which decides what happens to it when the connection is lost."""
 
     TRANSACT = 0
     """A whole transaction; repeated with its token."""

@@ -22,7 +22,7 @@ class ViewPage(msgspec.Struct, frozen=True):
 
     rows: list[dict[str, Any]]
     next: str | None = None
-    """What to give as `after` for the page behind it; None = there is none."""
+    """The value of `after` for the following page; None: this is the last page."""
 
 
 async def page(
