@@ -788,10 +788,10 @@ ROWS = [
 
 NOT_YET = {
     "HandlerLeftTransactionOpen": "logged about a reader, and met by nobody (ACT-23)",
-    "AccessDenied": "takes a second user: see tests/integration/test_permissions.py",
+    "AccessDenied": "takes a second user: see tests/integration/sessions/test_permissions.py",
     "AlreadyAcknowledgedElsewhere": "takes two instances with one service: the tests of the wire",
     "HistoryLost": "takes a peer that was restored: the tests of the wire",
-    "NoBinding": "takes a dialog that is to be encrypted: see tests/integration/test_sending.py",
-    "StoreFull": "takes a full disk: see tests/integration/test_full_disk.py",
+    "NoBinding": "takes an encrypted dialog: see tests/integration/verbs/test_sending.py",
+    "StoreFull": "takes a full disk: see tests/integration/storage/test_no_room.py",
 }
 """Errors of the appendix that no row provokes, and why."""

@@ -8,7 +8,13 @@ import pytest
 import brokerd
 from brokerd.errors import CheckOverrun
 from tests.acceptance.serving import OBJECTS, Place
-from tests.integration.test_check_process import ANY_OF, GIVES_UP, LARGE, PATTERN, SMALL_AND_DEAR
+from tests.integration.checking.test_check_process import (
+    ANY_OF,
+    GIVES_UP,
+    LARGE,
+    PATTERN,
+    SMALL_AND_DEAR,
+)
 
 MIB = 1024 * 1024
 TYPES = f"""

@@ -462,7 +462,7 @@ def test_the_examples_load_and_show_every_key(name: str) -> None:
 def test_every_file_in_config_is_checked_by_some_test() -> None:
     names = {path.name for path in config_dir().iterdir()}
     instances = ("east", "west", "middle")
-    served = {"routes.toml"}  # tests/integration/test_route_service.py
+    served = {"routes.toml"}  # tests/integration/routing/test_route_service.py
     assert names == served | {f"{one}{kind}.toml" for one in instances for kind in ("", ".objects")}
 
 
