@@ -8,7 +8,7 @@ import pytest
 import brokerd
 from brokerd.errors import CheckOverrun
 from tests.acceptance.serving import OBJECTS, Place
-from tests.integration.checking.test_check_process import (
+from tests.integration.checking.patterns import (
     ANY_OF,
     GIVES_UP,
     LARGE,

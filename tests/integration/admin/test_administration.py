@@ -29,7 +29,7 @@ from brokerd.ids import BrokerId, parse
 from brokerd.model import END_DIALOG, Queue
 from brokerd.storage.opening import StoreIdentity
 from brokerd.telemetry.logs import ADMINISTRATION
-from tests.integration.instance.test_absent_broker import EAST, arrival
+from tests.integration.instance.second_broker import EAST, arrival
 from tests.integration.one_daemon import OBJECTS, Daemon, closing, live_of, play, rows
 from tests.integration.scenarios import given
 

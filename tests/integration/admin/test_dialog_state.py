@@ -11,7 +11,7 @@ from brokerd.protocol.client_verbs import parse_request
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import (
+from tests.integration.shorthand import (
     answered,
     bodies,
     fails,

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.errors import BrokerError
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.verbs.test_one_broker import take
+from tests.integration.shorthand import take
 
 NAMES = {
     "sql": "x'; DROP TABLE queues; --",

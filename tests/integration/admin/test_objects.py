@@ -30,7 +30,7 @@ from brokerd.ids import Handle
 from brokerd.process.exit_statuses import FAILED, NOT_THERE, REFUSED, USAGE, exit_status
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import answered, fails, take, talk
+from tests.integration.shorthand import answered, fails, take, talk
 
 
 async def names(session: Session, kind: str) -> list[object]:

@@ -10,7 +10,7 @@ from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound, InUse, ServiceMoved
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk, undone
+from tests.integration.shorthand import bodies, fails, take, talk, undone
 
 
 async def drain(session: Session, queue: str) -> list[bytes | None]:

@@ -21,10 +21,10 @@ from brokerd.model import CONFIGURATION_NOTICE, END_DIALOG, POST_EVENT_NOTIFICAT
 from brokerd.protocol.frames import Fragment
 from brokerd.storage import listings
 from brokerd.telemetry.status import InstanceStatus, concerns
-from tests.integration.instance.test_absent_broker import EAST, arrival
+from tests.integration.instance.second_broker import EAST, arrival
 from tests.integration.one_daemon import OBJECTS, START, WAITING, Daemon, live_of, play
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import take
+from tests.integration.shorthand import take
 from tests.unit.objects.test_validation import XSD
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "programming-model.md"

@@ -10,8 +10,7 @@ from brokerd.client.session import Session
 from brokerd.errors import ObjectsRefused
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_browse import raise_level
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
+from tests.integration.shorthand import bodies, fails, raise_level, take, talk
 
 TINY = WindowOptions(window_messages=4, window_bytes=4000, page_messages=2, locked_factor=1000)
 

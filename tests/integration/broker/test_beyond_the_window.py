@@ -23,7 +23,7 @@ from brokerd.storage.stretches import EVERYWHERE
 from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.verifying import verify
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.telemetry.test_metrics_log import logging
+from tests.integration.telemetry.closing_lines import logging
 
 TINY = WindowOptions(window_messages=3, window_bytes=4000, page_messages=2, locked_factor=1000)
 STEPS = 90

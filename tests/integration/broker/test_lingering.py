@@ -10,7 +10,7 @@ from brokerd.clock import SECOND, show_instant
 from brokerd.config.settings import Dialog
 from brokerd.telemetry.logs import LINGERING
 from tests.integration.one_daemon import Daemon, live_of, play
-from tests.integration.verbs.test_one_broker import take
+from tests.integration.shorthand import take
 
 HOUR = 3600
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.shorthand import take
 from tests.integration.two_brokers import EAST, Wire
-from tests.integration.verbs.test_one_broker import take
 
 
 @pytest.mark.rule("PBT-3", "PBT-5", "REL-36")

@@ -9,7 +9,7 @@ from brokerd.client.session import Session
 from brokerd.errors import DuplicatePriority, InUse, InvalidPriority, ObjectNotFound, ObjectsRefused
 from tests.integration.one_daemon import Daemon, live_of, play
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
+from tests.integration.shorthand import bodies, fails, take, talk
 
 
 async def priority(session: Session, name: str, level: int = 5, **criteria: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import sweeps
 from tests.integration.one_daemon import Daemon, live_of, play
-from tests.integration.verbs.test_one_broker import talk
+from tests.integration.shorthand import talk
 
 
 @pytest.mark.rule("DLG-T27", "REL-32")

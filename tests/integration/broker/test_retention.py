@@ -13,7 +13,7 @@ from brokerd.errors import QueueDisabled, QuotaExceeded
 from brokerd.ids import show
 from tests.integration.one_daemon import OBJECTS, Daemon, play, rows
 from tests.integration.scenarios import Collected, Program, given, with_client
-from tests.integration.verbs.test_one_broker import fails, take, talk, undone
+from tests.integration.shorthand import fails, take, talk, undone
 
 
 def keeping(

@@ -22,11 +22,11 @@ from brokerd.maintenance import timers as timers_pass
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.storage.timers import Timer
 from brokerd.verbs.timers import set_timer
-from tests.integration.delivery.test_dialog_protocol import Tap
+from tests.integration.delivery.tap import Tap
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.peers import Net, Peer, peers
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import fails, take, talk
+from tests.integration.shorthand import fails, take, talk
 
 TICK = 5.0
 

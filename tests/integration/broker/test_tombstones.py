@@ -20,10 +20,10 @@ from brokerd.maintenance import dialog_expiry
 from brokerd.model import ERROR
 from brokerd.protocol.frames import Fragment
 from brokerd.storage.dialogs import StoredEndpoints
-from tests.integration.delivery.test_closing import endpoints, fire_and_forget
+from tests.integration.delivery.closed_endpoints import endpoints, fire_and_forget
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.shorthand import fails, take
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import fails, take
 
 FEW = 4
 """What of the latest dialogs may still be in memory."""

@@ -22,41 +22,27 @@ from brokerd.checking.process import CheckProcess
 from brokerd.config.settings import Settings
 from brokerd.model import MessageType, Validation
 from brokerd.telemetry.log import NullLog
+from tests.integration.checking.patterns import (
+    GIVES_UP,
+    JSON,
+    LARGE,
+    MIB,
+    PATTERN,
+    SMALL_AND_DEAR,
+)
 
-MIB = 1024 * 1024
 SHORT = Limits(time=timedelta(milliseconds=100), memory=64 * MIB)
 
 
-def recursive() -> str:
-    """A schema whose error lists those of two branches at each level of a body."""
-    branch = {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"]}
-    node = {"anyOf": [branch, {**branch, "minProperties": 1}, {"type": "integer"}]}
-    return json.dumps({"$defs": {"n": node}, "$ref": "#/$defs/n"})
-
-
-def pattern(text: str) -> str:
-    return (
-        '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="a">'
-        f'<xs:simpleType><xs:restriction base="xs:string"><xs:pattern value="{text}"/>'
-        "</xs:restriction></xs:simpleType></xs:element></xs:schema>"
-    )
-
-
 PLAIN = MessageType("Plain", Validation.VALID_JSON, '{"type": "object", "required": ["n"]}')
-JSON = MessageType("Json", Validation.WELL_FORMED_JSON)
-ANY_OF = MessageType("AnyOf", Validation.VALID_JSON, recursive())
 NONE_OF = [{"const": f"x{at}"} for at in range(1000)]
 LONG_LIST = MessageType(
     "LongList", Validation.VALID_JSON, json.dumps({"items": {"not": {"anyOf": NONE_OF}}})
 )
-PATTERN = MessageType("Pattern", Validation.VALID_XML, pattern("(a|aa)+b"))
 
 FITS = PLAIN, b'{"n": 1}'
 UNFIT = PLAIN, b'{"m": 1}'
-SMALL_AND_DEAR = ANY_OF, b'{"a":' * 51 + b'"xxxxxx"' + b"}" * 51
 ENDLESS = LONG_LIST, json.dumps(["y"] * 200_000).encode()
-LARGE = JSON, b"[" + b"[]," * MIB + b"1]"
-GIVES_UP = PATTERN, b"<a>" + b"a" * 5000 + b"c</a>"
 
 
 class Log(NullLog):

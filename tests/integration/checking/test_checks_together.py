@@ -12,10 +12,10 @@ from brokerd.client.session import Session
 from brokerd.errors import ValidationFailed
 from brokerd.sessions import fast_requests, work
 from brokerd.sessions.early_body_checks import MOST_AHEAD
-from tests.integration.checking.test_large_bodies import Gate
+from tests.integration.checking.gate import Gate
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
-from tests.integration.sessions.test_sessions import I2, H, ask, client
+from tests.integration.sessions.raw_client import I2, H, ask, client
 
 SCHEMA = '{"type": "object", "required": ["n"]}'
 OBJECTS: dict[str, Any] = {

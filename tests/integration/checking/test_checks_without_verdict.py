@@ -15,7 +15,7 @@ from brokerd.client.session import Session
 from brokerd.errors import CheckOverrun, CheckUnavailable, InvalidState, ValidationFailed
 from brokerd.ids import parse
 from brokerd.model import MessageType
-from tests.integration.checking.test_check_process import GIVES_UP, pattern
+from tests.integration.checking.patterns import GIVES_UP, pattern
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 

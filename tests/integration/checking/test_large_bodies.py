@@ -9,11 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from brokerd.broker.broker import Broker
-from brokerd.checking.checker import Done, InProcess, Pending
 from brokerd.client.session import Session
 from brokerd.errors import TransactionAborted, ValidationFailed
-from brokerd.model import ERROR, MessageType
+from brokerd.model import ERROR
+from tests.integration.checking.gate import Gate
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
 from tests.integration.two_brokers import EAST
@@ -38,25 +37,6 @@ THERE: dict[str, Any] = {
     "contract": CONTRACTS,
     "service": [{"name": "urn:harbour", "queue": "harbour", "contracts": ["docs"]}],
 }
-
-
-class Gate(InProcess):
-    """The checker of a broker: a check ends when the test says so."""
-
-    def __init__(self, broker: Broker) -> None:
-        super().__init__()
-        self.inspection = broker.inspection
-        self.open: list[Pending] = []
-        broker.inspection._checker = self
-
-    def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
-        pending = Pending(kind, body, done)
-        self.open.append(pending)
-        return pending
-
-    def finish(self) -> None:
-        """The oldest check is over."""
-        self._check(self.open.pop(0))
 
 
 class Place:

@@ -15,9 +15,9 @@ from brokerd.protocol.frames import ERROR, AckOnly, BrokerErrorItem, Fragment, I
 from brokerd.storage.verifying import verify
 from brokerd.telemetry.logs import LOST_MESSAGES
 from tests.integration.one_daemon import Daemon, closing, play
-from tests.integration.telemetry.test_metrics_log import lines_by_day, logging
+from tests.integration.shorthand import take
+from tests.integration.telemetry.closing_lines import lines_by_day, logging
 from tests.integration.two_brokers import EAST, Wire
-from tests.integration.verbs.test_one_broker import take
 
 LITTLE = OutgoingOptions(memory=1)
 """Four messages of a dialog in memory at a time."""

@@ -14,8 +14,8 @@ from brokerd.client.session import Session
 from brokerd.model import ERROR
 from brokerd.protocol.frames import END, AckOnly, BrokerErrorItem, Fragment, Item
 from brokerd.protocol.transitions import State
+from tests.integration.shorthand import take
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import take
 
 
 class _Held:

@@ -21,35 +21,18 @@ from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
 from brokerd.storage.executors import Inline
 from tests.integration import one_daemon
+from tests.integration.delivery.closed_endpoints import HALF_HOUR, endpoints, fire_and_forget
 from tests.integration.one_daemon import Daemon
 from tests.integration.one_daemon import closing as closing_sessions
 from tests.integration.scenarios import given
+from tests.integration.shorthand import fails, take
 from tests.integration.two_brokers import EAST, Wire, between, clients
-from tests.integration.verbs.test_one_broker import fails, take
-
-HALF_HOUR = 30 * 60
-
-
-async def endpoints(session: Session) -> list[dict[str, object]]:
-    return [row for row in await session.view("conversation_endpoints") if isinstance(row, dict)]
 
 
 def settles(item: Item) -> bool:
     """Whether an item says that message 0 is settled."""
     ack = item.ack if isinstance(item, AckOnly | Fragment) else None
     return ack is not None and item.from_initiator and ack.first_acked
-
-
-async def fire_and_forget(main: Session, east: Session, wire: Wire) -> bytes:
-    """One message and both ends; the conversation."""
-    async with main.transaction() as tx:
-        mine = await tx.begin_dialog("urn:desk", "urn:harbour", "talk")
-        await tx.send(mine, b"once", "Ask")
-        await tx.end(mine)
-    (got,) = await take(east, "harbour", 1, wait=5)
-    await wire.daemon.pass_time(1)
-    await east.end(got.handle)
-    return got.conversation_id
 
 
 @pytest.mark.rule("PBT-5", "DLP-57", "NBT-14", "DLG-32", "DLG-31", "DLG-T26")

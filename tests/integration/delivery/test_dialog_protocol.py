@@ -10,24 +10,8 @@ import pytest
 from brokerd.config.settings import Dialog, Transmitter
 from brokerd.ids import ConversationId, show
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop
+from tests.integration.delivery.tap import Tap
 from tests.integration.peers import TYPES, Net, Peer, peers, route
-
-
-class Tap:
-    """Keeps what arrives at an instance, and loses what it is told to."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.items: list[Any] = []
-        self.loses: Any = lambda _item: False
-        self._take = peer.instance.parts.dispatcher.arrived
-        patch.object(peer.instance.parts.dispatcher, "arrived", self._arrived).start()
-
-    def _arrived(self, items: Any, neighbour: Any = None) -> None:
-        self.items += items
-        self._take([one for one in items if not self.loses(one)], neighbour)
-
-    def of(self, kind: type) -> list[Any]:
-        return [one for one in self.items if type(one) is kind]
 
 
 async def _rows(peer: Peer, table: str) -> int:

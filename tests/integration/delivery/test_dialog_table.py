@@ -12,11 +12,11 @@ from brokerd.errors import InvalidState
 from brokerd.protocol.frames import END, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.protocol.frames import ERROR as ERROR_FLAG
 from brokerd.protocol.transitions import State
-from tests.integration.delivery.test_closing import HALF_HOUR, endpoints
+from tests.integration.delivery.closed_endpoints import HALF_HOUR, endpoints
 from tests.integration.one_daemon import live_of
 from tests.integration.scenarios import given
+from tests.integration.shorthand import bodies, fails, take, types
 from tests.integration.two_brokers import Wire, between, clients
-from tests.integration.verbs.test_one_broker import bodies, fails, take, types
 
 SIDES = pytest.mark.parametrize("initiator", [True, False], ids=["initiator", "target"])
 Program = Callable[[Wire, Session, Session], Any]

@@ -11,7 +11,7 @@ import pytest
 from brokerd.config.settings import Dispatcher
 from brokerd.delivery.incoming import arrival_writer
 from brokerd.protocol.frames import END
-from tests.integration.fastpath.test_in_order import arriving
+from tests.integration.fastpath.arrivals import arriving
 from tests.integration.one_daemon import Daemon, play
 
 

@@ -16,8 +16,8 @@ from brokerd.protocol.transitions import State
 from brokerd.protocol.wire import LATEST, MAX_ERROR, MAX_SEQUENCE
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import scenario
+from tests.integration.shorthand import bodies, fails, take, talk
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
 
 UNREADABLE = (1, "the error message of the other side cannot be read")
 

@@ -11,8 +11,8 @@ from brokerd.config.settings import Dispatcher
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.protocol.trace import Leg, Trace
 from tests.integration.peers import Net, Peer, peers, route
+from tests.integration.shorthand import fails
 from tests.integration.three_instances import ADDRESS, Through, through
-from tests.integration.verbs.test_one_broker import fails
 
 Walk = list[tuple[str, str, str, str]]
 

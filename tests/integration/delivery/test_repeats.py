@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.config.settings import Dialog
 from brokerd.protocol.frames import AckOnly, BrokerErrorItem, Fragment, Item
-from tests.integration.delivery.test_dialog_protocol import Tap
+from tests.integration.delivery.tap import Tap
 from tests.integration.peers import Net, Peer, peers
 
 AT_ONCE = 0.1

@@ -14,10 +14,10 @@ from brokerd.config.settings import Dispatcher
 from brokerd.ids import EndpointKey, InstanceId
 from brokerd.protocol.frames import Fragment
 from brokerd.storage.executors import Inline
-from tests.integration.fastpath.test_in_order import arriving
+from tests.integration.fastpath.arrivals import arriving
 from tests.integration.one_daemon import Daemon, play, rows
-from tests.integration.storage.test_damaged import receive_all
-from tests.integration.storage.test_slow_disk import Platter
+from tests.integration.shorthand import receive_all
+from tests.integration.storage.disks import Platter
 
 NEAR, OTHER = InstanceId(b"n" * 16), InstanceId(b"o" * 16)
 """Two neighbours."""

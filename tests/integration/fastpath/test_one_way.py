@@ -15,7 +15,7 @@ from brokerd.model import END_DIALOG
 from brokerd.sessions import fast_requests
 from brokerd.verbs import ends
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.telemetry.test_metrics_log import logging
+from tests.integration.telemetry.closing_lines import logging
 
 BODIES = [b"", b"a", b"b" * 300, b"c" * 40_000]
 

@@ -11,7 +11,7 @@ from brokerd.client.session import Session
 from brokerd.errors import InvalidState, WrongDirection
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
+from tests.integration.shorthand import bodies, fails, take, talk
 
 
 @pytest.mark.rule("SND-4", "SND-5", "DLG-43")

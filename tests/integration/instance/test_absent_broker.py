@@ -3,37 +3,30 @@
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from brokerd.broker.broker import Broker
-from brokerd.client.session import Session
-from brokerd.clock import later
-from brokerd.config.settings import Clients, Settings
-from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.errors import BrokerUnavailable, StoreDamaged
-from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
 from brokerd.instance.preflight import check_start
-from brokerd.protocol.frames import Fragment, Hop
 from brokerd.storage import connections, opening
 from brokerd.storage.changes import Changes
 from brokerd.storage.lock import OwnerLock, lock_path
 from brokerd.telemetry.logs import STORE
-from tests.integration.one_daemon import OBJECTS, START, Daemon, play
+from tests.integration.instance.second_broker import (
+    EAST,
+    FIVE_TICKS,
+    arrival,
+    bodies,
+    settings,
+    view,
+)
+from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
 
 GARBAGE = b"a shopping list\n" * 20
-FIVE_TICKS = 26.0
-EAST: dict[str, object] = {
-    "broker": {"name": "east", "default_encryption": "off"},
-    "message_type": OBJECTS["message_type"],
-    "contract": OBJECTS["contract"],
-    "queue": [{"name": "harbour"}],
-    "service": [{"name": "urn:harbour", "queue": "harbour", "contracts": ["talk"]}],
-}
 
 
 class Place:
@@ -85,14 +78,6 @@ async def with_the_other(daemon: Daemon, folder: Path) -> AsyncIterator[tuple[Pl
 
 
 scenario = given(with_the_other)
-
-
-async def view(session: Session, name: str) -> list[dict[str, object]]:
-    return msgspec.convert(await session.view(name), list[dict[str, object]])
-
-
-async def bodies(session: Session, queue: str) -> list[bytes | None]:
-    return [one.body for one in await session.receive(queue, 10, wait=5, autocommit=True)]
 
 
 # While it is absent.
@@ -514,37 +499,6 @@ def test_a_start_looks_past_what_it_can_do_without(tmp_path: Path) -> None:
         await daemon.start()
 
     play(program, tmp_path)
-
-
-def settings(folder: Path) -> Settings:
-    """Settings of an instance with its files there."""
-    return Settings(
-        instance=InstanceSettings(name="daemon", data_dir=folder),
-        clients=Clients(listen=f"unix:{folder}/s"),
-    )
-
-
-def arrival(to_broker: bytes) -> Fragment:
-    """Message 0 from a peer."""
-    return Fragment(
-        conversation_id=ConversationId(b"c" * 16),
-        from_initiator=True,
-        message_id=MessageId(b"m" * 16),
-        sequence=0,
-        fragment=0,
-        fragments=1,
-        flags=0,
-        from_service="urn:far",
-        to_service="urn:harbour",
-        from_broker=BrokerId(b"f" * 16),
-        contract="talk",
-        message_type="Ask",
-        expires_at=later(START, timedelta(hours=1)),
-        incarnation=Incarnation(b"i" * 16),
-        ack=None,
-        hop=Hop(to_broker, 10, 60_000, 0),
-        body=b"x",
-    )
 
 
 def spoil_page(file: Path, table: str) -> None:

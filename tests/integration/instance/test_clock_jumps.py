@@ -11,7 +11,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.telemetry.logs import CLOCK
 from brokerd.telemetry.metrics import Row
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.verbs.test_one_broker import take
+from tests.integration.shorthand import take
 
 DAYS = timedelta(days=3)
 DIALOGS = 50

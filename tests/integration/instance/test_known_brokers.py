@@ -29,7 +29,7 @@ from brokerd.process.exit_statuses import exit_status
 from brokerd.storage.file_checks import read_known_brokers
 from brokerd.telemetry.logs import ADMINISTRATION, STORE
 from tests.acceptance.serving import tree
-from tests.integration.instance.test_absent_broker import EAST, FIVE_TICKS, bodies, settings, view
+from tests.integration.instance.second_broker import EAST, FIVE_TICKS, bodies, settings, view
 from tests.integration.mirrored import SHARED, Trio, mirrored
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given

@@ -14,7 +14,7 @@ from brokerd.testing.clock import SimClock
 from brokerd.testing.rig import PORT, Rig, RigClock
 from brokerd.transport.door import DISPLACED, FULL
 from tests.integration.network.conftest import Pair, address_of, only, talk
-from tests.integration.verbs.test_one_broker import undone
+from tests.integration.shorthand import undone
 
 TWO = address_of("two")
 SPEC = Path("docs/spec/network.md")

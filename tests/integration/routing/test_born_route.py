@@ -11,7 +11,7 @@ from brokerd.errors import ObjectNotFound
 from tests.integration.one_daemon import OBJECTS, Daemon, play
 from tests.integration.peers import Net, Peer, peers
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, take, talk
+from tests.integration.shorthand import bodies, take, talk
 
 BORN = "AutoCreatedLocal"
 

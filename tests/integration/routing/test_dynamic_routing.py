@@ -1,17 +1,14 @@
 """Dynamic routing: a missing route is asked for, on a dialog with a service that may make one."""
 
-import inspect
 import json
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
-from brokerd.config.settings import DynamicRoutingSettings, Endpoint, RequestFormat
+from brokerd.config.settings import DynamicRoutingSettings, RequestFormat
 from brokerd.errors import ObjectExists, ReservedMessageType
 from brokerd.ids import parse
 from brokerd.model import (
@@ -23,12 +20,9 @@ from brokerd.model import (
     MISSING_ROUTE,
 )
 from tests.integration.one_daemon import Daemon, play, rows
+from tests.integration.routing.asking import FIFTH, TICK, connected, status, waiting
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
-
-TICK = 5.0
-FIFTH = 25.0
-"""Seconds from one pass to the next (BCN-9)."""
+from tests.integration.shorthand import bodies, fails, take, talk
 
 
 async def provide(session: Session) -> None:
@@ -38,18 +32,6 @@ async def provide(session: Session) -> None:
         "service", CONFIGURATION_SERVICE, queue="routing", contracts=[CONFIGURATION_NOTICE]
     )
     await session.create("route", "bcn", service=CONFIGURATION_SERVICE, address="LOCAL")
-
-
-async def waiting(
-    session: Session, service: str = "urn:far", broker_id: bytes | None = None
-) -> bytes:
-    handle = await session.begin_dialog("urn:desk", service, "talk", broker_id=broker_id)
-    await session.send(handle, b"1", "Ask")
-    return handle
-
-
-async def status(session: Session, handle: bytes) -> str:
-    return (await session.transmission_status(handle)).status_key
 
 
 async def asked(daemon: Daemon, session: Session) -> list[Message]:
@@ -352,23 +334,6 @@ async def told(daemon: Daemon, session: Session) -> list[Message]:
             return found
         await daemon.pass_time(TICK)
     return []
-
-
-def connected(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
-    """As `scenario`, with a broker endpoint, so that attempts to connect are made and fail."""
-    wanted = inspect.signature(test).parameters.keys() & {"tmp_path"}
-
-    def run(tmp_path: Path) -> None:
-        async def program(daemon: Daemon) -> None:
-            await daemon.stop()
-            await daemon.start(endpoint=Endpoint(listen=("daemon",), port=4022))
-            session = await daemon.session()
-            await test(daemon, session, **dict.fromkeys(wanted, tmp_path))
-            await session.close()
-
-        play(program, tmp_path)
-
-    return run
 
 
 @pytest.mark.rule("BCN-5", "BCN-15", "MON-3", "MON-9")

@@ -6,7 +6,7 @@ from brokerd.client.session import Session
 from brokerd.errors import BadRequest, ConversationNotFound, InvalidArgument
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import fails, talk
+from tests.integration.shorthand import fails, talk
 
 
 @pytest.mark.rule("CLP-98", "RTE-4", "RTE-25")

@@ -14,7 +14,7 @@ from brokerd.dynamic_routing.route_service import QUEUE, RouteService, declare, 
 from brokerd.errors import ConfigError, ProtocolError
 from brokerd.model import CONFIGURATION_SERVICE
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.routing.test_dynamic_routing import FIFTH, TICK, connected, status, waiting
+from tests.integration.routing.asking import FIFTH, TICK, connected, status, waiting
 
 FAR = "01234567-89ab-cdef-0123-456789abcdef"
 FILE = f"""

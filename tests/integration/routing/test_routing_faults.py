@@ -9,7 +9,7 @@ import pytest
 from brokerd.config.settings import Settings
 from brokerd.testing.rig import BROKER, PORT, Rig
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.verbs.test_one_broker import take
+from tests.integration.shorthand import take
 
 NAMES = ("one", "two", "three")
 

@@ -15,7 +15,7 @@ from brokerd.sessions.flow_control import WRITER
 from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import alone, given
-from tests.integration.sessions.test_sessions import (
+from tests.integration.sessions.raw_client import (
     I2,
     H,
     Raw,
@@ -27,7 +27,7 @@ from tests.integration.sessions.test_sessions import (
     received,
     send,
 )
-from tests.integration.verbs.test_one_broker import talk
+from tests.integration.shorthand import talk
 
 LARGE = 2_000
 BODY = bytes(10_000)

@@ -20,8 +20,7 @@ from brokerd.security.grants import parse_grant
 from brokerd.sessions.principals import Principals
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
-from tests.integration.verbs.test_groups import group_of
-from tests.integration.verbs.test_one_broker import answered, bodies, fails, take, talk, undone
+from tests.integration.shorthand import answered, bodies, fails, group_of, take, talk, undone
 
 ANN, EVE = 4_000_000_001, 4_000_000_002
 """Users whom this machine does not know by name."""

@@ -10,7 +10,7 @@ from brokerd.protocol import client_frames as frames
 from brokerd.sessions.session import ClientSession
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import session_options
-from tests.integration.sessions.test_sessions import Raw, ask, begin_dialog, client, send
+from tests.integration.sessions.raw_client import Raw, ask, begin_dialog, client, send
 
 SEEDS = range(400)
 HANDLES = [b"handle 00000000%d" % number for number in range(3)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from tests.integration.checking.test_bodies import Ends, both_ways, objects
+from tests.integration.checking.typed_bodies import Ends, both_ways, objects
 from tests.integration.one_daemon import Daemon, play, rows
 
 LARGE = 2048

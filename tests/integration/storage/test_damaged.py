@@ -16,8 +16,9 @@ from brokerd.storage.connections import Connection
 from brokerd.storage.shelves import PLACES
 from brokerd.storage.stretches import table_at
 from brokerd.telemetry.logs import PARKING, TRANSMISSION
-from tests.integration.fastpath.test_in_order import arriving
+from tests.integration.fastpath.arrivals import arriving
 from tests.integration.one_daemon import Daemon, live_of, play, rows
+from tests.integration.shorthand import receive_all
 from tests.integration.two_brokers import EAST
 
 pytestmark = pytest.mark.damages_stores
@@ -42,14 +43,6 @@ async def damage(daemon: Daemon, table: str = "queue_messages") -> None:
             connection.execute(f"UPDATE {one} SET body = x'00' WHERE body = ?", (BAD,))
 
     await daemon.broker.store.run(write)
-
-
-async def receive_all(session: Session, queue: str = "shop") -> list[bytes | None]:
-    """Bodies of all that can be received."""
-    found: list[bytes | None] = []
-    while got := await session.receive(queue, autocommit=True):
-        found += [one.body for one in got]
-    return found
 
 
 async def parked(session: Session) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import BAD_FILE, StoreFault
 from tests.integration.one_daemon import Daemon, play
-from tests.integration.verbs.test_one_broker import talk
+from tests.integration.shorthand import talk
 
 
 def move(store: Path) -> None:

@@ -9,38 +9,15 @@ from typing import Any
 import pytest
 
 from brokerd.client.session import Session
-from brokerd.config.settings import StoreSettings
 from brokerd.errors import StoreFull
 from brokerd.maintenance.disk_space import SystemDisk
 from brokerd.telemetry.logs import STORE
 from tests.full_disk import Ballast, mounted
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
+from tests.integration.shorthand import bodies, take, talk, types
+from tests.integration.storage.disks import MIB, SMALL, SaidDisk
 from tests.integration.two_brokers import EAST
-from tests.integration.verbs.test_one_broker import bodies, take, talk, types
-
-MIB = 1024 * 1024
-SMALL = StoreSettings(min_free=4 * MIB, reserve=6 * MIB)
-
-
-class SaidDisk:
-    """A disk that has what a test says."""
-
-    def __init__(self) -> None:
-        self.left = 1000 * MIB
-        self.held = 0
-
-    def free(self) -> int:
-        return self.left - self.held
-
-    def reserve(self, size: int) -> bool:
-        if not self.held and self.left >= size:
-            self.held = size
-        return bool(self.held)
-
-    def release(self) -> bool:
-        held, self.held = self.held, 0
-        return bool(held)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """A daemon whose disk keeps a commit: who is told, who waits, and who does not (REL-34)."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,11 @@ from brokerd.client.session import Session
 from brokerd.process.daemon import give_sign_of_life
 from brokerd.process.supervisor import Supervisor
 from brokerd.storage.executors import Inline
-from brokerd.storage.writers import soon
 from brokerd.telemetry.logs import STORE
 from tests.integration.one_daemon import Daemon
 from tests.integration.scenarios import given
-from tests.integration.storage.test_no_room import MIB, SMALL, SaidDisk
-from tests.integration.verbs.test_one_broker import bodies, take, talk
-
-
-class Platter:
-    """A disk that answers, or keeps what it was given until it is let go."""
-
-    def __init__(self) -> None:
-        self._kept: list[Callable[[], None]] | None = None
-
-    def __call__(self, function: Callable[[], None]) -> None:
-        if self._kept is None:
-            soon(function)
-        else:
-            self._kept.append(function)
-
-    def hold(self) -> None:
-        self._kept = []
-
-    def let_go(self) -> None:
-        kept, self._kept = self._kept or [], None
-        for function in kept:
-            soon(function)
+from tests.integration.shorthand import bodies, take, talk
+from tests.integration.storage.disks import MIB, SMALL, Platter, SaidDisk
 
 
 class Signs(Supervisor):

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from brokerd.broker.window import WindowOptions
@@ -16,11 +15,12 @@ from brokerd.storage import queues
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from tests.integration.one_daemon import START, Daemon, live_of, play
 from tests.integration.scenarios import scenario, with_limits
-from tests.integration.verbs.test_groups import group_of
-from tests.integration.verbs.test_one_broker import (
+from tests.integration.shorthand import (
     bodies,
     fails,
+    group_of,
     pair,
+    raise_level,
     state,
     take,
     talk,
@@ -276,9 +276,3 @@ async def test_a_long_run_of_a_low_level_blocks_the_high_one_of_its_group(
         assert (urgent.body, urgent.priority) == (b"urgent", 9)
     assert bodies(await take(session, "desk")) == [b"2", b"3"]
     await other.close()
-
-
-def raise_level(daemon: Daemon, handle: bytes, level: int) -> None:
-    """Give an endpoint another level than that of its messages so far (OBJ-53)."""
-    live = live_of(daemon, handle)
-    live.endpoint = msgspec.structs.replace(live.endpoint, priority=level)

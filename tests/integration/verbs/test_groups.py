@@ -22,38 +22,24 @@ from brokerd.errors import (
     QueueNotFound,
     TransactionAborted,
 )
-from brokerd.ids import GroupId
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, closing, live_of, play
 from tests.integration.scenarios import scenario
-from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import (
+from tests.integration.shorthand import (
     answered,
     bodies,
     fails,
+    group_of,
     pair,
     state,
     take,
     talk,
+    two_dialogs,
     types,
     undone,
 )
-
-
-def group_of(daemon: Daemon, handle: bytes) -> GroupId:
-    """The group a conversation is in, as every transaction sees it."""
-    return live_of(daemon, handle).endpoint.group_id
-
-
-async def two_dialogs(session: Session) -> tuple[bytes, bytes, bytes, bytes]:
-    """Two dialogs from the desk, each with one message to it: own handles, then the others'."""
-    mine = [await talk(session), await talk(session)]
-    yours = [await pair(session, one, b"0") for one in mine]
-    for number, one in enumerate(yours):
-        await session.send(one, b"%d" % number, "Answer")
-    return mine[0], mine[1], yours[0], yours[1]
-
+from tests.integration.two_brokers import Wire, between
 
 # get_group.
 

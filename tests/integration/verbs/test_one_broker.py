@@ -1,8 +1,7 @@
 """One broker, no peers: every rule of the verbs through the SDK, on virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import sqlalchemy
 from brokerd.broker.state import Group
 from brokerd.client.messages import FOREVER, Message
 from brokerd.client.session import Session
-from brokerd.client.transaction import Transaction
 from brokerd.errors import (
-    BrokerError,
     ContractNotFound,
     ConversationNotFound,
     DeadlockVictim,
@@ -40,63 +37,22 @@ from brokerd.errors import (
     ServiceNotFound,
     WrongDirection,
 )
-from brokerd.ids import GroupId, Handle
+from brokerd.ids import GroupId
 from brokerd.model import DIALOG_TIMER, END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario, with_limits
-
-
-async def talk(session: Session, *bodies: bytes, **options: Any) -> bytes:
-    """A dialog from the desk to the shop with some messages sent."""
-    handle = await session.begin_dialog("urn:desk", "urn:shop", "talk", **options)
-    for body in bodies:
-        await session.send(handle, body, "Ask")
-    return handle
-
-
-async def take(session: Session, queue: str, *many: int, **options: Any) -> list[Message]:
-    return await session.receive(queue, *many, autocommit=True, **options)
-
-
-@asynccontextmanager
-async def undone(session: Session) -> AsyncIterator[Transaction]:
-    """A transaction that is rolled back at the end, and is by then."""
-    tx = session.transaction()
-    await tx.__aenter__()
-    yield tx
-    tx.rollback()
-    await session.status()
-
-
-def bodies(messages: list[Message]) -> list[bytes | None]:
-    return [one.body for one in messages]
-
-
-def types(messages: list[Message]) -> list[str]:
-    return [one.message_type for one in messages]
-
-
-async def fails(kind: type[BrokerError], asked: Awaitable[object]) -> BrokerError:
-    with pytest.raises(kind) as caught:
-        await asked
-    assert type(caught.value) is kind
-    return caught.value
-
-
-def state(daemon: Daemon, handle: bytes) -> State | None:
-    live = daemon.broker.endpoints.find(Handle(handle))
-    return None if live is None else live.endpoint.state
-
-
-async def answered(session: Session) -> tuple[bytes, bytes]:
-    """A dialog on which both sides have spoken: the two handles."""
-    mine = await talk(session, b"ask")
-    (asked,) = await take(session, "shop")
-    await session.send(asked.handle, b"answer", "Answer")
-    await take(session, "desk")
-    return mine, asked.handle
-
+from tests.integration.shorthand import (
+    answered,
+    bodies,
+    fails,
+    pair,
+    state,
+    take,
+    talk,
+    types,
+    undone,
+)
 
 # Beginning.
 
@@ -726,13 +682,6 @@ async def test_one_group_a_call_the_oldest_first_each_conversation_whole(
     assert bodies(await take(session, "desk")) == [b"a", b"d"]
     assert bodies(await take(session, "desk", 1)) == [b"b"]
     assert bodies(await take(session, "desk", 5)) == [b"c"]
-
-
-async def pair(session: Session, handle: bytes, body: bytes) -> bytes:
-    """Send the first message; the handle of the target."""
-    await session.send(handle, body, "Ask")
-    (got,) = await take(session, "shop")
-    return got.handle
 
 
 @pytest.mark.rule("RCV-7")

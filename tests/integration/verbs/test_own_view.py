@@ -10,8 +10,16 @@ from brokerd.client.session import Session
 from brokerd.errors import ConversationNotFound, GroupNotFound
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_groups import group_of, two_dialogs
-from tests.integration.verbs.test_one_broker import bodies, fails, pair, take, talk, undone
+from tests.integration.shorthand import (
+    bodies,
+    fails,
+    group_of,
+    pair,
+    take,
+    talk,
+    two_dialogs,
+    undone,
+)
 
 TINY = WindowOptions(window_messages=2, page_messages=1, locked_factor=1000)
 WINDOWS = pytest.mark.parametrize("window", [WindowOptions(), TINY], ids=["whole", "tiny"])

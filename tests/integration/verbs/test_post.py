@@ -10,8 +10,8 @@ from brokerd.model import END_DIALOG, ERROR
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.scenarios import scenario
+from tests.integration.shorthand import fails, state, take
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import fails, state, take
 
 
 async def endpoints(session: Session) -> list[object]:

@@ -19,8 +19,8 @@ from brokerd.protocol.frames import AckOnly
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario, with_limits
+from tests.integration.shorthand import bodies, fails, take, talk
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk
 
 
 async def frozen(daemon: Daemon, session: Session, count: int, body: bytes = b"%d") -> bytes:

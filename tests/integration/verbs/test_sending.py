@@ -17,8 +17,8 @@ from brokerd.protocol.frames import AckOnly
 from brokerd.protocol.transitions import State
 from tests.integration.one_daemon import Daemon, live_of, play, rows
 from tests.integration.scenarios import scenario
+from tests.integration.shorthand import answered, bodies, fails, state, take, talk
 from tests.integration.two_brokers import Wire, between
-from tests.integration.verbs.test_one_broker import answered, bodies, fails, state, take, talk
 
 AWAY = {"name": "away", "service": "urn:away", "address": "TCP://far:9999"}
 

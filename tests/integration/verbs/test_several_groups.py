@@ -16,7 +16,7 @@ from brokerd.errors import BadRequest, InvalidArgument, QuotaExceeded
 from brokerd.protocol.client_verbs import parse_request
 from tests.integration.one_daemon import Daemon, closing
 from tests.integration.scenarios import scenario, with_limits
-from tests.integration.verbs.test_one_broker import bodies, fails, take, talk, undone
+from tests.integration.shorthand import bodies, fails, take, talk, undone
 
 
 @pytest.mark.rule("RCV-44", "RCV-2")

@@ -25,11 +25,11 @@ from brokerd.errors import (
 from brokerd.ids import Handle, show
 from tests.integration.one_daemon import Daemon, closing, live_of, play
 from tests.integration.scenarios import scenario, with_limits
-from tests.integration.verbs.test_groups import group_of
-from tests.integration.verbs.test_one_broker import (
+from tests.integration.shorthand import (
     answered,
     bodies,
     fails,
+    group_of,
     pair,
     take,
     talk,

@@ -8,7 +8,7 @@ from brokerd import errors
 from brokerd.client.session import Session
 from tests.integration.one_daemon import Daemon, rows
 from tests.integration.scenarios import scenario
-from tests.integration.verbs.test_one_broker import bodies, take, talk
+from tests.integration.shorthand import bodies, take, talk
 
 HANDLE = b"n" * 16
 GROUP = b"g" * 16

@@ -9,8 +9,8 @@ from brokerd.client.session import Session
 from brokerd.errors import BrokerError, ConversationNotFound, InvalidState
 from brokerd.ids import show
 from tests.integration.one_daemon import Daemon, play
+from tests.integration.shorthand import take, talk
 from tests.integration.two_brokers import EAST
-from tests.integration.verbs.test_one_broker import take, talk
 
 Verb = Callable[[Session, bytes], Awaitable[object]]
 
