@@ -90,7 +90,7 @@ class Instance:
         applied = None if declared is None else self.stores.without_absent(declared)
         if applied is None:
             return set()
-        done = await self.parts.administration.apply(applied, dry_run=False, keep=True)
+        done = await self.parts.administration.objects.apply(applied, dry_run=False, keep=True)
         return {name for name, changes in done if changes}
 
     async def _let_in(self, *, must_listen: bool) -> None:

@@ -1002,7 +1002,7 @@ async def test_the_dialog_of_a_dropped_notification_is_ended_also_after_a_kill(
     await daemon.switch("shop", on=False)
     await daemon.pass_time(1)
     daemon.instance.parts.events.objects_changed = lambda *_: None  # type: ignore[method-assign]
-    daemon.instance.parts.administration._told = lambda *_: None
+    daemon.instance.parts.administration.objects._notify_subscribers = lambda *_: None
     await session.apply({**daemon.objects, "event_notification": []})
     assert await rows(daemon, "event_dialogs") == 1
     await boots.kill(session)
