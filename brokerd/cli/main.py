@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """Say what went wrong, in one screen; the exit status that goes with it."""
+    """Print an error in one screen; return its exit status."""
     match error:
         case click.UsageError():
             path = error.ctx.command_path if error.ctx else "brokerd"
@@ -226,7 +226,7 @@ def _explain(error: Exception) -> int:
 
 
 def installed_version() -> str:
-    """The version of brokerd, as installed."""
+    """Return the version of brokerd, as installed."""
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # loads a lot
 
     try:
@@ -245,7 +245,7 @@ def _refused(message: str, hint: str, status: int) -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    """One line, and the traceback in a file that can be sent in."""
+    """Print one line about a fault, write its traceback to a file; return the exit status."""
     what = f"unexpected {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(

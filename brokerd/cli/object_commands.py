@@ -43,7 +43,7 @@ _MORE: Final = {"queue": " activation=drop removes the whole activation."}
 
 
 def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """What KEY=VALUE words say: dotted keys and values as in a file, or plain words.
+    """Return the settings in KEY=VALUE words: dotted keys and values as in a file, or plain words.
 
     `@FILE` is the text of a file; a list may be written with commas; None where there is no value.
     """
@@ -119,7 +119,7 @@ def _one(kind: str) -> str:
 
 
 def _noun(kind: str) -> click.Group:
-    """The group of commands for one kind of objects."""
+    """Return the group of commands for one kind of objects."""
     group = click.Group(
         name=kind.replace("_", "-"), help=f"Create, alter, drop and show {plural(kind)}."
     )
@@ -207,7 +207,7 @@ def _ls(kind: str) -> click.Command:
 
 
 async def _list(kind: str, session: Session) -> list[dict[str, object]]:
-    """The objects as a file would declare them; routes also with expiry and principal."""
+    """Return the objects as a file would declare them; routes also with expiry and principal."""
     found = await session.objects(kind)
     if kind not in _LIVE:
         return found
@@ -235,7 +235,7 @@ def _show(kind: str) -> click.Command:
 
 
 def declared(kind: str, name: str, **options: Any) -> dict[str, object]:  # noqa: ANN401
-    """One object as a file would declare it, with its kind; `ObjectNotFound`."""
+    """Return one object as a file would declare it, with its kind; raise `ObjectNotFound`."""
     found = ask(lambda session: session.objects(kind), **options)
     one = next((one for one in found if one["name"] == name), None)
     if one is None:

@@ -24,7 +24,7 @@ class Key(NamedTuple):
     many: bool = False
     """A list, to be written with commas as well."""
     any_below: bool = False
-    """What comes behind a dot is a name of the user's."""
+    """True = the part behind the dot is a name that the user chooses."""
 
 
 _ROUTE: Final = (
@@ -123,15 +123,15 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
 
 
 def sections(kind: str) -> set[str]:
-    """The first parts of keys with a dot."""
+    """Return the first parts of keys with a dot."""
     return {key.name.partition(".")[0] for key in KEYS[kind] if "." in key.name}
 
 
 def check(kind: str, said: Mapping[str, Any]) -> None:
-    """See that each key is one of this kind, and each value one that can travel.
+    """Check that each key exists for this kind, and that each value can be sent to a daemon.
 
     Raises:
-        UsageError: it is not; the keys there are stand in the hint.
+        UsageError: one does not, or cannot; the hint lists the keys.
     """
     known = {key.name: key for key in KEYS[kind]}
     free = {key.name.partition(".")[0] for key in KEYS[kind] if key.any_below}
@@ -151,17 +151,17 @@ def check(kind: str, said: Mapping[str, Any]) -> None:
 
 
 def names(kind: str) -> list[str]:
-    """All of them."""
+    """Return the names of all keys of a kind."""
     return [key.name for key in KEYS[kind]]
 
 
 def lists(kind: str) -> set[str]:
-    """Keys whose value may be written with commas."""
+    """Return the keys whose value may be written with commas."""
     return {key.name for key in KEYS[kind] if key.many}
 
 
 def help_of(kind: str) -> str:
-    """The keys for a help text."""
+    """Return the keys of a kind as the text of a help page."""
     width = max(len(key.name) for key in KEYS[kind])
     defaults = any(key.default for key in KEYS[kind])
     lines = ["\b", "Keys, with their defaults:" if defaults else "Keys:"]

@@ -13,7 +13,7 @@ class View(NamedTuple):
     """One view."""
 
     meaning: str
-    """What a row is, and over what the view goes, in one or two sentences."""
+    """The meaning of a row and the scope of the view, in one or two sentences."""
     columns: dict[str, str]
     """Column to meaning, in the order of the columns."""
     key: int = 1
