@@ -11,7 +11,7 @@ from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import BrokerId
 from brokerd.model import Route
-from brokerd.routing.choice import BALANCER_LIMIT, Balancer
+from brokerd.routing.choice import Balancer
 from brokerd.routing.classify import (
     Delayed,
     DialogKey,
@@ -188,16 +188,3 @@ def test_problems_of_a_declared_route(route: Route, words: list[str]) -> None:
     found = problems(route)
     assert len(found) == len(words)
     assert all(word in text for word, text in zip(words, found, strict=True))
-
-
-@pytest.mark.rule("XMT-10")
-def test_the_balancer_forgets_the_names_unused_longest() -> None:
-    balancer = Balancer(rng=Random(1))
-    first = balancer.pick((b"", "used", "id"), 1000)
-    for number in range(BALANCER_LIMIT - 1):
-        balancer.pick((b"", f"s{number}", "id"), 1000)
-    assert balancer.pick((b"", "used", "id"), 1000) == (first + 1) % 1000
-    for number in range(5):
-        balancer.pick((b"", f"more{number}", "id"), 1000)
-    assert len(balancer._turns) == BALANCER_LIMIT
-    assert balancer.pick((b"", "used", "id"), 1000) == (first + 2) % 1000
