@@ -4,7 +4,7 @@
 the module of its subject:
 
 - objects: `objects/`, which plans, checks and applies a declaration;
-- brokers: `broker_operations.py` (delivery, identity), `cleanup_and_backup.py`, `draining.py`;
+- brokers: `broker_operations.py` (delivery, identity), `cleanup_and_backup.py`, `queue_drain.py`;
 - dialogs and groups: `dialogs.py`, `poison.py`;
 - the network: `broker_endpoint.py`, `route_queries.py` (explain a route, ping);
 - what is to be seen: `views/`, and `metrics_rows.py` for the metrics log.

@@ -16,10 +16,10 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
-from brokerd.admin.draining import Draining
 from brokerd.admin.objects.administration import ObjectAdministration
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.poison import Parked
+from brokerd.admin.queue_drain import Draining
 from brokerd.admin.route_queries import explain_route, ping
 from brokerd.admin.views.browse import browse
 from brokerd.admin.views.state import StateReport

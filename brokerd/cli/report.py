@@ -10,7 +10,7 @@ from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_json, print_line, print_rows, table, warn
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
-from brokerd.reports.comparing import Difference, compare
+from brokerd.reports.comparison import Difference, compare
 from brokerd.reports.report import Days, run_report
 
 LAST = "last"

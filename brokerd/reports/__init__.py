@@ -2,6 +2,6 @@
 
 `shipping.py` copies sealed segments of the metrics log to where the report finds them;
 `report.py` runs the report as a child process, on a Java runtime that `java.py` finds or prepares;
-`comparing.py` compares two finished reports by their summaries. The modules do not call each other
+`comparison.py` compares two finished reports by their summaries. The modules do not call each other
 except that `report.py` calls `java.py`; the commands `ship` and `report` call them.
 """

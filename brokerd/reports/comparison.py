@@ -1,4 +1,4 @@
-"""Comparing: two reports by their `summary.json`; needs neither Spark nor Java.
+"""Comparison: two reports by their `summary.json`; needs neither Spark nor Java.
 
 Reads:  two directories of reports, or the files themselves.     Calls: nothing.
 Never:  calls a difference good or bad: it shows the largest first.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli.main import main
-from brokerd.reports.comparing import NoSummary, compare
+from brokerd.reports.comparison import NoSummary, compare
 
 
 def summary(directory: Path, **fields: object) -> Path:
