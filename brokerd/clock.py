@@ -95,7 +95,7 @@ LEAP: Final = timedelta(hours=1)
 HOLD: Final = timedelta(minutes=10)
 """Time that a larger step has to last before it is followed."""
 _NANO: Final = 1_000_000_000
-_LOOK_EVERY: Final = _NANO // 20
+_COMPARE_EVERY: Final = _NANO // 20
 """Nanoseconds between two comparisons with the machine's UTC."""
 _LEAP: Final = LEAP // timedelta(seconds=1) * _NANO
 _HOLD: Final = HOLD // timedelta(seconds=1) * _NANO
@@ -137,7 +137,7 @@ class SteadyClock:
         self._utc = clock.utc
         self._elapsed_ns = elapsed_by(clock)
         self._machine_boot = clock.machine_boot if isinstance(clock, MachineClock) else ""
-        self._look_at = 0
+        self._compare_at = 0
         self._offset: Any = self._utc() * 1000 - self._elapsed_ns()
         self._jump: Jump | None = None
         self._events: list[tuple[ClockEvent, timedelta]] = []
@@ -148,17 +148,17 @@ class SteadyClock:
         This runs several times a message. Calling the `NewType` would double its cost, so the
         result is annotated instead."""
         elapsed = self._elapsed_ns()
-        if elapsed >= self._look_at:
-            self.look()
+        if elapsed >= self._compare_at:
+            self.compare_with_utc()
         utc: Instant = (self._offset + elapsed) // 1000
         return utc
 
-    def look(self) -> None:
+    def compare_with_utc(self) -> None:
         """Compare the machine's UTC with elapsed time; `utc` does this when it is due."""
         # A larger step is compared with the jump that is held, not only with the UTC followed: a
         # second jump to another place starts its own hold time.
         elapsed = self._elapsed_ns()
-        self._look_at = elapsed + _LOOK_EVERY
+        self._compare_at = elapsed + _COMPARE_EVERY
         offset = self._utc() * 1000 - elapsed
         jump = self._jump
         if abs(offset - self._offset) <= _LEAP:
@@ -185,7 +185,7 @@ class SteadyClock:
     @property
     def jump(self) -> timedelta | None:
         """How far the machine's UTC is ahead of the UTC given out; None = no jump is held."""
-        self.look()
+        self.compare_with_utc()
         return None if self._jump is None else self._ahead(self._jump)
 
     @property
@@ -204,7 +204,7 @@ class SteadyClock:
 
     def events(self) -> list[tuple[ClockEvent, timedelta]]:
         """Return the events since the last call, each with how far the machine's UTC was ahead."""
-        self.look()
+        self.compare_with_utc()
         found, self._events = self._events, []
         return found
 
@@ -214,7 +214,7 @@ class SteadyClock:
         None means that the machine boot is unknown, so the next start could not use the state."""
         if not self._machine_boot:
             return None
-        self.look()
+        self.compare_with_utc()
         return ClockState(self._machine_boot, self._offset, self.utc(), self._jump)
 
     def resume(self, before: ClockState) -> None:
@@ -223,7 +223,7 @@ class SteadyClock:
         Within one boot of the machine the elapsed time is known, so a jump can be told from time
         in which no daemon ran. After another boot, UTC that is ahead is taken for such time, and
         UTC that is behind the last value given out has jumped."""
-        self._look_at = 0
+        self._compare_at = 0
         if self._machine_boot and before.machine_boot == self._machine_boot:
             self._offset, self._jump = before.offset, before.jump
         elif self._utc() * 1000 < before.utc * 1000 - _LEAP:

@@ -551,7 +551,7 @@ class StoreMissing(Refusal):
     code = "store_missing"
 
     @classmethod
-    def of(cls, name: str, path: object, broker_id: str) -> Self:
+    def for_broker(cls, name: str, path: object, broker_id: str) -> Self:
         """Return the error for a broker whose file existed before."""
         return cls(
             f"{path} is not there, and this instance has a broker {name} ({broker_id}): was a "

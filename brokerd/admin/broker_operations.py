@@ -256,19 +256,19 @@ class Operations:
         after = None
         while True:
             lives, after = await sweeps.batch(broker, after, BATCH)
-            round_ = Changeset(broker, broker.clock.utc())
+            changeset = Changeset(broker, broker.clock.utc())
             for live in lives:
                 if live.gone or live.endpoint.state not in _LIVING:
                     continue
                 counts[str(live.endpoint.state)] += 1
                 # The far side of a local dialog is an endpoint here, too: it needs no message.
-                outcome = round_.step(live, dialog.FaultStruck(dialog.RESTORED, RESTORED))
+                outcome = changeset.step(live, dialog.FaultStruck(dialog.RESTORED, RESTORED))
                 if not live.is_local and any(
                     isinstance(one, dialog.Refuse) for one in outcome.effects
                 ):
                     self._around.tell(broker, live, dialog.PEER_RESTORED, RESTORED)
-            if not round_.empty:
-                await round_.commit()
+            if not changeset.empty:
+                await changeset.commit()
             sweeps.release(lives)
             if after is None:
                 return counts

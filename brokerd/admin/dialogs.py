@@ -12,7 +12,7 @@ from collections.abc import Callable
 from brokerd.broker.blocked import settle
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Changeset
-from brokerd.broker.dialog_events import Told, fields_of
+from brokerd.broker.dialog_events import DialogEvent, fields_of
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.state import Live
 from brokerd.broker.transaction import Transaction
@@ -109,7 +109,7 @@ class DialogAdministration:
             CONVERSATION,
             subclass="end_with_cleanup",
             broker=broker.name,
-            **fields_of(Told("end_with_cleanup", before)) | {"reason": reason},
+            **fields_of(DialogEvent("end_with_cleanup", before)) | {"reason": reason},
             by=who,
             peer_told=tell_peer,
         )
@@ -122,9 +122,9 @@ class DialogAdministration:
         if not live.is_local:
             self._tell_peer(broker, before, dialog.PEER_GONE, GONE)
         elif peer is not None and not peer.gone:
-            round_ = Changeset(broker, broker.clock.utc())
-            round_.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
-            await round_.commit()
+            changeset = Changeset(broker, broker.clock.utc())
+            changeset.step(peer, dialog.ErrorReceived(dialog.PEER_GONE, GONE))
+            await changeset.commit()
 
 
 def _answer(

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from brokerd.broker.backlog import Place, Source
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
-from brokerd.broker.dialog_events import Lost, Told
+from brokerd.broker.dialog_events import DialogEvent, Lost
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.group_members import GroupMembers
 from brokerd.broker.inspection import Inspection
@@ -80,7 +80,7 @@ class BrokerEvents(Protocol):
         """Process lifetimes or timers that may have expired (PER-23)."""
         ...
 
-    def dialogs_changed(self, broker: Broker, told: list[Told], /) -> None:
+    def dialogs_changed(self, broker: Broker, told: list[DialogEvent], /) -> None:
         """Report events of dialogs, once their changeset is durable (EVT-10)."""
         ...
 
@@ -169,7 +169,7 @@ class Broker:
         """Finds groups, with their endpoints and states, in memory or in the store."""
         self.is_watched = False
         """Whether anybody subscribed to the ordinary life-cycle events of dialogs (EVT-10)."""
-        self.on_told = events.dialogs_changed
+        self.on_dialog_events = events.dialogs_changed
         """Called with the life-cycle events of dialogs, once their changeset is durable."""
         self.always_here = partial(events.always_here, self)
         """Whether the current routes deliver every new dialog with a service in this broker."""

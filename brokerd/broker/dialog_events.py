@@ -21,7 +21,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
 
 
-class Told(msgspec.Struct, frozen=True):
+class DialogEvent(msgspec.Struct, frozen=True):
     """One event, with the endpoint it concerns."""
 
     what: str
@@ -58,10 +58,10 @@ def lost_by(live: Live, code: int, description: str) -> Lost:
     return Lost(live.endpoint, code, description, tuple(types), count)
 
 
-def fields_of(told: Told) -> dict[str, object]:
+def fields_of(event: DialogEvent) -> dict[str, object]:
     """Return the fields of an event's line (MON-16), with ids as text, so that all logs agree."""
-    endpoint = told.endpoint
-    if told.of_group:
+    endpoint = event.endpoint
+    if event.of_group:
         return {"group": show(endpoint.group_id)}
     fields: dict[str, object] = {
         "conversation_id": show(endpoint.conversation_id),
@@ -71,7 +71,7 @@ def fields_of(told: Told) -> dict[str, object]:
         "state": str(endpoint.state),
         "priority": endpoint.priority,
     }
-    if told.is_trouble:
+    if event.is_trouble:
         fields |= {
             "service": endpoint.service,
             "far_service": endpoint.far_service,
@@ -94,16 +94,16 @@ _TROUBLE: Final = frozenset(
 )
 
 
-def began(live: Live) -> list[Told]:
+def began(live: Live) -> list[DialogEvent]:
     """Report a new endpoint: begun here, or created by the arrival of its first message."""
     endpoint = live.endpoint
     if endpoint.contract == POST_EVENT_NOTIFICATION:
         return []
-    told = [Told("begin_dialog", endpoint)] if endpoint.is_initiator else []
-    told.append(Told("dialog_created", endpoint))
+    events = [DialogEvent("begin_dialog", endpoint)] if endpoint.is_initiator else []
+    events.append(DialogEvent("dialog_created", endpoint))
     if live.group.whole and len(live.group.members) == 1:
-        told.append(Told("create", endpoint, of_group=True))
-    return told
+        events.append(DialogEvent("create", endpoint, of_group=True))
+    return events
 
 
 def moved(
@@ -113,7 +113,7 @@ def moved(
     event: dialog.Event,
     *,
     watched: bool,
-) -> list[Told]:
+) -> list[DialogEvent]:
     """Report an endpoint that has changed its state, or is gone."""
     if not watched and type(event) is dialog.EndRequested and event.code is None:
         return []  # every dialog ends, and mostly nobody has subscribed
@@ -122,13 +122,13 @@ def moved(
     what = _what(before, after, event)
     if not watched and what not in _TROUBLE:
         return []
-    told = [Told(what, before if after is None else after)] if what else []
+    events = [DialogEvent(what, before if after is None else after)] if what else []
     if not watched:
-        return told
+        return events
     is_gone = after is None or (after.state is State.CLOSED and live.is_local)  # DLG-33
     if is_gone and live.group.whole and len(live.group.members) == 1:
-        told.append(Told("drop", before, of_group=True))
-    return told
+        events.append(DialogEvent("drop", before, of_group=True))
+    return events
 
 
 def _what(before: DialogEndpoint, after: DialogEndpoint | None, event: dialog.Event) -> str | None:

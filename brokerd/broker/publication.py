@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from brokerd.broker.arriving_bodies import ArrivingBodies
 from brokerd.broker.broker import Broker
-from brokerd.broker.dialog_events import Lost, Told
+from brokerd.broker.dialog_events import DialogEvent, Lost
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
 from brokerd.broker.state import Group, Live
@@ -27,8 +27,8 @@ class Publication:
         "_broker",
         "_changes",
         "_damaged",
+        "_dialog_events",
         "_lost",
-        "_told",
         "arrivals",
         "bodies",
         "done",
@@ -54,7 +54,7 @@ class Publication:
         """Called at last."""
         self._damaged: Arrivals | None = None
         self._lost: list[Lost] | None = None
-        self._told: list[Told] | None = None
+        self._dialog_events: list[DialogEvent] | None = None
         self._after: list[Callable[[], object]] | None = None
 
     def park_damaged(self) -> None:
@@ -65,10 +65,10 @@ class Publication:
         """Report an Error that no application will see."""
         self._lost = [*(self._lost or ()), lost]
 
-    def report(self, events: Sequence[Told]) -> None:
+    def report(self, events: Sequence[DialogEvent]) -> None:
         """Report life-cycle events of dialogs."""
         if events:
-            self._told = [*(self._told or ()), *events]
+            self._dialog_events = [*(self._dialog_events or ()), *events]
 
     def call(self, function: Callable[[], object]) -> None:
         """Call this function after everything else is published."""
@@ -91,8 +91,8 @@ class Publication:
             broker.timers.published(self._changes.rare.timers)
         for lost in self._lost or ():
             broker.on_lost(lost)
-        if self._told is not None:
-            broker.on_told(broker, self._told)
+        if self._dialog_events is not None:
+            broker.on_dialog_events(broker, self._dialog_events)
         for function in self._after or ():
             function()
         self.done()

@@ -31,13 +31,13 @@ class OpenListener(msgspec.Struct, frozen=True, kw_only=True):
     permitted_by: str
     """The setting that permits it."""
     risk: str
-    """What anyone who reaches it can do."""
+    """The harm that anyone who reaches it can do."""
 
 
 def beyond_this_machine(
     client_address: str, peer_addresses: Iterable[str], *, has_grants: bool
 ) -> tuple[OpenListener, ...]:
-    """The listeners among these that other machines can reach.
+    """Return the listeners that other machines can reach.
 
     `has_grants`: `clients.grants` limits what clients may do."""
     risks = {
@@ -55,12 +55,12 @@ def beyond_this_machine(
 
 
 def describe(door: OpenListener) -> str:
-    """One line for a person."""
+    """Return one line that describes a listener to an operator."""
     return f"{door.who} at {door.address} ({door.permitted_by}): {door.risk}"
 
 
 def is_local_address(address: str) -> bool:
-    """Whether a listening address, `unix:PATH` or `TCP://host:port`, admits this machine only."""
+    """Return whether an address, `unix:PATH` or `TCP://host:port`, admits this machine only."""
     if address[: len(_TCP)].lower() != _TCP:
         return True  # a socket in the file system
     host, _, _ = address[len(_TCP) :].removesuffix("/").rpartition(":")
@@ -68,7 +68,7 @@ def is_local_address(address: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host is this machine: a loopback address, or `localhost`."""
+    """Return whether a host is this machine: a loopback address, or `localhost`."""
     if host.lower() == "localhost":
         return True
     try:

@@ -257,7 +257,7 @@ def _placed(message: str, item: _Given) -> str:
 
 
 def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one return a type
-    """One value as its setting wants it; `ValueError` says what is wrong."""
+    """Convert a value to the type of its setting; raise `ValueError` that says what is wrong."""
     kind, rule = split_hint(hint)
     is_optional = kind is not hint and rule is None
     if isinstance(value, _Text):
@@ -341,7 +341,9 @@ def _matching(text: str, rule: object) -> str:
 
 
 def _texts(value: object, rule: object) -> tuple[str, ...]:
-    """One text or a list of them, none empty; a `Range` says how many, without one it has some."""
+    """Return one text or a list of them as a tuple; none may be empty.
+
+    `rule`: a `Range` sets the least number of texts; without it there must be one."""
     items = [value] if isinstance(value, str) else value
     least = rule.least if isinstance(rule, Range) else 1
     if not isinstance(items, list) or len(items) < least:

@@ -62,7 +62,7 @@ def _seconds(value: float) -> timedelta:
 
 
 class EndpointState(enum.StrEnum):
-    """What the broker endpoint does (END-4)."""
+    """The states of the broker endpoint (END-4)."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -179,7 +179,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[int, Range(0, 65_535)] = 4022
     """TCP port for peers; 0 takes any free port."""
     state: EndpointState = EndpointState.STARTED
-    """What the endpoint does when the daemon starts (END-4)."""
+    """State of the endpoint when the daemon starts (END-4)."""
     encryption: Encryption = Encryption.REQUIRED
     """Encryption of connections to peers. Only `disabled` works so far (END-10)."""
     authentication: Authentication = Authentication.CERTIFICATE
@@ -194,7 +194,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What to listen at, as `TCP://host:port`; the host `all` is every interface."""
+        """The addresses to listen at, as `TCP://host:port`; the host `all` is every interface."""
         return tuple(
             f"TCP://[{name}]:{self.port}" if ":" in name else f"TCP://{name}:{self.port}"
             for name in self.listen
@@ -367,7 +367,7 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForwarderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What passes through for others (FWD); switched on in `endpoint`."""
+    """Messages that pass through for other instances (FWD); switched on in `endpoint`."""
 
     max_age: Moment = _seconds(60)
     """How long a message that cannot be passed on is held in memory (FWD-9)."""

@@ -5,7 +5,7 @@ Never:  changes what the broker holds.
 """
 
 from brokerd.broker.broker import LIFETIMES, Broker
-from brokerd.broker.dialog_events import Lost, Told, fields_of
+from brokerd.broker.dialog_events import DialogEvent, Lost, fields_of
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import QueueState
 from brokerd.broker.state import Live
@@ -66,10 +66,10 @@ class BrokerEvents:
 
     # Reports.
 
-    def dialogs_changed(self, broker: Broker, told: list[Told]) -> None:
+    def dialogs_changed(self, broker: Broker, events: list[DialogEvent]) -> None:
         """Write events of dialogs to the event log, and through it to subscribers (EVT-10)."""
         log = self._parts.log
-        for one in told:
+        for one in events:
             write = log.info if one.is_trouble else log.debug
             write(
                 CONVERSATION_GROUP if one.of_group else CONVERSATION,

@@ -177,7 +177,7 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
     """Return the brokers that the instance has and whose files do not exist (MAN-17)."""
     path_of = settings.store_path
     return {
-        name: StoreMissing.of(name, path_of(name), show(broker_id))
+        name: StoreMissing.for_broker(name, path_of(name), show(broker_id))
         for name, broker_id in sorted(read_known_brokers(path_of(MSDB)).items())
         if is_missing(path_of(name))
     }

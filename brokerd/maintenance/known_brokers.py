@@ -62,7 +62,7 @@ class KnownBrokers:
         """Raise `StoreMissing` if the instance has this broker and its file does not exist."""
         path = self._path_of(name)
         if name in self.ids and await self._aside(partial(is_missing, path)):
-            raise StoreMissing.of(name, path, show(self.ids[name]))
+            raise StoreMissing.for_broker(name, path, show(self.ids[name]))
 
     async def opened(self, identity: StoreIdentity) -> None:
         """Remember the broker of a store that was made or opened and is about to serve.

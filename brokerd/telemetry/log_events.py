@@ -14,7 +14,7 @@ class Event(NamedTuple):
     """One event."""
 
     meaning: str
-    """What it is about, and when it is written where there is no subclass."""
+    """The subject of the event, and when it is written if it has no subclass."""
     subclasses: Mapping[str, str] = MappingProxyType({})
     """Subclass to when it is written; empty means that the field is left out."""
     ssb_id: int | None = None

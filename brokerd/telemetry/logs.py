@@ -360,7 +360,7 @@ def _as_json(_logger: WrappedLogger, _method: str, fields: _Fields) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know: ids become hexadecimal, everything else its text."""
+    """Convert a value that JSON does not know: an id to hexadecimal, anything else to its text."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, set | frozenset):

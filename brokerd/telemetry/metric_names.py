@@ -15,15 +15,15 @@ class MetricKind(StrEnum):
     """Where a line has the figure, and what it is."""
 
     COUNTER = "counter"
-    """What was added during the interval; left out if nothing was."""
+    """The increase during the interval; left out if there was none."""
     GAUGE = "gauge"
-    """How it is at the end of the interval."""
+    """The value at the end of the interval."""
     HISTOGRAM = "histogram"
     """Times that were counted during the interval, in buckets 2 % wide."""
 
 
 class Scope(StrEnum):
-    """What a line is about."""
+    """The subject of a line."""
 
     QUEUE = "queue"
     """One queue of one broker."""

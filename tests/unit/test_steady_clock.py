@@ -42,7 +42,7 @@ class Machine:
 
 def passed(clock: SteadyClock) -> timedelta:
     """How far UTC has got since the beginning."""
-    clock.look()
+    clock.compare_with_utc()
     return timedelta(microseconds=clock.utc() - START)
 
 
@@ -96,7 +96,7 @@ def test_a_jump_is_held_and_time_goes_on(machine, clock, by):
 def test_twelve_seconds_three_days_ahead_leave_no_trace(machine, clock):
     machine.set(DAYS)
     for _ in range(12):
-        clock.look()
+        clock.compare_with_utc()
         machine.run(1)
     machine.set(-DAYS)
     assert passed(clock) == timedelta(seconds=12)
@@ -108,10 +108,10 @@ def test_twelve_seconds_three_days_ahead_leave_no_trace(machine, clock):
 @pytest.mark.rule("REL-24")
 def test_what_is_slewed_while_a_jump_is_held_is_still_that_jump(machine, clock):
     machine.set(DAYS)
-    clock.look()
+    clock.compare_with_utc()
     machine.run(HOLD.total_seconds() - 1)
     machine.set(MINUTE)
-    clock.look()
+    clock.compare_with_utc()
     machine.run(1)
     assert passed(clock) == HOLD + DAYS + MINUTE
 
@@ -119,14 +119,14 @@ def test_what_is_slewed_while_a_jump_is_held_is_still_that_jump(machine, clock):
 @pytest.mark.rule("REL-24")
 def test_another_jump_begins_the_hold_anew(machine, clock):
     machine.set(DAYS)
-    clock.look()
+    clock.compare_with_utc()
     machine.run(HOLD.total_seconds() - 1)
     machine.set(DAYS)
     assert passed(clock) == HOLD - timedelta(seconds=1)
     machine.run(HOLD.total_seconds() - 1)
     assert clock.jump == 2 * DAYS
     machine.run(1)
-    clock.look()
+    clock.compare_with_utc()
     assert what(clock) == ["jumped", "jumped", "confirmed"]
 
 
@@ -191,7 +191,7 @@ def test_a_jump_while_no_daemon_runs_is_held(machine, clock, by):
 @pytest.mark.rule("REL-24")
 def test_a_jump_that_is_held_is_held_across_a_start_and_no_longer(machine, clock):
     machine.set(DAYS)
-    clock.look()
+    clock.compare_with_utc()
     machine.run(400)
     later = again(machine, clock.state())
     assert passed(later) == timedelta(seconds=400)
@@ -245,7 +245,7 @@ def test_utc_leaps_only_by_what_was_confirmed(moves):
             clock = again(machine, clock.state())
         else:
             clock.confirm()
-        clock.look()
+        clock.compare_with_utc()
         moved = timedelta(microseconds=clock.utc() - before)
         drift = moved - timedelta(seconds=machine.monotonic() - up)
         assert abs(drift) <= LEAP + timedelta(milliseconds=1) or what(clock) == ["confirmed"]

@@ -263,7 +263,7 @@ class ArrivalWriter:
         """Step the endpoint with a run; None when the dialog was refused and no endpoint is kept.
 
         `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
-        round_, counters = self._rounds.for_broker(one.broker), self._counters
+        changeset, counters = self._rounds.for_broker(one.broker), self._counters
         live, first = one.live, run[0]
         good, refusal = verdict
         if good is None:
@@ -277,14 +277,14 @@ class ArrivalWriter:
         if live is None:
             live = self.new_target(one.broker, first, State.STARTED_INBOUND)
             self._dialogs.hold(one, live)
-            round_.create(live)
+            changeset.create(live)
         if good:
             good = self._receive(one.broker, live, good)
             for sequence, why in overruns.items():
-                round_.park_unchecked(live, sequence, why)
+                changeset.park_unchecked(live, sequence, why)
         if refusal is not None:  # both sides are errored (DLG-43)
             self._leave_out(one.broker, live, run[len(verdict[0] or ()) :], refusal[1], "refused")
-            round_.step(live, dialog.FaultStruck(*checks.struck(refusal)))
+            changeset.step(live, dialog.FaultStruck(*checks.struck(refusal)))
             self.refuse(one.broker, live, *refusal)
         run[:] = good
         counters.stored += len(run)
@@ -293,10 +293,10 @@ class ArrivalWriter:
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
         """Step the endpoint with the storable run; return the part that its state accepts."""
-        round_ = self._rounds.for_broker(broker)
+        changeset = self._rounds.for_broker(broker)
         event = dialog.FragmentsReceived(run, broker.options.replay_guard)
         before = live.endpoint.receive_sequence, live.endpoint.receive_fragment
-        outcome = round_.step(live, event)
+        outcome = changeset.step(live, event)
         now = live.endpoint.receive_sequence, live.endpoint.receive_fragment
         # An Error may have overtaken these fragments since they arrived (DLG-30). It moved the
         # expected sequence past them, so the step does not take them.

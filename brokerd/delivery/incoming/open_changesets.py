@@ -26,15 +26,15 @@ class OpenChangesets:
 
     def for_broker(self, broker: Broker) -> Changeset:
         """Return the open round of this broker; open one if there is none."""
-        round_ = self._open.get(broker.broker_id)
-        if round_ is None:
-            round_ = self._open[broker.broker_id] = Changeset(broker, self._clock.utc())
-        return round_
+        changeset = self._open.get(broker.broker_id)
+        if changeset is None:
+            changeset = self._open[broker.broker_id] = Changeset(broker, self._clock.utc())
+        return changeset
 
     def touches_endpoints(self, broker: Broker) -> bool:
         """Return whether an open round has changed endpoints of this broker."""
-        round_ = self._open.get(broker.broker_id)
-        return round_ is not None and round_.touches_endpoints
+        changeset = self._open.get(broker.broker_id)
+        return changeset is not None and changeset.touches_endpoints
 
     def finish_all(self, *, urgent: bool) -> None:
         """Hand every open round to its commit pipeline."""
@@ -47,13 +47,13 @@ class OpenChangesets:
         """Hand the round of one broker to its commit pipeline; call `then` once it is durable.
 
         If no round is open, `then` is called at once."""
-        round_ = self._open.pop(broker_id, None)
-        if round_ is None:
+        changeset = self._open.pop(broker_id, None)
+        if changeset is None:
             if then is not None:
                 then()
             return
-        if not round_.empty or then is not None:
-            round_.join(then or _nothing, urgent=urgent or round_.touches_endpoints)
+        if not changeset.empty or then is not None:
+            changeset.join(then or _nothing, urgent=urgent or changeset.touches_endpoints)
         # After the join: `after` waits for all that has joined so far, which includes this round.
         if self._then:
             for broker, do in self._then.pop(broker_id, ()):

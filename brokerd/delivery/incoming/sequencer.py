@@ -227,7 +227,7 @@ class Sequencer:
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
         """Process an application's Error on arrival, whatever gaps exist before it (DLG-30)."""
         code, text = _read_error(item.body)  # the text is for an open dialog's application
-        round_ = self._rounds.for_broker(one.broker)
+        changeset = self._rounds.for_broker(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
             live = self._writer.new_target(one.broker, item, State.CLOSED)
@@ -239,9 +239,9 @@ class Sequencer:
                 purge_at=later(self._clock.utc(), one.broker.options.replay_guard),
             )
             live.stepped(closed)
-            round_.create(live)
+            changeset.create(live)
         else:
-            round_.step(live, dialog.ErrorReceived(code, text, item.sequence))
+            changeset.step(live, dialog.ErrorReceived(code, text, item.sequence))
         assert one.arrivals is not None
         self._memory.size -= one.arrivals.size
         self._counters.drop(one.arrivals.drop_run(item.sequence + 1, 0), "after_error")

@@ -157,9 +157,9 @@ class Classifier:
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
-        round_ = Changeset(broker, now)
-        round_.step(live, dialog.FaultStruck(NO_BINDING, text))
-        round_.join(lambda: None)
+        changeset = Changeset(broker, now)
+        changeset.step(live, dialog.FaultStruck(NO_BINDING, text))
+        changeset.join(lambda: None)
 
     def _keep_choice(
         self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
@@ -168,11 +168,11 @@ class Classifier:
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
-        round_ = Changeset(broker, self._clock.utc())
+        changeset = Changeset(broker, self._clock.utc())
         chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
-        round_.apply(live, dialog.Step(chosen))
+        changeset.apply(live, dialog.Step(chosen))
         out.route.storing_choice()
-        round_.join(partial(self._chosen, broker, out, decision, address))
+        changeset.join(partial(self._chosen, broker, out, decision, address))
 
     def _chosen(
         self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str

@@ -381,10 +381,10 @@ def test_a_round_that_only_removes_messages_from_a_shelf_is_not_empty(tmp_path: 
         (taken,) = queue.dequeue(group, 1, 99)
         for place in range(4):
             taken.messages[0].place = place
-            round_ = Changeset(daemon.broker, daemon.clock.utc())
-            assert round_.empty
-            round_.consume(taken.messages)
-            assert not round_.empty
+            changeset = Changeset(daemon.broker, daemon.clock.utc())
+            assert changeset.empty
+            changeset.consume(taken.messages)
+            assert not changeset.empty
         queue.put_back([taken])
         await session.close()
 

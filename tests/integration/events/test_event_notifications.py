@@ -900,9 +900,9 @@ async def clean_up(daemon: Daemon, handle: Handle) -> None:
 
     live = daemon.broker.endpoints.find(handle)
     assert live is not None
-    round_ = Changeset(daemon.broker, daemon.clock.utc())
-    round_.step(live, CleanupRequested())
-    await round_.commit()
+    changeset = Changeset(daemon.broker, daemon.clock.utc())
+    changeset.step(live, CleanupRequested())
+    await changeset.commit()
 
 
 # Crashes.

@@ -136,9 +136,9 @@ def test_a_small_disk_is_filled_and_drained_again_and_again(tmp_path: Path) -> N
         daemon.disk = SystemDisk(folder)
         await daemon.start(store=SMALL)
         ballast = Ballast(folder)
-        for round_ in range(5):
+        for changeset in range(5):
             async with await daemon.session() as session:
-                sent = await fill(daemon, session, ballast, round_)
+                sent = await fill(daemon, session, ballast, changeset)
                 got = []
                 while messages := await take(session, "shop"):
                     got += bodies(messages)
@@ -187,20 +187,20 @@ def test_a_broker_that_finds_no_room_is_not_made_and_is_made_once_there_is_some(
 
 
 async def fill(
-    daemon: Daemon, session: Session, ballast: Ballast, round_: int
+    daemon: Daemon, session: Session, ballast: Ballast, changeset: int
 ) -> list[bytes | None]:
     """Send until it is refused; every other time the disk is suddenly full to the last byte."""
     sent: list[bytes | None] = []
     handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
     for count in range(400):
-        body = b"%d/%d " % (round_, count) + bytes(60_000)
+        body = b"%d/%d " % (changeset, count) + bytes(60_000)
         try:
             await session.send(handle, body, "Ask")
         except StoreFull:
             return sent
         sent.append(body)
-        if round_ % 2 and count == 20:
+        if changeset % 2 and count == 20:
             ballast.take()
-        if not count % 10 and not round_ % 2:
+        if not count % 10 and not changeset % 2:
             await daemon.pass_time(5)
     raise AssertionError("the disk was never full")

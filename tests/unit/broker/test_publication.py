@@ -20,7 +20,7 @@ def test_effects_are_published_in_order_and_the_caller_is_notified_last() -> Non
         held=SimpleNamespace(damaged=note("parked")),
         timers=SimpleNamespace(published=note("timers")),
         on_lost=note("lost"),
-        on_told=note("events"),
+        on_dialog_events=note("events"),
     )
     changes = Changes()
     changes.rarely()
