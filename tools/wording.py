@@ -1,21 +1,18 @@
-"""Wording check: the first words of docstrings, against `docs/internals/style.md`.
+"""Wording check: first words of docstrings and names of methods, as `docs/internals/style.md` asks.
 
-Reads:  the docstrings under brokerd, spark_jobs, tools and migrations, and `tools/wording.toml`,
-        which has the number of those of each package that still begin badly.
-Fails:  if a package has more of them than allowed, or fewer: then lower its number in the file.
+Reads:  the modules under brokerd, spark_jobs, tools and migrations.
+Fails:  if a docstring begins with a clause or a pronoun in place of a subject, or if a function of
+        brokerd has a name that says nothing about what it does.
 """
 
 import ast
 import re
 import sys
-import tomllib
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("brokerd", "spark_jobs", "tools", "migrations")
-ALLOWED = Path("tools/wording.toml")
 RIDDLES = re.compile(
     r"(?:Whoever|Whose|Whom|Who|What|Its|It|They|These|Those|This|That|The same|The other|Of"
     r"|So many|So much|Such|Ones|Told|Asked|Nobody|Nothing)\b"
@@ -24,22 +21,44 @@ RIDDLES = re.compile(
 CLAUSES = re.compile(r"(?:Whether|Where|When|Which|How|As|One)\b")
 """First words that no function's docstring may have: it begins with an order ("Return whether …").
 """
+VAGUE = re.compile(
+    r"_*(?:asked|befall|go_on|heard?|insist|judge|let_go|look|of|said|say|take|tell|told)_*"
+)
+"""Names that no function may have, with or without a leading underscore: a verb of the trade says
+more (`dequeue`, `claim`, `notify`, `report`, `poll`, `evaluate`, `release`, `resume`)."""
 
 
-def docstrings(path: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of each docstring of a module, and whether it is that of a function."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
+def check(path: Path, *, names: bool) -> Iterator[tuple[int, str]]:
+    """Yield line and text of what is wrong in a module; `names`: check those of functions, too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and names:
+            yield from vague_name(node.lineno, node.name)
+        for line, text, describes_action in docstrings(node):
+            if begins_badly(text, acts=describes_action):
+                yield line, text.splitlines()[0]
+
+
+def vague_name(line: int, name: str) -> Iterator[tuple[int, str]]:
+    """Yield line and complaint if the name of a function is a vague one."""
+    if VAGUE.fullmatch(name):
+        yield line, f"def {name}: the name does not say what it does"
+
+
+def docstrings(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Yield line and text of each docstring right below a node, and whether it is a function's."""
+    body = getattr(node, "body", None)
+    if not isinstance(body, list):
+        return
+    for one in body:
+        if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
             continue
-        for one in body:
-            if (
-                isinstance(one, ast.Expr)
-                and isinstance(one.value, ast.Constant)
-                and isinstance(one.value.value, str)
-            ):
-                yield one.lineno, one.value.value, acts(node) and one is body[0]
+        if isinstance(one.value.value, str):
+            yield one.lineno, one.value.value.strip(), acts(node) and one is body[0]
+
+
+def begins_badly(text: str, *, acts: bool) -> bool:
+    """Return whether a docstring begins badly; `acts`: it describes what a function does."""
+    return bool(RIDDLES.match(text) or (acts and CLAUSES.match(text)))
 
 
 def acts(node: ast.AST) -> bool:
@@ -49,50 +68,25 @@ def acts(node: ast.AST) -> bool:
     return not any("property" in ast.unparse(one) for one in node.decorator_list)
 
 
-def package(path: Path) -> str:
-    """Return the folder that counts a file: `brokerd/broker`, or `brokerd` for a loose module."""
-    return "/".join(path.parts[: min(2, len(path.parts) - 1)])
+def found(root: Path) -> list[str]:
+    """Return a line for everything that is wrong under a folder, with its place."""
+    return [
+        f"{path.relative_to(root)}:{line}: {text}"
+        for part in PARTS
+        for path in sorted((root / part).rglob("*.py"))
+        for line, text in check(path, names=part == "brokerd")
+    ]
 
 
-def found(root: Path) -> dict[str, list[str]]:
-    """Return the places of docstrings that begin badly, by package."""
-    bad: dict[str, list[str]] = defaultdict(list)
-    for part in PARTS:
-        for path in sorted((root / part).rglob("*.py")):
-            short = path.relative_to(root)
-            for line, text, is_action in docstrings(path):
-                begins = text.lstrip()
-                if RIDDLES.match(begins) or (is_action and CLAUSES.match(begins)):
-                    first = text.strip().splitlines()[0]
-                    bad[package(short)].append(f"{short}:{line}: {first}")
-    return bad
-
-
-def complaints(bad: dict[str, list[str]], allowed: dict[str, int]) -> list[str]:
-    """Return a line for each package whose count is not the allowed one."""
-    wrong = []
-    for name in sorted(bad.keys() | allowed.keys()):
-        count, most = len(bad.get(name, ())), allowed.get(name, 0)
-        if count > most:
-            wrong.append(f"{name}: {count} docstrings begin badly, {most} may")
-        elif count < most:
-            wrong.append(f"{name}: {count} docstrings begin badly, so write {count} in {ALLOWED}")
-    return wrong
-
-
-def main(argv: list[str]) -> int:
-    """Check the counts, or with `--list [PACKAGE]` print the docstrings; return the exit status."""
-    bad = found(ROOT)
-    if argv[:1] == ["--list"]:
-        for name, places in sorted(bad.items()):
-            if argv[1:] in ([], [name]):
-                print("\n".join(places))
-        return 0
-    wrong = complaints(bad, tomllib.loads((ROOT / ALLOWED).read_text())["allowed"])
+def main() -> int:
+    """Print what is wrong; return the exit status."""
+    wrong = found(ROOT)
     for one in wrong:
         print(one, file=sys.stderr)
+    if wrong:
+        print("see docs/internals/style.md, Words and Sentences", file=sys.stderr)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -187,12 +187,12 @@ def test_a_result_is_heard_of_whether_or_not_the_one_before_was_asked_for_early(
         found = None
         while found is None:
             assert is_readable(20), "nothing rang"
-            flusher.hear()
+            flusher.drain()
             found = flusher.result()
     until = time.monotonic() + 20
     while is_readable(0):
         assert time.monotonic() < until, "it rings for ever"
-        flusher.hear()
+        flusher.drain()
 
 
 def test_values_live_until_they_are_written(flusher, connection):
@@ -292,7 +292,7 @@ async def test_what_has_rung_is_heard_before_it_is_asked_for(writer, monkeypatch
     finally:
         writer._flusher, writer._written = flusher, None
         writer.close()
-    assert called == ["hear", "result"]
+    assert called == ["drain", "result"]
 
 
 async def test_a_job_waits_for_the_script_before_it_and_a_script_for_the_job(writer, told):

@@ -183,7 +183,7 @@ def test_it_rings_once_it_has_found_something(reader):
     for number in range(100):
         reader.submit("SELECT ?", (number,), ALL)
         assert select.select([reader], [], [], 20)[0]
-        reader.hear()
+        reader.drain()
         assert done(reader)[2] == [(number,)]
 
 

@@ -192,8 +192,8 @@ static PyObject *Flusher_result(Flusher *self, PyObject *nothing) {
   return found;
 }
 
-static PyObject *Flusher_hear(Flusher *self, PyObject *nothing) {
-  hear(&self->worker);
+static PyObject *Flusher_drain(Flusher *self, PyObject *nothing) {
+  drain_pipe(&self->worker);
   Py_RETURN_NONE;
 }
 
@@ -283,7 +283,7 @@ static PyMethodDef methods[] = {
     {"keep_head", (PyCFunction)Flusher_keep_head, METH_VARARGS, "Record each commit beside the store."},
     {"submit", (PyCFunction)Flusher_submit, METH_VARARGS, "Hand a script over."},
     {"result", (PyCFunction)Flusher_result, METH_NOARGS, "What became of it, once it is written."},
-    {"hear", (PyCFunction)Flusher_hear, METH_NOARGS, "Empty the pipe; to be called before `result` is."},
+    {"drain", (PyCFunction)Flusher_drain, METH_NOARGS, "Empty the pipe; to be called before `result` is."},
     {"fileno", (PyCFunction)Flusher_fileno, METH_NOARGS, "Readable when there is a result."},
     {"close", (PyCFunction)Flusher_close, METH_NOARGS, "Wait for what is under way, and close."},
     {NULL, NULL, 0, NULL},

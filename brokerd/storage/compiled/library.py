@@ -59,7 +59,7 @@ class Worker(Protocol):
         """Run a statement now; return the first value of its last row, "" = none."""
         ...
 
-    def hear(self) -> None:
+    def drain(self) -> None:
         """Clear the descriptor, so that it is readable again only when a new result is there."""
         ...
 

@@ -190,8 +190,8 @@ static PyObject *Reader_result(Reader *self, PyObject *nothing) {
   return NULL;
 }
 
-static PyObject *Reader_hear(Reader *self, PyObject *nothing) {
-  hear(&self->worker);
+static PyObject *Reader_drain(Reader *self, PyObject *nothing) {
+  drain_pipe(&self->worker);
   Py_RETURN_NONE;
 }
 
@@ -279,7 +279,7 @@ static PyMethodDef methods[] = {
     {"execute", (PyCFunction)Reader_execute, METH_VARARGS, "Run a statement here and now; the first value of its last row."},
     {"submit", (PyCFunction)Reader_submit, METH_VARARGS, "Have a statement run, for so many bytes of bodies."},
     {"result", (PyCFunction)Reader_result, METH_NOARGS, "What became of it, once that is known."},
-    {"hear", (PyCFunction)Reader_hear, METH_NOARGS, "Empty the pipe; to be called before `result` is."},
+    {"drain", (PyCFunction)Reader_drain, METH_NOARGS, "Empty the pipe; to be called before `result` is."},
     {"fileno", (PyCFunction)Reader_fileno, METH_NOARGS, "Readable when there is a result."},
     {"close", (PyCFunction)Reader_close, METH_NOARGS, "Wait for what is under way, and close."},
     {NULL, NULL, 0, NULL},

@@ -102,7 +102,7 @@ class CompiledReader:
             self._idle.set_result(None)
 
     def _on_result(self) -> None:
-        self._reader.hear()
+        self._reader.drain()
         error: Exception | None = None
         rows: list[Values] = []
         try:

@@ -120,7 +120,7 @@ int is_done(Worker *self) { return self->has_thread && state_of(self) == READY; 
 
 void set_free(Worker *self) { set_state(self, FREE); }
 
-void hear(Worker *self) {
+void drain_pipe(Worker *self) {
   char bytes[8];
   while (self->has_pipes && read(self->told[READS], bytes, sizeof bytes) == sizeof bytes) continue;
 }

@@ -35,7 +35,7 @@ int is_done(Worker *self);
 void set_free(Worker *self);
 
 /* Empties the pipe that is readable when something is done, or was. */
-void hear(Worker *self);
+void drain_pipe(Worker *self);
 int heard_at(Worker *self);
 
 /* Seconds of the machine's monotonic clock. */

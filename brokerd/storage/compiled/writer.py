@@ -124,7 +124,7 @@ class CompiledWriter:
         self._thread.poll()
 
     def _on_result(self) -> None:
-        self._flusher.hear()
+        self._flusher.drain()
         self.poll()
 
     def close(self) -> None:
