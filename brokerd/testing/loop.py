@@ -371,7 +371,7 @@ def run(
     streams = Streams(seed)
     loop = VirtualLoop(
         limit=limit,
-        shuffle=streams.of("shuffle") if shuffle else None,
+        shuffle=streams.stream("shuffle") if shuffle else None,
         max_idle_turns=max_idle_turns,
         max_callbacks=max_callbacks,
     )

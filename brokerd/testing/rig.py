@@ -196,12 +196,12 @@ class RigInstance:
     def _surroundings(self, streams: Streams) -> Surroundings:
         return Surroundings(
             clock=self._rig.sim_clock,
-            ids=SeededIds(streams.of("ids")),
-            rng=streams.of("rng"),
+            ids=SeededIds(streams.stream("ids")),
+            rng=streams.stream("rng"),
             network=self._rig.network.for_node(self.name),
             executor=Inline(),
             log=NullLog(),
-            boot_id=BootId(streams.of("boot").randbytes(16)),
+            boot_id=BootId(streams.stream("boot").randbytes(16)),
             recorder=self.seen,
         )
 
@@ -215,8 +215,8 @@ class RigInstance:
             BROKER,
             connector=self._connector,
             clock=self._rig.sim_clock,
-            ids=SeededIds(streams.of("ids")),
-            rng=streams.of("rng"),
+            ids=SeededIds(streams.stream("ids")),
+            rng=streams.stream("rng"),
             retry=timedelta(days=365),
             recorder=self.seen,
             **options,
@@ -295,7 +295,7 @@ class Rig:
         self.seed = seed
         self.streams = Streams(seed)
         self.loop = VirtualLoop()
-        self.network = SimNetwork(self.loop, self.streams.of("network"))
+        self.network = SimNetwork(self.loop, self.streams.stream("network"))
         self.sim_clock = SimClock(self.loop, utc_start=UTC_START)
         self.clock = RigClock(self.sim_clock)
         self.instances: dict[str, RigInstance] = {}
@@ -314,7 +314,7 @@ class Rig:
         made = [RigInstance(self, name) for name in names]
         for one in made:
             for other in self.instances.values():
-                rng = self.streams.of(f"link {one.name} {other.name}")
+                rng = self.streams.stream(f"link {one.name} {other.name}")
                 one.link = other.link = RigLink(self.network, (one.name, other.name), rng)
             self.instances[one.name] = one
         for one in made:

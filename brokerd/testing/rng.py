@@ -16,7 +16,7 @@ class Streams:
         self._path = path
         self._made: dict[str, Random] = {}
 
-    def of(self, purpose: str) -> Random:
+    def stream(self, purpose: str) -> Random:
         """Return the stream of that purpose; naming it again continues the same stream."""
         made = self._made.get(purpose)
         if made is None:
@@ -24,7 +24,7 @@ class Streams:
         return made
 
     def child(self, name: str) -> "Streams":
-        """Return separate streams for a part, such as a node: `child("east").of("ids")`."""
+        """Return separate streams for a part, such as a node: `child("east").stream("ids")`."""
         return Streams(self.seed, path=f"{self._path}{name}/")
 
     def _number(self, purpose: str) -> int:

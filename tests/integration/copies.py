@@ -63,8 +63,8 @@ class Copies(Rig):
             SHOP,
             connector=one._connector,
             clock=self.sim_clock,
-            ids=SeededIds(self.streams.of(f"copies {one.name}")),
-            rng=self.streams.of("copies clients"),
+            ids=SeededIds(self.streams.stream(f"copies {one.name}")),
+            rng=self.streams.stream("copies clients"),
         )
 
     async def copy(self) -> None:

@@ -62,13 +62,13 @@ class Trio(Rig):
             connector=one._connector,
             clock=self.sim_clock,
             ids=self.streams_ids(one.name),
-            rng=self.streams.of("mirrored clients"),
+            rng=self.streams.stream("mirrored clients"),
         )
 
     def streams_ids(self, name: str) -> Any:
         from brokerd.ids import SeededIds  # noqa: PLC0415
 
-        return SeededIds(self.streams.of(f"mirrored {name}"))
+        return SeededIds(self.streams.stream(f"mirrored {name}"))
 
     async def part(self, one: RigInstance) -> tuple[str, int]:
         """Role and epoch in the shared broker, as the view of the instance shows them."""

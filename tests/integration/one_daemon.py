@@ -82,7 +82,7 @@ class Daemon:
         self.streams = streams
         self.limits = limits
         self.clock = SimClock(loop, utc_start=START)
-        self.network = SimNetwork(loop, streams.of("network"))
+        self.network = SimNetwork(loop, streams.stream("network"))
         self.log = Log()
         self.objects = dict(OBJECTS)
         self.host: bytes | None = None
@@ -119,11 +119,11 @@ class Daemon:
             clock=ClockSettings(),
             **settings,
         )
-        boot_id = BootId(boot.of("boot").randbytes(16))
+        boot_id = BootId(boot.stream("boot").randbytes(16))
         around = Surroundings(
             clock=self.clock,
-            ids=SeededIds(boot.of("ids")),
-            rng=boot.of("rng"),
+            ids=SeededIds(boot.stream("ids")),
+            rng=boot.stream("rng"),
             network=self.network.for_node("daemon"),
             executor=self.executor,
             log=self.log,
@@ -178,7 +178,7 @@ class Daemon:
             connector=connector,
             clock=self.clock,
             client_id=client_id,
-            ids=SeededIds(self.streams.of("client ids")),
+            ids=SeededIds(self.streams.stream("client ids")),
             rng=Random(1),
             **options,
         )

@@ -113,7 +113,7 @@ class Engine:
         self.log = Log()
         self._objects = objects
         self._streams = Streams(1)
-        self._network = SimNetwork(self.loop, self._streams.of("network"))
+        self._network = SimNetwork(self.loop, self._streams.stream("network"))
         self._folder = temporary_folder()
         self._machine = Machine(self._schedule, keep=window is SMALL)  # else SQLite recovers too
         self._boots = 0
@@ -177,12 +177,12 @@ class Engine:
                 ),
                 Surroundings(
                     clock=self.clock,
-                    ids=SeededIds(boot.of("ids")),
-                    rng=boot.of("rng"),
+                    ids=SeededIds(boot.stream("ids")),
+                    rng=boot.stream("rng"),
                     network=self._network.for_node("daemon"),
                     executor=self._machine,
                     log=self.log,
-                    boot_id=BootId(boot.of("boot").randbytes(16)),
+                    boot_id=BootId(boot.stream("boot").randbytes(16)),
                     limits=BrokerOptions(
                         lock_timeout=LOCK_TIMEOUT, window=self._window, fast_paths=self._fast_paths
                     ),
@@ -343,7 +343,7 @@ class Engine:
         ) -> tuple[asyncio.Transport, asyncio.Protocol]:
             return await network.connect(factory, ADDRESS)
 
-        ids = SeededIds(self._streams.of(f"ids of {name}"))
+        ids = SeededIds(self._streams.stream(f"ids of {name}"))
         return await connect(
             broker="main", connector=connector, clock=self.clock, ids=ids, rng=Random(1), retry=1e6
         )

@@ -44,7 +44,7 @@ class Chaos:
         self._holder = holder
         self._nodes = nodes
         self._clients = clients
-        self._rng = shared.streams.of("chaos")
+        self._rng = shared.streams.stream("chaos")
         self._mending: set[asyncio.Task[None]] = set()
         self.over = False
         self._stops = 0

@@ -59,8 +59,8 @@ class Client:
         self._shared = shared
         self._enter = enter
         self._streams = shared.streams.child(name)
-        self._ids = SeededIds(self._streams.of("ids"))
-        self.rng: Random = self._streams.of("rng")
+        self._ids = SeededIds(self._streams.stream("ids"))
+        self.rng: Random = self._streams.stream("rng")
         self.boots = 0
         self.scope = ""
         self.running = False

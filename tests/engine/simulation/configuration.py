@@ -33,7 +33,7 @@ class Configuration:
 
     def __init__(self, shared: Surround) -> None:
         self._shared = shared
-        self._rng = shared.streams.of("configuration")
+        self._rng = shared.streams.stream("configuration")
         self.hurry = False
         """Whether the service answers as it should, whatever the plan says."""
         self.asker = shared.plan.features.asking

@@ -14,7 +14,7 @@ from tests.engine.simulation.surround import Surround
 
 async def furnish(shared: Surround, holder: Callable[[str], Node]) -> None:
     """Set retention of queues, and priority levels of services, by the plan (OBJ-48, RCV-35)."""
-    rng = shared.streams.of("furnishing")
+    rng = shared.streams.stream("furnishing")
     instances, work = shared.plan.instances, shared.plan.features.work
     for node in instances:
         services = [] if node == PARTNER else objects.services(node, instances)

@@ -66,10 +66,10 @@ class Node:
         self._streams = streams
         skew = shared.plan.skew.get(name, timedelta())
         self.clock = SimClock(shared.loop, utc_start=UTC_START, skew=skew)
-        self._ids = SeededIds(streams.of("ids"))
-        self._commit_rng = streams.of("commits")
-        self._fault_rng = streams.of("failpoints")
-        self._point_rng = streams.of("points")
+        self._ids = SeededIds(streams.stream("ids"))
+        self._commit_rng = streams.stream("commits")
+        self._fault_rng = streams.stream("failpoints")
+        self._point_rng = streams.stream("points")
         mine = {path: one for path, one in kept.items() if path.parent == self.data_dir}
         self.machine = Machine(
             self._schedule,
@@ -143,7 +143,7 @@ class Node:
             Surroundings(
                 clock=self.clock,
                 ids=self._ids,
-                rng=self._streams.of("rng"),
+                rng=self._streams.stream("rng"),
                 network=shared.network.for_node(self.name),
                 executor=self.machine,
                 log=self.log,
@@ -430,4 +430,4 @@ class Node:
 
 def new_rng(streams: Streams, purpose: str) -> Random:
     """Return a new generator, seeded from the stream of a purpose."""
-    return Random(streams.of(purpose).random())
+    return Random(streams.stream(purpose).random())

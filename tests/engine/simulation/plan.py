@@ -98,12 +98,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw(streams: Streams) -> Plan:
     """Draw the plan of a run."""
-    rng = streams.of("plan")
+    rng = streams.stream("plan")
     quiet = chance(rng, 0.08)  # no faults at all
     instances = ("east", "west", "south") if chance(rng, 0.4) else ("east", "west")
-    if chance(streams.of("topology"), 0.2):
+    if chance(streams.stream("topology"), 0.2):
         instances = (*instances, MIDDLE)
-    chosen = features.draw(streams.of("features"), instances, quiet=quiet)
+    chosen = features.draw(streams.stream("features"), instances, quiet=quiet)
     if chosen.mirrored:
         instances = (*instances, PARTNER)
     lossy = not quiet and chance(rng, 0.75)

@@ -48,7 +48,7 @@ class Routes:
     def __init__(self, shared: Surround, holder: Holder) -> None:
         self._shared = shared
         self._holder = holder
-        self._rng = shared.streams.of("routes")
+        self._rng = shared.streams.stream("routes")
         self.over = False
         self.slow = 1.0
         """Factor on the time between two changes; it is larger at night."""

@@ -141,15 +141,15 @@ def _make_template(node: str, directory: Path, plan: Plan, broker_id: str) -> st
 
     async def main(loop: VirtualLoop, streams: Streams) -> None:
         nonlocal found
-        ids = SeededIds(streams.of(f"ids {node}"))
+        ids = SeededIds(streams.stream(f"ids {node}"))
         trace = Trace(loop.time)
         instance = Instance(
             objects.settings(node, directory / node, plan),
             Surroundings(
                 clock=SimClock(loop, utc_start=UTC_START),
                 ids=ids,
-                rng=streams.of("rng"),
-                network=SimNetwork(loop, streams.of("network")).for_node(node),
+                rng=streams.stream("rng"),
+                network=SimNetwork(loop, streams.stream("network")).for_node(node),
                 executor=Inline(),
                 log=CountingLog(node, trace, Counter()),
                 boot_id=BootId(ids.fresh()),

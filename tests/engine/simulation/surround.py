@@ -36,7 +36,7 @@ class Surround:
         self.trace = trace
         self.counts = counts
         self.recording = recording
-        self.clocks_leap = chance(streams.of("leaps"), 0.5)
+        self.clocks_leap = chance(streams.stream("leaps"), 0.5)
         """Whether clocks leap by days and are set back, rather than jump by seconds.
 
         Nothing may follow such a leap (REL-24), so the times of timers can still be checked."""

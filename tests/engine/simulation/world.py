@@ -88,7 +88,7 @@ class World:
         self.trace = Trace(loop.time, keep=KEPT_STEPS)
         self.history = History(loop.time)
         self.network = SimNetwork(
-            loop, streams.of("network"), conditions=plan.conditions, trace=self.trace
+            loop, streams.stream("network"), conditions=plan.conditions, trace=self.trace
         )
         self.recording = Recording(self.history, self.trace, self.counts)
         self.recording.passed = self._passed
@@ -103,8 +103,8 @@ class World:
         )
         steps = "clock_jump" in plan.faults and not self._shared.clocks_leap
         self.recording.judges_time = not steps
-        self.rng: Random = streams.of("crew")
-        self._points = streams.of("points")
+        self.rng: Random = streams.stream("crew")
+        self._points = streams.stream("points")
         self.problems: list[str] = []
         self.loose: set[str] = set()
         """Names of dialogs that may end before all their messages are received."""
@@ -221,7 +221,7 @@ class World:
             for b in self.plan.instances:
                 if a != b:
                     mangler = BoxcarMangler(
-                        streams.of(f"mangler {a} {b}"),
+                        streams.stream(f"mangler {a} {b}"),
                         drop=self.plan.drop,
                         duplicate=self.plan.duplicate,
                         reorder=self.plan.reorder,
@@ -233,7 +233,7 @@ class World:
                         history=self.history,
                         counts=self.counts,
                     )
-                    wire = Wire(self._shared, self.nodes[a], tap, streams.of(f"wire {a} {b}"))
+                    wire = Wire(self._shared, self.nodes[a], tap, streams.stream(f"wire {a} {b}"))
                     self.network.mangle(a, b, wire if self.plan.features.wire else tap)
                     made.append(mangler)
         return made

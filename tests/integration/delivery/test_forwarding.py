@@ -340,7 +340,7 @@ async def test_the_way_back_may_use_another_forwarder(rig: Through) -> None:
 async def test_the_books_of_a_forwarder_balance(rig: Through) -> None:
     """With losses, repeats, a next hop that comes and goes, and dialogs of the middle itself."""
     for one in ("east", "west"):
-        mangler = BoxcarMangler(rig.streams.of(f"mangle {one}"))
+        mangler = BoxcarMangler(rig.streams.stream(f"mangle {one}"))
         mangler.set(drop=0.1, duplicate=0.1, reorder=0.1)
         rig.network.mangle(one, "middle", mangler)
     await rig.middle.session.alter("service", "middle", contracts=["DEFAULT"])

@@ -381,13 +381,13 @@ def test_thousands_of_virtual_seconds_a_second() -> None:
 @pytest.mark.rule("HK-1")
 def test_streams_are_apart_and_repeatable() -> None:
     one, two = Streams(7), Streams(7)
-    assert one.of("ids") is one.of("ids")
-    one.of("other").random()
-    drawn = [one.of("network").random() for _ in range(5)]
-    assert drawn == [two.of("network").random() for _ in range(5)]
-    assert drawn != [Streams(8).of("network").random() for _ in range(5)]
-    assert Streams(7).child("a").of("b").random() != Streams(7).child("b").of("a").random()
-    assert Streams(7).of("network").random() == Random(drawn_seed()).random()
+    assert one.stream("ids") is one.stream("ids")
+    one.stream("other").random()
+    drawn = [one.stream("network").random() for _ in range(5)]
+    assert drawn == [two.stream("network").random() for _ in range(5)]
+    assert drawn != [Streams(8).stream("network").random() for _ in range(5)]
+    assert Streams(7).child("a").stream("b").random() != Streams(7).child("b").stream("a").random()
+    assert Streams(7).stream("network").random() == Random(drawn_seed()).random()
 
 
 def drawn_seed() -> int:

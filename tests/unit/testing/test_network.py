@@ -102,8 +102,8 @@ Script = Callable[[Pair], Awaitable[None]]
 def play(script: Script, *, seed: int = 1, conditions: Conditions | None = None) -> str:
     async def main(loop: VirtualLoop, streams: Streams) -> str:
         trace = Trace(loop.time)
-        net = SimNetwork(loop, streams.of("network"), conditions=conditions, trace=trace)
-        await script(Pair(loop, net, trace, streams.of("test")))
+        net = SimNetwork(loop, streams.stream("network"), conditions=conditions, trace=trace)
+        await script(Pair(loop, net, trace, streams.stream("test")))
         return trace.digest()
 
     return run(main, seed=seed, limit=100_000)
