@@ -5,7 +5,7 @@ In reading order:
 - `instance.py`: the order of start and stop.
 - `parts.py`: the record of the parts; `assembly.py` fills and connects it.
 - `stores.py`: opens, recovers and closes the stores; `preflight.py` refuses a start before that.
-- `lifecycle.py`: the condition of the instance, its short tasks, and the error that ends it.
+- `tasks.py`: the condition of the instance, its short tasks, and the error that ends it.
 - `broker_events.py`, `peer_traffic.py`, `reader_events.py`, `changes.py`: the calls that parts make
   to parts that they do not import. Only calls that do more than forward, or that reach a part made
   later, are here; any other part gets a bound method of the part that it calls.

@@ -49,7 +49,6 @@ from brokerd.instance import part_options
 from brokerd.instance.broker_events import BrokerEvents
 from brokerd.instance.changes import Changes
 from brokerd.instance.exposure import Exposure
-from brokerd.instance.lifecycle import Lifecycle
 from brokerd.instance.local_clients import LocalClients
 from brokerd.instance.parts import Parts
 from brokerd.instance.passes import passes
@@ -57,6 +56,7 @@ from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
+from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.clock_watch import ClockWatch
@@ -106,7 +106,7 @@ class Assembly:
         )
         self._traffic = PeerTraffic(parts, instance=settings.instance.name, changes=self.changes)
         parts.brokers = {}
-        parts.lifecycle = Lifecycle(parts.brokers)
+        parts.tasks = InstanceTasks(parts.brokers)
         parts.times = Times()
         parts.checker = surroundings.checker or InProcess()
         self._build_watches(clock)
@@ -130,7 +130,7 @@ class Assembly:
             log=world.log,
         )
         parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
-        parts.moved = StoreWatch(brokers=parts.brokers, failed=parts.lifecycle.fail)
+        parts.moved = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
 
     def _build_events(self) -> None:
         """Build the event log, event notifications and dynamic routing."""
@@ -140,14 +140,14 @@ class Assembly:
             instance=settings.instance.name,
             brokers=parts.brokers,
             clock=world.clock,
-            spawn=parts.lifecycle.spawn,
+            spawn=parts.tasks.spawn,
             log=parts.log,
         )
         parts.log.happened = parts.events.happened
         parts.dynamic_routing = RouteRequester(
             brokers=parts.brokers,
             clock=world.clock,
-            spawn=parts.lifecycle.spawn,
+            spawn=parts.tasks.spawn,
             log=parts.log,
             options=part_options.asking(settings),
             answered=self.changes.routes_answered,
@@ -178,8 +178,8 @@ class Assembly:
             brokers=parts.brokers,
             absent=parts.absent,
             aside=world.executor.call,
-            spawn=parts.lifecycle.spawn,
-            stale=parts.lifecycle.fail_store,
+            spawn=parts.tasks.spawn,
+            stale=parts.tasks.fail_store,
         )
 
     def build(self) -> None:
@@ -325,7 +325,7 @@ class Assembly:
             answers=parts.answers,
             clock=self.surroundings.clock,
             options=part_options.dispatcher(settings),
-            spawn=parts.lifecycle.spawn,
+            spawn=parts.tasks.spawn,
             log=parts.log,
             pause=destinations.pause_receiving,
             resume=destinations.resume_receiving,
@@ -376,7 +376,7 @@ class Assembly:
             absent=parts.absent.reasons,
             clock=clock,
             options=part_options.sessions(settings),
-            spawn=parts.lifecycle.spawn,
+            spawn=parts.tasks.spawn,
             log=world.log,
             administer=partial(_administer, parts),
             on_receive=reader_events.may_receive,
@@ -428,7 +428,7 @@ class Assembly:
             clock=clock,
             seconds=settings.clock.tick.total_seconds(),
             log=world.log,
-            spawn=parts.lifecycle.spawn,
+            spawn=parts.tasks.spawn,
         )
         parts.state = StateReport(
             doors=doors,
@@ -451,7 +451,7 @@ class Assembly:
             duplicates=parts.duplicates.rows,
             late=parts.slow.late,
             clients=lambda: len(parts.sessions),
-            condition=lambda: parts.lifecycle.condition,
+            condition=lambda: parts.tasks.condition,
             clock=parts.clock_watch.warning,
             failing=lambda: {
                 name: state.last_error

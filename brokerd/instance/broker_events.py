@@ -60,9 +60,9 @@ class BrokerEvents:
 
     def deadline_due(self, broker: Broker, what: str) -> None:
         """Process lifetimes or timers that may have expired, ahead of their passes (PER-23)."""
-        lifecycle = self._parts.lifecycle
-        if lifecycle.is_serving and broker.enabled:
-            lifecycle.spawn_counted(expire(broker) if what == LIFETIMES else timers.fire(broker))
+        tasks = self._parts.tasks
+        if tasks.is_serving and broker.enabled:
+            tasks.spawn_counted(expire(broker) if what == LIFETIMES else timers.fire(broker))
 
     # Reports.
 
@@ -114,4 +114,4 @@ class BrokerEvents:
     def queue_poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus) -> None:
         """Disable a queue after too many rollbacks."""
         parked = self._parts.administration.parked
-        self._parts.lifecycle.spawn(parked.disable(broker, queue.name, status))
+        self._parts.tasks.spawn(parked.disable(broker, queue.name, status))

@@ -36,7 +36,7 @@ class Changes:
         parts.transmitter.rerouting.reroute()
         parts.notices.release(broker)
         self.queues_changed(broker)
-        parts.lifecycle.spawn_counted(timers.release(broker))
+        parts.tasks.spawn_counted(timers.release(broker))
 
     def queues_changed(self, broker: Broker) -> None:
         """Start and stop readers by the queues that the broker now has."""

@@ -35,7 +35,7 @@ class Instance:
         self.stores = self._assembly.stores
         self.local_clients = self._assembly.local_clients
         self.brokers = self.parts.brokers
-        self.failed = self.parts.lifecycle.failed
+        self.failed = self.parts.tasks.failed
         """Set to the error with which the instance cannot continue; the daemon stops then."""
         self._listening: Listening | None = None
         self._tick_task: asyncio.Task[None]
@@ -44,7 +44,7 @@ class Instance:
     @property
     def condition(self) -> str:
         """Return starting, ready, draining, stopped or failed."""
-        return self.parts.lifecycle.condition
+        return self.parts.tasks.condition
 
     # Starting.
 
@@ -74,7 +74,7 @@ class Instance:
             await parts.checker.stop()
             await stores.close()
             raise
-        parts.lifecycle.condition = "ready"
+        parts.tasks.condition = "ready"
         parts.journal.mark("started")
         self._log_event(
             "ready",
@@ -98,8 +98,8 @@ class Instance:
         parts, address = self.parts, self.settings.client_address
         await parts.destinations.start(must_listen=must_listen)
         self._assembly.changes.own_addresses_changed()
-        self._reader_task = parts.lifecycle.run(parts.readers.run())
-        self._tick_task = parts.lifecycle.run(parts.ticker.run())
+        self._reader_task = parts.tasks.run(parts.readers.run())
+        self._tick_task = parts.tasks.run(parts.ticker.run())
         try:
             self._listening = await self.surroundings.network.listen(
                 parts.sessions.factory, address, parts.sessions.door
@@ -121,7 +121,7 @@ class Instance:
     async def stop(self, grace: timedelta) -> None:
         """Stop: accept nothing new, let open transactions finish, fold the log in (REL-28)."""
         parts = self.parts
-        parts.lifecycle.condition = "draining"
+        parts.tasks.condition = "draining"
         seconds = grace.total_seconds()
         self._log_event("draining", seconds=seconds)
         if self._listening is not None:
@@ -140,10 +140,10 @@ class Instance:
         await parts.events.stop(seconds)
         # before the stores that the tasks read from are closed
         await asyncio.gather(self._tick_task, return_exceptions=True)
-        await parts.lifecycle.cancel_tasks()
+        await parts.tasks.cancel_tasks()
         await parts.checker.stop()
         await self.stores.close()
-        parts.lifecycle.condition = "stopped"
+        parts.tasks.condition = "stopped"
         self._log_event("stopped")
 
     def log_failure(self, error: BaseException) -> None:

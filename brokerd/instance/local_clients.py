@@ -26,7 +26,7 @@ class LocalClients:
         self, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Make a client connection without a socket; raise the instance's failure."""
-        failed = self._parts.lifecycle.failed
+        failed = self._parts.tasks.failed
         if failed.done():
             raise failed.result()
         return connect_local(self._parts.sessions.factory, factory)

@@ -30,7 +30,7 @@ from brokerd.events.events import Events
 from brokerd.events.tapped_log import TappedLog
 from brokerd.ids import InstanceId
 from brokerd.instance.exposure import Exposure
-from brokerd.instance.lifecycle import Lifecycle
+from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
@@ -51,7 +51,7 @@ class Parts:
 
     # Made before a store is open: what the stores need, and what keeps watch over them.
     brokers: dict[str, Broker]
-    lifecycle: Lifecycle
+    tasks: InstanceTasks
     times: Times
     checker: Checker
     room: DiskSpace

@@ -95,7 +95,7 @@ class PeerTraffic:
     def deliver_here(self, items: list[Item]) -> None:
         """Deliver items between brokers of this instance."""
         # after the stop, repeats of the transmitter have no receiver any more
-        if self._parts.lifecycle.condition != "stopped":
+        if self._parts.tasks.condition != "stopped":
             self._parts.dispatcher.arrived(items)
 
     def hand_back(self, neighbour: InstanceId, items: list[Item]) -> bool:

@@ -77,7 +77,7 @@ class ReaderEvents:
 
         Neither a stop of the daemon nor that of a reader is the fault of a message.
         """
-        if self._parts.lifecycle.condition == "draining":
+        if self._parts.tasks.condition == "draining":
             return None
         return self._parts.readers.evaluate_rollback(session.known_as, how)
 

@@ -140,7 +140,7 @@ class Stores:
             ids=self._with.ids,
             clock=self._with.clock,
             executor=self._with.executor,
-            on_fault=partial(parts.lifecycle.fail_store, name),
+            on_fault=partial(parts.tasks.fail_store, name),
             options=StoreOptions(
                 flush_transactions=settings.flush_transactions,
                 flush_bytes=settings.flush_bytes,
@@ -191,7 +191,7 @@ class Stores:
                     ),
                 ),
             ),
-            spawn=self._parts.lifecycle.spawn,
+            spawn=self._parts.tasks.spawn,
             checker=self._parts.checker,
             events=self._broker_events,
             times=self._parts.times.of_queue,

@@ -435,7 +435,7 @@ async def test_a_stop_ends_what_reads_before_it_closes_what_is_read(place: Place
                 failed.append(error)
                 raise
 
-    instance.parts.lifecycle.spawn(read())
+    instance.parts.tasks.spawn(read())
     await place.daemon.stop()
     assert failed == []
     await place.daemon.start()

@@ -60,13 +60,13 @@ def test_an_error_in_a_task_of_the_instance_ends_the_instance(tmp_path: Path) ->
 
     async def program(daemon: Daemon) -> None:
         instance, unforeseen = daemon.instance, ZeroDivisionError("by nought")
-        await asyncio.wait({instance.parts.lifecycle.spawn(fails_with(StoreFull("no room")))})
+        await asyncio.wait({instance.parts.tasks.spawn(fails_with(StoreFull("no room")))})
         await daemon.pass_time(0.1)
         assert not instance.failed.done()
-        await asyncio.wait({instance.parts.lifecycle.spawn(fails_with(unforeseen))})
+        await asyncio.wait({instance.parts.tasks.spawn(fails_with(unforeseen))})
         assert await instance.failed is unforeseen
         assert instance.condition == "failed"
-        await asyncio.wait({instance.parts.lifecycle.spawn(fails_with(ValueError("a second one")))})
+        await asyncio.wait({instance.parts.tasks.spawn(fails_with(ValueError("a second one")))})
         assert instance.failed.result() is unforeseen
         instance.failed = daemon.loop.create_future()  # it was seen here
 

@@ -51,7 +51,7 @@ async def test_a_stop_does_not_wait_for_ever_for_what_waits_for_room(
     instance = daemon.instance
     parts: list[Any] = [*instance.parts.events._notifiers.values(), instance.parts.dynamic_routing]
     for part in parts:
-        part._working = instance.parts.lifecycle.spawn(clogged())
+        part._working = instance.parts.tasks.spawn(clogged())
     await session.close()
     began = daemon.loop.time()
     await daemon.stop()

@@ -64,7 +64,7 @@ async def test_a_commit_that_waits_for_the_disk_is_told_once_and_so_is_its_end(
     handle = await talk(session, b"before")
     async with await daemon.session() as looker:
         platter.hold()
-        sending = daemon.instance.parts.lifecycle.spawn(session.send(handle, b"late", "Ask"))
+        sending = daemon.instance.parts.tasks.spawn(session.send(handle, b"late", "Ask"))
         await daemon.pass_time(4)
         assert (await state(looker))["main"] == "ok"
         await daemon.pass_time(11)
@@ -98,7 +98,7 @@ async def test_what_only_one_look_finds_late_is_not_told(
     handle = await talk(session, b"before")
     await daemon.pass_time(6)
     platter.hold()
-    sending = daemon.instance.parts.lifecycle.spawn(session.send(handle, b"late", "Ask"))
+    sending = daemon.instance.parts.tasks.spawn(session.send(handle, b"late", "Ask"))
     await daemon.pass_time(9)
     platter.let_go()
     await sending
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_not_slow(daemon: Daemon, platter: Platter, session
     await daemon.pass_time(6)
     (got,) = await take(session, "shop")
     platter.hold()
-    ending = daemon.instance.parts.lifecycle.spawn(session.end(got.handle))
+    ending = daemon.instance.parts.tasks.spawn(session.end(got.handle))
     await daemon.pass_time(40)
     async with await daemon.session() as looker:
         assert (await state(looker))["main"] == "full"
@@ -133,7 +133,7 @@ async def test_the_supervisor_gets_no_sign_of_life_while_a_commit_waits_for_very
     handle = await talk(session, b"before")
     supervisor = Signs()
     platter.hold()
-    sending = daemon.instance.parts.lifecycle.spawn(session.send(handle, b"late", "Ask"))
+    sending = daemon.instance.parts.tasks.spawn(session.send(handle, b"late", "Ask"))
     for seconds, signs in ((29, 1), (2, 1), (9, 1)):
         await daemon.pass_time(seconds)
         give_sign_of_life(daemon.instance.parts.slow, supervisor)

@@ -1,4 +1,4 @@
-"""Lifecycle: the condition of an instance, its short tasks, and the error that ends it.
+"""Tasks of an instance: the short ones it starts, its condition, and the error that ends it.
 
 Reads:  the names of the brokers.      Calls: nothing.
 Never:  stops a part (instance.py does): the daemon stops once `failed` is set.
@@ -13,7 +13,7 @@ from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
 from brokerd.model import MSDB
 
 
-class Lifecycle:
+class InstanceTasks:
     """The condition of one instance, and the tasks that it has started."""
 
     def __init__(self, brokers: Mapping[str, Broker]) -> None:

@@ -1,4 +1,4 @@
-"""The lifecycle of an instance: what a failed task or store does to it."""
+"""The tasks of an instance: what a failed task or store does to it."""
 
 import asyncio
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from brokerd.errors import BAD_FILE, IO_FAULT, StoreFault, StoreFull
-from brokerd.instance.lifecycle import Lifecycle
+from brokerd.instance.tasks import InstanceTasks
 from brokerd.model import MSDB
 
 
-def lifecycle(*brokers: str) -> Lifecycle:
+def tasks(*brokers: str) -> InstanceTasks:
     named: Any = dict.fromkeys(brokers)
-    return Lifecycle(named)
+    return InstanceTasks(named)
 
 
 async def fails_with(error: BaseException) -> None:
@@ -22,7 +22,7 @@ async def fails_with(error: BaseException) -> None:
 @pytest.mark.rule("PER-5")
 def test_the_first_error_of_a_task_fails_the_instance() -> None:
     async def program() -> None:
-        made, first = lifecycle(), ZeroDivisionError("by nought")
+        made, first = tasks(), ZeroDivisionError("by nought")
         await asyncio.wait({made.spawn(fails_with(first))})
         await asyncio.wait({made.spawn(fails_with(ValueError("a second one")))})
         assert await made.failed is first
@@ -35,7 +35,7 @@ def test_the_first_error_of_a_task_fails_the_instance() -> None:
 @pytest.mark.rule("REL-26")
 def test_a_full_disk_does_not_fail_the_instance() -> None:
     async def program() -> None:
-        made = lifecycle()
+        made = tasks()
         await asyncio.wait({made.spawn(fails_with(StoreFull("no room")))})
         assert not made.failed.done()
         assert made.is_serving
@@ -46,7 +46,7 @@ def test_a_full_disk_does_not_fail_the_instance() -> None:
 @pytest.mark.rule("REL-28")
 def test_cancelling_ends_the_tasks_that_a_cancelled_task_spawns() -> None:
     async def program() -> None:
-        made, ended = lifecycle(), list[str]()
+        made, ended = tasks(), list[str]()
 
         async def waits(name: str, *, spawns: bool) -> None:
             try:
@@ -78,7 +78,7 @@ def test_a_bad_file_prevents_a_restart_only_if_no_other_broker_can_run(
     name: str, brokers: tuple[str, ...], status: int
 ) -> None:
     async def program() -> None:
-        made = lifecycle(*brokers)
+        made = tasks(*brokers)
         fault = StoreFault("a page is damaged", exit_status=BAD_FILE)
         made.fail_store(name, fault)
         assert await made.failed is fault
