@@ -42,12 +42,19 @@ STAGES: dict[str, tuple[str, ...]] = {
         "protocol.sending",
         "broker.endpoints",
     ),
-    "changeset": ("broker.changeset", "delivery.fastpath.rows", "storage.changes"),
+    "changeset": (
+        "broker.changeset",
+        "broker.local_delivery",
+        "broker.publication",
+        "delivery.fastpath.rows",
+        "storage.changes",
+    ),
     "queue_and_wake_up": (
         "broker.queue",
         "broker.backlog",
+        "broker.ready_groups",
         "broker.receive_waiters",
-        "broker.groups",
+        "broker.window",
         "activation.",
     ),
     "flush": ("storage.",),
@@ -56,7 +63,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "verbs.",
         "broker.",
     ),
-    "delivery": ("delivery.", "routing.", "broker.outgoing"),
+    "delivery": ("delivery.", "routing.", "broker.outgoing", "broker.ack_state"),
     "wire": ("transport.", "protocol."),
 }
 """The prefixes of each stage's modules; the longest that matches decides."""

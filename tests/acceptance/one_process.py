@@ -109,19 +109,19 @@ class Served:
             ),
         )
         await self.instance.start(parse(self.objects))
-        self._tell_of_waits()
+        self._observe_waits()
         ready.set()
         await self._stop.wait()
         failed = self.instance.failed
         await self.instance.stop(timedelta(seconds=1))
         assert not failed.done(), failed.result()
 
-    def _tell_of_waits(self) -> None:
+    def _observe_waits(self) -> None:
         sessions: Any = self.instance.parts.sessions
-        may_wait = sessions.may_wait
+        start_waiting = sessions.start_waiting
 
-        def told(own: int) -> None:
-            may_wait(own)
+        def observed(own: int) -> None:
+            start_waiting(own)
             self.waits.set()
 
-        sessions.may_wait = told
+        sessions.start_waiting = observed

@@ -10,7 +10,7 @@ found it; where the plan of seeds changes, `--search` finds another.
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -98,16 +98,16 @@ def first_fragment_twice() -> Any:
 
 
 @planted
-def two_principals() -> Any:
-    """The lock of a store holds nobody off, and nobody looks whether its epoch has risen."""
+@contextmanager
+def two_principals() -> Iterator[None]:
+    """The lock of a store holds nobody off, and nobody checks whether its epoch has risen."""
 
-    async def look(_self: Mirroring) -> None:
+    async def check(_self: Mirroring) -> None:
         return
 
-    stack = ExitStack()
-    stack.enter_context(patch("fcntl.flock", lambda *_args: None))
-    stack.enter_context(patch.object(Mirroring, "_look_at_epochs", look))
-    return stack
+    unlocked = patch("fcntl.flock", lambda *_args: None)
+    with unlocked, patch.object(Mirroring, "_check_epochs", check):
+        yield
 
 
 @planted

@@ -23,7 +23,7 @@ CORES = sorted(
         ROOT / "admin" / "objects" / "plan.py",
         ROOT / "activation" / "monitor.py",
         ROOT / "activation" / "decisions.py",
-        ROOT / "broker" / "groups.py",
+        ROOT / "broker" / "deadlock.py",
         ROOT / "broker" / "poison.py",
     ]
     if path.stem != "__init__"

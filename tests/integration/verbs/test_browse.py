@@ -11,7 +11,7 @@ from brokerd.client.session import Session
 from brokerd.errors import BadRequest, QueueNotFound
 from brokerd.ids import GroupId
 from brokerd.model import ERROR
-from brokerd.storage import queues
+from brokerd.storage import stored_messages
 from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from tests.integration.one_daemon import START, Daemon, live_of, play
 from tests.integration.scenarios import scenario, with_limits
@@ -153,7 +153,7 @@ async def test_browse_goes_by_queuing_order_over_all_groups(
 def test_a_queue_of_any_length_is_walked_in_bounded_pages(
     tmp_path: Path, restart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "SPAN", 7)  # messages of all queues that one read looks through
+    monkeypatch.setattr(stored_messages, "SPAN", 7)  # messages of all queues that a read covers
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()

@@ -55,7 +55,7 @@ def parts() -> Any:
         inspection=Parts(
             concerns=lambda kind, size: bool(size > 100 and kind.validation),
             overrun=lambda _kind, _body: "",
-            judge=lambda _kind, _body: "",
+            evaluate=lambda _kind, _body: "",
         ),
     )
     live = Parts(
