@@ -188,7 +188,7 @@ class CheckOverrun(ValidationFailed):
 
 
 class CheckUnavailable(BrokerError):
-    """Bodies cannot be checked at present, so none is sent whose type asks for it (OBJ-61)."""
+    """Bodies cannot be checked at present; no message whose type requires that is sent (OBJ-61)."""
 
     code = "check_unavailable"
     retryable = True

@@ -108,7 +108,9 @@ class MessageType(msgspec.Struct, frozen=True):
 
     @property
     def needs_body(self) -> bool:
-        """Whether an absent body fails; by default if structured, save WELL_FORMED_XML (OBJ-19)."""
+        """Whether an absent body fails the check (OBJ-19).
+
+        By default it fails for every structured validation except WELL_FORMED_XML."""
         if self.require_body is not None:
             return self.require_body
         return self.validation.is_structured and self.validation is not Validation.WELL_FORMED_XML

@@ -131,7 +131,7 @@ def same(
 
 
 class Transaction(Facade[AsyncTransaction]):
-    """A transaction; see the class of the same name without `sync`."""
+    """A transaction; see the asynchronous class of the same name."""
 
     def __enter__(self) -> Self:
         """Return the transaction; nothing is sent to the daemon yet."""
@@ -404,7 +404,7 @@ class Session(Facade[AsyncSession]):
         """Yield all that is in a queue in the order of arrival, without locks; a page at a time.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: what the asynchronous method of this name raises.
         """
         after: tuple[int, int] | None = None
         while True:

@@ -79,7 +79,7 @@ class Decisions:
 
 
 def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits: Limits) -> str:
-    """Return why one more reader is useful; `running`: number of readers without it."""
+    """Return the reason to start one more reader; `running`: number of readers before it."""
     groups, readers = _groups(ready), counted(running, "reader")
     reasons = {
         Why.ARRIVAL: f"a message arrived and no reader was known to run, {groups}",

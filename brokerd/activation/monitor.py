@@ -223,7 +223,7 @@ def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limit
 def necessity(
     monitor: Monitor, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> str:
-    """Return the condition that holds, for people: A, B, or none and why not (VIEW-6)."""
+    """Return the condition that holds, as text for operators: A, B, or none and why (VIEW-6)."""
     if facts.ready and running == 0 and monitor.state is MonitorState.INACTIVE:
         return "A"
     last = "nobody received since the last notification"
@@ -261,7 +261,7 @@ def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> M
 
 
 def _received(monitor: Monitor, now: float) -> Monitor:
-    """Begin RECEIVES_OCCURRING (ACT-Q4), and re-arm after failures (PBT-6)."""
+    """Enter RECEIVES_OCCURRING (ACT-Q4), and re-arm after failures (PBT-6)."""
     if monitor.state in (MonitorState.NOTIFIED, MonitorState.FAILED_BACKOFF):
         return msgspec.structs.replace(
             monitor, state=MonitorState.RECEIVES_OCCURRING, clock_from=now, failures=0

@@ -174,7 +174,7 @@ async def start(child: Child, on_line: Callable[[str], None]) -> Running:
 
 
 def _account(name: str) -> pwd.struct_passwd | None:
-    """Return the account of that name; None = the daemon's own."""
+    """Return the account with this name; None = the daemon's own account."""
     if name in _OWN:
         return None
     try:

@@ -70,7 +70,9 @@ class Runner:
         return self._known.get(known_as)
 
     async def run(self, reader: Reader) -> None:
-        """Run one handler to its end; whatever it raises stays here."""
+        """Run one handler until it ends.
+
+        Its error, other than a cancellation, is kept in `reader.error`."""
         queue = reader.queue
         structlog.contextvars.bind_contextvars(
             broker=queue.broker, queue=queue.name, reader=reader.number

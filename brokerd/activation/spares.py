@@ -22,7 +22,7 @@ from brokerd.model import Activation, Host
 
 
 class Spare(msgspec.Struct, eq=False):
-    """One process that waits."""
+    """A process that was started ahead of need and waits to become a reader."""
 
     activation: Activation
     token: bytes

@@ -60,7 +60,7 @@ class _Application:
         """Slots held by instances that an earlier activator has started."""
 
     def free_slot(self) -> tuple[Slot, int] | None:
-        """Return a slot for one more instance, with the descriptor of its lock; None = all held."""
+        """Return a free slot and the descriptor of its lock; None = all slots are held."""
         for slot in self.slots[: self.service.instances.max]:
             if slot.in_use or slot in self.left:
                 continue
@@ -85,7 +85,7 @@ class Activator:
         """Counts of notifications by their effect, and of instances started and ended."""
 
     def stop(self) -> None:
-        """End all programs, then return from `run`."""
+        """Make `run` end all programs and return."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -123,7 +123,7 @@ class Activator:
             self._spawn(self._await_survivors(application))
 
     async def _await_survivors(self, application: _Application) -> None:
-        """Uncount instances of an earlier activator as they end, which they do without one."""
+        """Uncount instances of an earlier activator as they end, which they do by themselves."""
         while application.left and not self._stopping.is_set():
             await self._clock.sleep_until(self._clock.monotonic() + SURVIVORS)
             for slot in [slot for slot in application.left if not slot.is_held()]:
@@ -172,7 +172,9 @@ class Activator:
     async def _process(
         self, service: NotificationService, tx: Transaction, message: Message
     ) -> None:
-        """Start what a notification calls for; an end or error of the dialog ends this side too."""
+        """Start the programs that a notification calls for.
+
+        If the other side has ended the dialog, or it has failed, end this side too."""
         if message.is_end or message.is_error:
             await tx.end(message.handle)
         elif message.message_type == EVENT_NOTIFICATION:

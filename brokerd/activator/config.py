@@ -1,7 +1,7 @@
 """Configuration of an activator: where it listens, what it starts, how it logs (ACT-40).
 
 Reads:  one TOML file.      Calls: reading.
-Never:  checks with a broker or the system whether what the file names exists.
+Never:  asks a broker or the system whether the objects and programs named in the file exist.
 Fails:  `ConfigError` with all problems at once: key and line of each, and what to write (BI-C3).
 """
 

@@ -41,7 +41,7 @@ class Slot:
         return descriptor
 
     def release(self, descriptor: int) -> None:
-        """Close our descriptor: the program has inherited the lock, or was not started."""
+        """Close our copy of the lock's descriptor: the program has its own, or did not start."""
         os.close(descriptor)
 
     def is_held(self) -> bool:
@@ -99,7 +99,7 @@ class RecoveryLog:
             self._own = None
 
     def slots(self, application: str, count: int) -> list[Slot]:
-        """Return the slots of an application, including those beyond a maximum that was lowered."""
+        """Return the slots of an application, including those above a maximum lowered since."""
         known = set(range(count))
         for path in self._folder.glob(f"{application}.*.slot"):
             with suppress(ValueError):

@@ -80,8 +80,10 @@ class Figures:
         free: Callable[[], int] | None,
         jump: Callable[[], timedelta | None],
     ) -> None:
-        """`free`: returns the free bytes on the disk of the stores; None = unknown. `jump`: returns
-        the jump of the clock while it is held, else None.
+        """Create the source of the rows.
+
+        `free`: returns the free bytes on the disk of the stores; None = unknown. `jump`:
+        returns the jump of the clock while it is held, else None.
         """
         self._clock = clock
         self._free = free

@@ -216,7 +216,7 @@ def _release(broker: Broker, group_id: GroupId) -> None:
 async def _receive(
     broker: Broker, queue: str, group_id: GroupId, most: int | None
 ) -> tuple[Transaction, list[Taken]]:
-    """Receive from a held group, in a transaction that is still open."""
+    """Receive from a held group; return the messages, and their transaction still open."""
     tx = Transaction(broker, BY)
     request = receives.ReceiveRequest(queue, max_messages=most, group=group_id)
     request.even_held = True

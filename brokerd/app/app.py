@@ -82,7 +82,9 @@ class App:
         return self._hook(queue, "on_error")
 
     def on_end(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(ctx)`: the other side ended a dialog; this side ends after the hook.
+        """Mark `async def hook(ctx)` as the hook for dialogs that the other side has ended.
+
+        This side of the dialog ends after the hook.
 
         Raises: nothing.
         """
@@ -162,13 +164,13 @@ class App:
         return handle
 
     async def __call__(self, session: Session) -> None:
-        """Read its only queue until it stays empty for a moment.
+        """Read the only queue of the app until no message has come for a moment.
 
         Raises:
             InvalidArgument: the app has several queues.
             ConnectionLost: the daemon could not be reached again.
-            BrokerError: what the receive of its queue raises; the readers of the daemon end with
-                it.
+            BrokerError: an error of receiving from the queue; it ends a reader that the daemon
+                started.
         """
         if len(self._queues) != 1:
             raise InvalidArgument(
@@ -215,7 +217,7 @@ class App:
 
 
 async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-    """Return when it is set, or a reader has failed, or all are done."""
+    """Return when `stop` is set, a reader has failed, or all readers are done."""
     asked = asyncio.ensure_future(stop.wait())
     left = set(tasks)
     try:

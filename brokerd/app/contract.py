@@ -70,7 +70,7 @@ class Contract:
         return cls(DEFAULT, any={DEFAULT: kind})
 
     def __repr__(self) -> str:
-        """For error messages."""
+        """Return the text for error messages."""
         return f"Contract({self.name!r})"
 
     @property

@@ -45,7 +45,7 @@ class Delivery:
         self._mute = mute
 
     async def __aenter__(self) -> Self:
-        """The delivery itself."""
+        """Return the delivery itself."""
         return self
 
     async def __aexit__(
@@ -208,7 +208,7 @@ async def handled(delivery: Delivery, hooks: Hooks) -> bool:
 
 
 def log_remote_error(error: RemoteError, message: Message) -> None:
-    """Log the error of the other side, where no hook observes it.
+    """Log an error from the other side that no hook handles.
 
     Raises: nothing.
     """

@@ -1,7 +1,7 @@
-"""Dialog: one dialog as a block that ends it (SDK-5 to SDK-7).
+"""Dialog: one dialog as an `async with` block, which ends the dialog on leaving (SDK-5 to SDK-7).
 
 Reads:  messages of this dialog.      Calls: the verbs of a session.
-Never:  begins before the first send, or takes a message of another type than was asked for.
+Never:  begins the dialog before the first send, or consumes a message of an unrequested type.
 """
 
 import shlex
@@ -151,17 +151,19 @@ class Dialog:
         timeout: float | timedelta | None = None,  # noqa: ASYNC109  # the daemon waits
         tx: Transaction | None = None,
     ) -> Any:
-        """Return the next message of this dialog, as a value of one of these types.
+        """Return the next message of this dialog, as a value of one of the types in `kinds`.
 
-        It is received in a transaction of its own, so it is gone from the queue when this returns;
-        with `tx`, when that commits. It waits for `timeout` seconds, without a limit if there is
-        none.
+        Without `tx` the message is received in a transaction of its own, and has left the
+        queue when this returns; with `tx` it leaves the queue when `tx` commits. `timeout`:
+        seconds to wait, or a timedelta; None = wait without a limit.
 
         Raises:
-            ReceiveTimeout: no message came in time; the error says why, if that is known.
-            RemoteError, DialogEnded: the other side has ended the dialog; this side is ended too.
-            UnexpectedMessage: a message of another type came, or it cannot be read; it stays there.
-            WouldWaitForever: nothing was sent, or what was sent has not left its transaction
+            ReceiveTimeout: no message came in time; the error says why, if the reason is known.
+            RemoteError, DialogEnded: the other side has ended the dialog; this side is ended,
+                too.
+            UnexpectedMessage: a message of another type came, or its body cannot be read; the
+                message stays in the queue.
+            WouldWaitForever: nothing was sent, or the transaction that sent is still open
                 (SDK-7).
             BrokerError: what every request may raise.
         """
@@ -254,7 +256,7 @@ class Dialog:
                 return value
 
     async def _with_reason(self, error: ReceiveTimeout) -> ReceiveTimeout:
-        """Why what was sent has not arrived, if that is known and may be asked."""
+        """Return the error, with the reason why nothing sent has arrived, if that is known."""
         assert self.handle is not None, "something was sent"
         try:
             status = await self._session.transmission_status(self.handle)

@@ -312,7 +312,7 @@ class DialogPool:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _within(self, limit: float | timedelta | None, wanted: "asyncio.Future[Any]") -> bool:
-        """Wait for it; whether it came in time."""
+        """Wait for the future, at most `limit`; return whether it was done in time."""
         if limit is None:
             await asyncio.shield(wanted)
             return True
@@ -321,7 +321,7 @@ class DialogPool:
         return wanted.done()
 
     async def _end_stream(self, stream: Stream) -> None:
-        """Under the lock of its key."""
+        """End a stream; the caller holds the lock of its key."""
         if stream.is_ending:
             return
         try:
@@ -380,7 +380,7 @@ class DialogPool:
         return bool(found)
 
     async def _look_for_ended(self, queue: str, service: str) -> None:
-        """Somebody else who reads the queue may have ended a stream: that is an end as well."""
+        """Find the streams that another reader of the queue has ended, and count them as ended."""
         for stream in self._streams_of(service):
             try:
                 await self._collect_once(queue, conversation=stream.handle)
@@ -403,7 +403,7 @@ class DialogPool:
 
 
 def _error_of(message: Message, stream: Stream) -> RemoteError | None:
-    """Why the stream failed; an end without the marker before it is one, too."""
+    """Return why the stream failed, or None; an end before the marker is a failure, too."""
     if message.is_error:
         return message.error
     return None if stream.is_ending else RemoteError(0, "the target ended before the stream did")

@@ -143,7 +143,9 @@ class Reader:
             await clock.sleep_until(clock.monotonic() + self._pause())
 
     def _pause(self) -> float:
-        """None after one failure: a group that fails alone is held back by itself (PBT-3)."""
+        """Return the seconds to wait after a failure.
+
+        0 after one failure: a group that fails alone is held back by itself (PBT-3)."""
         if self._failures == 1:
             return 0.0
         return float(min(self._longest_pause, FIRST_PAUSE * 2 ** min(self._failures - 2, 20)))
@@ -177,7 +179,9 @@ class Reader:
         return True
 
     def _failed(self, error: Exception) -> None:
-        """A handler raised; what it was given comes again, and meanwhile the rest of the queue."""
+        """Log that a handler raised.
+
+        Its messages are received again, and meanwhile the rest of the queue."""
         self._log.warning(
             "broker.activation",
             subclass="handler_failed",
@@ -187,7 +191,7 @@ class Reader:
         )
 
     def _may_be_mended(self, error: Exception) -> bool:
-        """Return whether a failed receive can succeed later, by itself or after a cure."""
+        """Return whether a failed receive may succeed later, by itself or once it is repaired."""
         if self._by_load or not self._is_known:
             return False
         retryable = isinstance(error, BrokerError) and error.retryable
@@ -256,7 +260,7 @@ class _Unit:
         self._mute = mute
 
     async def handle(self, messages: list[Message]) -> None:
-        """Each message in order; of a dialog that is ended on the way nobody wants the rest."""
+        """Handle the messages in order; skip the rest of a dialog that is over."""
         over: set[bytes] = set()
         for message in messages:
             if message.handle not in over and await self._handle_one(message):

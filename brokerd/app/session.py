@@ -287,7 +287,7 @@ class Session(VerbSession):
         return self._contracts[contract]
 
     def _contract_for(self, value: object) -> Contract:
-        """The declared contract whose initiator may send this value."""
+        """Return the declared contract whose initiator may send this value."""
         fitting = [one for one in self._contracts.values() if one.starts(value)]
         if len(fitting) != 1:
             many = ", ".join(one.name for one in fitting) or "none"

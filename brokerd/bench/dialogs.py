@@ -152,7 +152,7 @@ async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str,
 
 
 async def _end_all(daemon: Daemon, count: int) -> None:
-    """End the far sides of `count` dialogs that were ended."""
+    """End the far sides of `count` dialogs whose near sides have ended."""
     async with await connect(daemon.address, broker="main") as session:
         while count:
             async with session.transaction() as tx:

@@ -47,7 +47,7 @@ def growth(title: str, across: str, points: Sequence[int], panels: Sequence[Pane
 
 
 def short(value: float) -> str:
-    """Return a number in few letters: 950, 1.5k, 20M."""
+    """Return a number in its short form: 950, 1.5k, 20M."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"

@@ -1,7 +1,7 @@
-"""`brokerd bench latency`: waiting times when the daemon is not at its limit.
+"""`brokerd bench latency`: latencies of a daemon that is not at its limit.
 
 Reads: the time of a sync of this disk, for comparison.    Calls: a daemon and load processes.
-Never: asserts a speed, or leaves out what came late: a paced send counts from when it was due.
+Never: asserts a speed, or leaves out late results: a paced send counts from when it was due.
 """
 
 import os

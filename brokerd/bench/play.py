@@ -21,7 +21,7 @@ from brokerd.protocol.client_verbs import MAX_GROUPS
 
 
 class Player:
-    """Sends what a schedule says, with a session for each of its clients."""
+    """The sender of a schedule, with a session for each client in the schedule."""
 
     def __init__(
         self, sessions: list[Session], schedule: str, speed: float, outstanding: int

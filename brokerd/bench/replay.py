@@ -27,7 +27,7 @@ _PATIENCE = 30.0
 
 
 class ReplayOptions(Options, frozen=True, kw_only=True):
-    """The files to play, and how."""
+    """The files to replay, and the options of the replay."""
 
     files: tuple[str, ...]
     speed: float = 1.0

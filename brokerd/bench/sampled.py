@@ -49,7 +49,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Samples the loop, adds up, and writes a report on a signal."""
+    """A sampler of the loop, which adds up the samples and writes a report on a signal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

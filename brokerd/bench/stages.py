@@ -169,7 +169,7 @@ def _daemons(options: StagesOptions, directory: Path) -> list[SampledDaemon]:
 
 
 def stage_costs(before: Report, after: Report, count: int) -> dict[str, object]:
-    """Return microseconds a message between two reports of a daemon, and the load of its loop."""
+    """Return microseconds per message between two reports of a daemon, and its loop's load."""
     loop = _grown(before.loop, after.loop)
     threads = _grown(before.threads, after.threads)
     main = threads.pop("MainThread", 0.0)

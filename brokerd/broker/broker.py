@@ -54,7 +54,7 @@ TIMERS: Final = "timers"
 
 
 class BrokerEvents(Protocol):
-    """The listener of a broker: it answers questions of routing and gets what happens."""
+    """The listener of a broker: it answers routing questions and receives events."""
 
     def delivers_here(self, broker: Broker, live: Live, /) -> bool:
         """Return whether a dialog's messages go to a broker of this instance."""

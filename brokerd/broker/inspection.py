@@ -29,7 +29,7 @@ class _Asked:
         self.waiting: list[Resume] = []
 
     def answer(self, verdict: Verdict) -> None:
-        """Keep the verdict, and resume all that wait for it."""
+        """Store the verdict, and resume its waiters."""
         self.verdict = verdict
         waiting, self.waiting = self.waiting, []
         for resume in waiting:
@@ -105,9 +105,9 @@ class Inspection:
             asked.pending = self._checker.check(kind, body, asked.answer)
 
     def forget(self, body: bytes) -> None:
-        """Forget this very body: nobody will ask about it again.
+        """Drop the checks of this body object: no caller will ask about it again.
 
-        If it has no verdict yet, `then` is called all the same when its turn comes."""
+        If it has no verdict yet, `then` is still called when its turn comes."""
         for asked in self._asked.pop(id(body), ()):
             if asked.pending is not None:
                 asked.pending.cancelled = True

@@ -26,11 +26,13 @@ class KeptBodies:
         self._free.append((body, key))
 
     def count(self, body: bytes) -> int:
-        """Return how often this very body is stored and not yet used by a message."""
+        """Return the number of stored copies of this body object that no message uses yet."""
         return sum(one is body for one, _ in self._free)
 
     def claim(self, body: bytes | None) -> BodyKey | None:
-        """Return the key of this very body, for one message; None = it is not stored by itself."""
+        """Claim a stored copy of this body object for one message; return the key of the copy.
+
+        None: the object is not stored separately, or each copy has its message already."""
         for at, (one, key) in enumerate(self._free):
             if one is body:
                 del self._free[at]

@@ -258,8 +258,10 @@ class Live:
         self.peer, peer.peer = peer, self
 
     def unpair(self) -> None:
-        """Note that the endpoint leaves memory. A peer of one that is gone keeps it, to find that
-        out; the peer of one that was evicted looks it up again."""
+        """Note that the endpoint leaves memory, and unlink it from its peer.
+
+        The peer of a removed endpoint keeps its link, to find out about the removal; the peer
+        of an evicted endpoint looks it up again."""
         peer = self.peer
         if peer is not None and peer.peer is self:
             if not self.gone:

@@ -202,7 +202,7 @@ class Transaction:
         self.pin(live)
 
     def want(self, live: Live, event: dialog.Event, message: NewMessage | None = None) -> None:
-        """Record what a verb does to an endpoint, and step this transaction's view of it."""
+        """Record the event of a verb for an endpoint, and step the transaction's view of it."""
         base = self.view(live)
         assert base is not None, "verbs check the state first"
         outcome = dialog.step(base, event, now=self.broker.clock.utc())

@@ -1,4 +1,4 @@
-"""Checker: the interface of checkers in any process, and their verdicts (OBJ-61).
+"""Checker: the interface of all checkers, in this process or another, and their verdicts (OBJ-61).
 
 Reads:  nothing.      Calls: validation, for the checker that runs in this process.
 Never:  decides what happens to a message.
@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Bytes in addition to what the process has before."""
 
     def seconds(self, size: int) -> float:
-        """Return the processor time in seconds for a body of this many bytes."""
+        """Return the processor time, in seconds, allowed for a body of this many bytes."""
         return self.time.total_seconds() * max(1, -(-size // SHARE))
 
 
@@ -132,7 +132,7 @@ class InProcess:
         """Do nothing: this checker has no limits."""
 
     async def stop(self) -> None:
-        """Do nothing: nothing runs between turns."""
+        """Do nothing: a check runs within one turn of the loop, so none is ever under way here."""
 
     def _check(self, pending: Pending) -> None:
         self.waiting -= 1

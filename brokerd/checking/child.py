@@ -140,7 +140,7 @@ def _length(left: bytearray) -> int:
 
 
 def limit(memory: int) -> None:
-    """Limit this process to so many bytes more than it has, and to no core file."""
+    """Limit this process to `memory` bytes more than it has now, and to no core file."""
     with open("/proc/self/statm", encoding="ascii") as sizes:  # not a regular file
         pages = int(sizes.read().split()[0])
     whole = pages * resource.getpagesize() + memory

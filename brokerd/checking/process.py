@@ -399,7 +399,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
 
 def _environment() -> dict[str, str]:
-    """Return few of the daemon's variables, and the path of this program."""
+    """Return the child's environment: a few of the daemon's variables, and this program's path."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     ours = str(Path(__file__).parents[2])
     path = [ours, *filter(None, [os.environ.get("PYTHONPATH", "")])]

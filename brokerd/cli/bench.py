@@ -187,7 +187,7 @@ def peer(save: Path | None, **options: object) -> None:
 @click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
 @explained
 def stages(save: Path | None, **options: object) -> None:
-    """Sample one daemon: processor time of a message by stage, and the parts of a flush."""
+    """Sample one daemon: processor time per message by stage, and the parts of a flush."""
     _run(partial(measure_stages, msgspec.convert(options, StagesOptions)), save)
 
 

@@ -94,14 +94,15 @@ def command(
     broker: str,
     **said: Any,  # noqa: ANN401  # as click gives them
 ) -> int:
-    """Check the whole instance, one service, or what is between FROM and TO.
+    """Check the whole instance, one service, or everything between FROM and TO.
 
-    With --watch: the dialogs of a broker in which something goes wrong from now on, and then what
-    is between their services.
+    With --watch: watch a broker for dialogs in which something goes wrong from now on, then
+    check everything between their services.
 
-    Each finding says what is wrong, with which object, and what mends it; its code never changes.
-    Exit status 0: nothing, 1: warnings, 2: errors, 3: something could not be checked. With -c the
-    settings are checked as well, and a daemon that is stopped as far as its files tell.
+    Each finding names the object, says what is wrong and how to fix it; its code never changes.
+    Exit status 0: nothing found, 1: warnings, 2: errors, 3: something could not be checked.
+    With -c the settings are checked as well, and so is a stopped daemon, as far as its files
+    allow.
     """
     asked = Asked(from_service=from_service, to_service=to_service, **said)
     _check(asked)

@@ -19,7 +19,7 @@ _KIND = "event_notification"
 
 @click.group(name="event")
 def command() -> None:
-    """Notify services, by messages, of what happens in a broker."""
+    """Notify services, by message, of events in a broker."""
 
 
 @command.command(name="create")

@@ -108,7 +108,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def plural(kind: str) -> str:
-    """For people: message types, priorities."""
+    """Return the plural of a kind of object as words: message types, priorities."""
     words = kind.replace("_", " ")
     return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
@@ -244,7 +244,7 @@ def declared(kind: str, name: str, **options: Any) -> dict[str, object]:  # noqa
 
 
 def present(one: Mapping[str, object]) -> None:
-    """Print it, a line for each key."""
+    """Print an object, one line for each key."""
     for key, value in one.items():
         if key != "kind":
             print_line(f"{key}: {_cell(value)}")

@@ -53,16 +53,16 @@ def run(
     output: Path,
     as_json: bool,
 ) -> int:
-    """Make the report of a day, OUTPUT/<day>/report.html; or one of all below --input.
+    """Make the report of a day, OUTPUT/<day>/report.html; or one report of all segments in --input.
 
-    With --date, landed segments that have changed are first taken into OUTPUT/lake, and the day is
-    compared with those before it. Segments that were taken in stay, whatever is removed from the
-    landing. Pages of other days are made again if segments of theirs, or of days that they look
-    back on, have landed late. With neither --date nor --landing there is one report of all sealed
-    segments, those of the settings without --input.
+    With --date, landed segments that have changed are first added to OUTPUT/lake, and the day
+    is compared with earlier days. Segments that were added stay, even if they are removed from
+    the landing. Pages of other days are made again if segments of these days, or of days that
+    they are compared with, have landed late. With neither --date nor --landing there is one
+    report of all sealed segments; without --input, of those that the settings name.
 
     Exit status: 0 all is fine, 1 something needs a look, 2 something needs action or no report
-    could be made; of several days the gravest. Wrong words are 64, as everywhere.
+    could be made; for several days, the most severe. 64 means wrong usage, as in every command.
     """
     by_day = date is not None or landing is not None
     if source is not None and by_day:

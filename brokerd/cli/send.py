@@ -175,7 +175,9 @@ class _Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> list[Handle]:
-    """Begin if there is no dialog yet, send and, unless to `stay`, end: one transaction."""
+    """Begin a dialog unless there is one, send, and end the dialog: one transaction.
+
+    It is not ended with `stay`, or if the letter does not ask for the end."""
     async with session.transaction() as tx:
         handles = [Handle(one) for one in letter.on]
         if not handles:

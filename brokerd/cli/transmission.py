@@ -1,4 +1,4 @@
-"""`brokerd transmission`: what waits to be acknowledged by peers, and why (VIEW-3)."""
+"""`brokerd transmission`: messages not yet acknowledged by peers, and why (VIEW-3)."""
 
 from brokerd.cli.view_commands import Choice, Shown, listing, noun, since, until
 

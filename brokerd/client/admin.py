@@ -495,11 +495,11 @@ class Admin:
     ) -> Drained:
         """Switch the activation of a queue off and let its readers end (PBT-25).
 
-        Their receives return nothing, and a process gets SIGTERM; what runs longer than `grace`
-        seconds is ended, and its transaction rolled back, which does not count for poison. Receives
-        of others that wait on the queue return nothing once. This returns when the readers are
-        gone. The queue stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers
-        again.
+        The receives of its readers return nothing, and reader processes get SIGTERM. A reader
+        that runs longer than `grace` seconds is ended and its transaction rolled back; this
+        rollback does not count for poison. Receives of other clients that wait on the queue
+        return nothing, once. This returns when the readers are gone. The queue stays on;
+        `alter("queue", NAME, activation={"status": "on"})` starts readers again.
 
         Raises:
             QueueNotFound: there is no such queue.

@@ -172,10 +172,10 @@ def wire_name(name: object) -> str | None:
 
 
 def whole_seconds(lifetime: float | timedelta | None) -> int | None:
-    """Return a lifetime in seconds as it travels (DLG-10).
+    """Return a lifetime in whole seconds, as it is sent to the daemon (DLG-10).
 
     Raises:
-        InvalidArgument: it is not a whole number of seconds.
+        InvalidArgument: the lifetime is not a whole number of seconds.
     """
     if lifetime is None:
         return None

@@ -1,10 +1,10 @@
 """Exchange: the requests of one transaction, collected or written, and its first failure (SDK-18).
 
-While the program has needed no answer, verbs are only collected: the commit sends them as one
-`transact`, which survives a lost connection. The first verb with an answer, the first savepoint, or
-more than fits into one frame makes the transaction interactive: the collected verbs are written
-first, and from then on each verb as it comes. The first error of any of them is the failure of the
-transaction, and surfaces at the next verb with an answer, or at the commit.
+As long as the program needs no answer, verbs are only collected: the commit sends them as one
+`transact`, which survives a lost connection. The transaction becomes interactive at the first
+verb with an answer, at the first savepoint, or when its verbs exceed one frame: the collected
+verbs are written first, and then each verb as it comes. The first error of any verb is the
+failure of the transaction, and surfaces at the next verb with an answer, or at the commit.
 
 Reads:  answers.     Calls: client.link.
 Never:  writes after a failure or after the end, or commits if a cancelled receive took messages.

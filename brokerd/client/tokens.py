@@ -69,7 +69,9 @@ class Tokens:
         self.highest_confirmed = max(self.highest_confirmed, token)
 
     def discard(self, token: int) -> None:
-        """Note that a token will not be repeated: refused, unknown, or of a receive.
+        """Record that the commit of a token will not be repeated.
+
+        It was refused, its outcome is unknown, or the token belongs to a receive.
 
         Raises: nothing.
         """

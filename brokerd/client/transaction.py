@@ -280,19 +280,19 @@ class Transaction:
         self._recording.event("set_timer", handle=args[0], after=args[1], timer=name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
-        """Send on `new`, in order, what `old` holds back since it was ended or broke (PBT-12).
+        """Send on `new`, in order, the messages that `old`, ended or broken, holds back (PBT-12).
 
-        Return what was sent. `old` keeps its messages until it is ended. A message that was sent on
-        `old` and not acknowledged may have arrived: `may_have_arrived` says so, and the receiver
-        recognises it by its `message_id`.
+        Return the messages that were sent. `old` keeps its messages until it is ended. A
+        message that was sent on `old` and not acknowledged may have arrived: `may_have_arrived`
+        says so, and the receiver recognises it by its `message_id`.
 
         Raises:
             InvalidArgument: a handle is not 16 bytes.
             ConversationNotFound: one of the dialogs is not open here.
             InvalidState: `old` still sends, or `new` cannot send.
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
-                `Session`.
+            BrokerError: the first error of an earlier verb, and what every request may raise;
+                see `Session`.
         """
         args = (wire_id(old, "old"), wire_id(new, "new"))
         resent = read_resent(await self._exchange.ask("resend_pending", args))

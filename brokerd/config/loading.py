@@ -1,7 +1,8 @@
 """Configuration: a TOML file and the environment to one frozen settings tree.
 
 Reads:  the file, then variables `BROKERD_SECTION__KEY`, which win.    Calls: settings, toml_file.
-Never:  opens a port or a store, reads objects (objects.py), or stops at the first problem.
+Never:  opens a port or a store, reads objects (`brokerd.objects` does), or stops at the
+        first problem.
 Fails:  `ConfigError`, exit status 78, with all problems at once: key path, line, and for an
         unknown key the nearest known one (BI-C1 to BI-C3).
 """
@@ -77,7 +78,7 @@ class _Given(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | None, *, environ: Mapping[str, str] | None = None) -> Loaded:
-    """Settings from a file, the environment and the defaults, in falling rank.
+    """Load the settings: the environment overrides the file, and the file the defaults.
 
     Without a file the defaults hold, and relative paths are relative to the working directory;
     with one they are relative to its directory, wherever they were given.
@@ -97,7 +98,7 @@ def load(path: Path | None, *, environ: Mapping[str, str] | None = None) -> Load
 
 
 def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
-    """Every setting as (key path, value as it would be written, origin), section by section."""
+    """Return every setting as (key path, value as it would be written, origin), by section."""
     rows: list[tuple[str, str, str]] = []
     for section, kind in sections().items():
         part = getattr(loaded.settings, section)
@@ -129,7 +130,7 @@ def setting_texts(settings: Settings) -> dict[str, str]:
 
 
 def show_value(value: object, *, sized: bool = False) -> str:
-    """A setting as it is written in TOML."""
+    """Return the value of a setting as it is written in TOML."""
     if isinstance(value, enum.Enum):
         value = value.value
     if value is None:
@@ -297,7 +298,7 @@ def _is_size(hint: object) -> bool:
 
 
 def _from_text(text: str, kind: object, rule: object) -> object:
-    """Text of the environment as TOML would have given it."""
+    """Return a text of the environment as the value that TOML would have given."""
     plain = kind in (str, Path) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
     if not plain:
         try:
@@ -341,9 +342,9 @@ def _matching(text: str, rule: object) -> str:
 
 
 def _texts(value: object, rule: object) -> tuple[str, ...]:
-    """Return one text or a list of them as a tuple; none may be empty.
+    """Return one text or a list of texts as a tuple; none may be empty.
 
-    `rule`: a `Range` sets the least number of texts; without it there must be one."""
+    `rule`: a `Range` sets the least number of texts; without a `Range` it is one."""
     items = [value] if isinstance(value, str) else value
     least = rule.least if isinstance(rule, Range) else 1
     if not isinstance(items, list) or len(items) < least:
@@ -371,7 +372,7 @@ def _typed(value: object, kind: type[_T], meaning: str) -> _T:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Relative paths, that of a socket included, become paths below `base`."""
+    """Return the settings with relative paths, also that of a socket, resolved below `base`."""
 
     def below(path: str | Path) -> Path:
         return Path(os.path.normpath(base / path))
@@ -489,7 +490,7 @@ ALL = "all"
 
 
 def complaints(endpoint: Endpoint, *, allow_plaintext: bool) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong with it), for everything that is."""
+    """Yield a key, and what is wrong with it, for every problem of the endpoint."""
     yield from _about_addresses(endpoint)
     if endpoint.encryption is not Encryption.DISABLED:
         yield (

@@ -1,8 +1,9 @@
 """The settings tree: every key a configuration file may have, with its default and its range.
 
-Keys, names and defaults of the network parts are those of the Numbers table of the network
-chapter; the options of a part have the same field names.  Durations are `timedelta`, sizes are
-bytes.  Never:  reads a file (config.py does) or knows the objects of a broker (objects.py does).
+Keys, names and defaults of the network parts are those in the Numbers table of the network
+chapter; the options of a part have the same field names. Durations are `timedelta`, sizes are
+bytes.
+Never:  reads a file (`loading.py` does) or knows the objects of a broker (`brokerd.objects`).
 """
 
 import enum
@@ -207,9 +208,9 @@ class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
     tick: Moment = _seconds(5)
     """Period of the periodic work: clean-up, retries, summaries."""
     fast_every: Annotated[int, Range(1, 1000)] = 2
-    """Every so many ticks the daemon reconnects and classifies delayed dialogs again."""
+    """Number of ticks between two attempts to reconnect and to classify delayed dialogs again."""
     slow_every: Annotated[int, Range(1, 1000)] = 5
-    """Every so many ticks the slow passes run, such as closing idle connections."""
+    """Number of ticks between two runs of the slow passes, such as closing idle connections."""
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +262,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Most bytes packed or unsent for one destination; at least `send_mark` and
     `boxcar_bytes` together."""
     starvation: Moment = _seconds(10)
-    """After waiting so long, a message is sent as if its priority were one level higher."""
+    """Waiting time that raises the sending priority of a message by one level."""
 
 
 class Dialog(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +277,7 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     ack_delay: Wait = _seconds(0.2)
     """How long an acknowledgement waits for a message that can carry it."""
     ack_every: Annotated[int, Range(1, 256)] = 32
-    """After so many fragments an acknowledgement no longer waits."""
+    """Number of unacknowledged fragments at which an acknowledgement no longer waits."""
     retry_first: Moment = _seconds(4)
     """Pause before the first retransmission; it doubles up to `retry_max` (DLP-26)."""
     retry_max: Moment = _seconds(64)
@@ -290,7 +291,7 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
     """Lifetime of a dialog that is begun without one (DLG-10)."""
     lingering_after: Wait = timedelta(hours=1)
-    """After so long a warning names dialogs that ended or failed on one side and that the
+    """Time after which a warning names dialogs that ended or failed on one side and that the
     other side has not ended; 0 switches the warning off (PBT-5)."""
     hops: Annotated[int, Range(1, 255)] = 10
     """Most instances that a message may pass through."""
@@ -463,7 +464,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_address(self) -> str:
-        """Where clients connect: `unix:PATH` or `TCP://host:port`."""
+        """Address that clients connect to: `unix:PATH` or `TCP://host:port`."""
         return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
 
     def store_path(self, broker: str) -> Path:

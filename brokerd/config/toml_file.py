@@ -1,9 +1,10 @@
 """TOML files whose problems name their place: the file, the line, the key, what was meant.
 
 Reads:  one file, whole, up to a limit.       Calls: nothing.
-Never:  knows what the keys mean (config.py and objects.py do) or follows a reference to a file.
-Fails:  `ConfigError` for a file that cannot be read or is no TOML (BI-C1, BI-C2). What a reader
-        finds in the content is collected in `Problems` and reported all at once (BI-C3).
+Never:  knows what the keys mean (`loading.py` and `brokerd.objects` do) or follows a reference
+        to a file.
+Fails:  `ConfigError` for a file that cannot be read or is not TOML (BI-C1, BI-C2). What a
+        reader finds in the content is collected in `Problems` and reported all at once (BI-C3).
 """
 
 import difflib
@@ -42,7 +43,7 @@ class TomlFile(msgspec.Struct, frozen=True):
         return _line_of(self.text, key_path)
 
     def show(self) -> str:
-        """The name of the file for messages."""
+        """Return the name of the file, for messages."""
         return str(self.path)
 
 
@@ -101,7 +102,7 @@ def read(path: Path) -> TomlFile:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?` for the nearest known word, or nothing."""
+    """Return `; did you mean "x"?` with the nearest known word, or "" if none is near."""
     by_fold = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
     return f'; did you mean "{by_fold[near[0]]}"?' if near else ""
@@ -145,7 +146,7 @@ def _text(path: Path) -> str:
 
 
 def _pointed(path: Path, text: str, message: str) -> str:
-    """The message of the TOML reader with the line it means and a caret under the column."""
+    """Return the TOML reader's message with the line it is about, and a caret under the column."""
     found = _PLACE.match(message)
     lines = text.splitlines()
     if found is None:

@@ -74,7 +74,9 @@ class Tally:
         self.sent_at = self.moved_at = self._clock.monotonic()
 
     def received_some(self, dialog: Dialog, replies: list[Message], *, ended: bool) -> None:
-        """Check and count the replies of a durable transaction; `ended`: it ended the dialog."""
+        """Check and count the replies that were received in a durable transaction.
+
+        `ended`: whether that transaction ended the dialog."""
         judged = dialog.judged
         answered, doubled, known = judged.answered, judged.doubled, len(judged.faults)
         for reply in replies:

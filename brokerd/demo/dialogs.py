@@ -102,7 +102,7 @@ class Orders:
 
     @property
     def due(self) -> float:
-        """The share of its orders sent so far: all dialogs of orders progress side by side."""
+        """The share of the orders sent so far: all dialogs of orders progress side by side."""
         return self.judged.sent / self.replies
 
     def check(self, reply: Message) -> None:

@@ -139,7 +139,7 @@ class RouteRequester:
     def fire(self) -> int:
         """Repeat requests for routes still missing, and report failed routes, at every fifth tick.
 
-        Return the number of both (BCN-5, BCN-9)."""
+        Return the number of requests and reports (BCN-5, BCN-9)."""
         due = self._requests.due(self._clock.monotonic())
         self._to_ask += due
         routes = {name: one.store.catalog.routes for name, one in self._brokers.items()}

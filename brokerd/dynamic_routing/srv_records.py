@@ -134,7 +134,7 @@ def check_name(name: str) -> None:
 
 
 def check_server(text: str) -> tuple[str, int]:
-    """Return address and port of a name server. Raises `InvalidArgument` if the text is none."""
+    """Return address and port of a name server; raise `InvalidArgument` for any other text."""
     try:
         return str(ipaddress.ip_address(text.strip("[]"))), _PORT
     except ValueError:

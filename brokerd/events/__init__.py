@@ -1,1 +1,1 @@
-"""Event notifications: sends what happens in a broker to services that subscribed to it (EVT)."""
+"""Event notifications: messages to services that subscribed to events in a broker (EVT)."""

@@ -106,7 +106,7 @@ class Notifier:
                 self._orphans[key] = handle
 
     def begin(self) -> None:
-        """Open missing dialogs and send kept events: the broker is running."""
+        """Open missing dialogs and send kept events, now that the broker is running."""
         self._begun = True
         self.wake()
 

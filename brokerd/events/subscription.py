@@ -1,4 +1,4 @@
-"""One subscription: its events, the state of its dialog, the events that it still owes. PURE.
+"""One subscription: its definition, the state of its dialog, the events not sent yet. PURE.
 
 Reads:  its definition, what happened, the time.      Calls: the back-off.
 Never:  sends or stores; the notifier does what the values here say.
@@ -169,7 +169,10 @@ _LATEST: Final = frozenset({QUEUE_ACTIVATION})
 
 
 def keep(owed: Sequence[Owed], more: Iterable[Owed], *, traces: int) -> Kept:
-    """Coalesce: keep the latest activation of each queue, `traces` traces, all else (PBT-15)."""
+    """Add the events `more` to those not sent yet (PBT-15).
+
+    Of QUEUE_ACTIVATION keep the latest event of each queue; of traces, the first `traces`; of
+    the others, all."""
     before = {one.key for one in owed}
     kept = list(owed)
     room = traces - sum(_is_trace(one) for one in kept)

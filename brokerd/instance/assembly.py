@@ -219,7 +219,7 @@ class Assembly:
             parts.answers.hand_back = traffic.hand_back
 
     def _build_network(self, delays: Random) -> None:
-        """Build the connections with peers."""
+        """Build the connections to peers."""
         parts, world, settings = self.parts, self.surroundings, self._settings
         parts.destinations = Destinations(
             network=world.network,

@@ -220,7 +220,7 @@ class NoNetwork:
     async def connect(
         self, factory: _Factory, address: str
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Refuse: no peer can be reached."""
+        """Refuse to connect: an embedded broker has no network."""
         raise ConnectionRefusedError(f"{address}: an embedded broker has no network")
 
     async def places(self, address: str) -> frozenset[str]:

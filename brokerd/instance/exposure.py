@@ -1,7 +1,7 @@
 """Exposure: what other machines and other users can reach of an instance (SX-21, SX-24).
 
 Reads:  the settings, the open listeners, the modes of files.      Calls: the event log.
-Never:  closes a listener or mends a file: it reports.
+Never:  closes a listener or corrects a file: it only reports.
 """
 
 from collections.abc import Iterable

@@ -18,7 +18,7 @@ from brokerd.transport.meeting import Arrival
 
 
 class PeerTraffic:
-    """The listener of the transport, and the sender of what is not part of a dialog."""
+    """The listener of the transport, and the sender of traffic that belongs to no dialog."""
 
     def __init__(self, parts: Parts, *, instance: str, changes: Changes) -> None:
         """`instance`: the name of this instance, for reports to other machines."""

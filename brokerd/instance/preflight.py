@@ -200,9 +200,9 @@ def listening_problems(settings: Settings) -> Iterator[PortTaken]:
 
 
 def is_own_listener(settings: Settings, address: str) -> bool | None:
-    """Return whether the daemon that runs with these settings listens at `address` itself.
+    """Return whether the process listening on `address` is the daemon of these settings.
 
-    None: that cannot be determined, as no daemon of this machine has the store.
+    None: that cannot be determined, because no daemon on this machine has the store open.
     """
     path = settings.store_path(MSDB)
     owner = last_owner(path) if is_held(path) else None

@@ -26,7 +26,7 @@ class InstanceTasks:
 
     @property
     def is_serving(self) -> bool:
-        """Whether the instance starts or runs, and has not begun to stop."""
+        """Whether the instance is starting or running, and has not begun to stop."""
         return self.condition in {"starting", "ready"}
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:

@@ -19,7 +19,7 @@ _MIRROR: Final = "this instance is the mirror of that broker: connect to its par
 
 
 class AbsentBrokers:
-    """The brokers of this instance that do not serve."""
+    """The brokers of this instance whose store could not be opened, with the reason for each."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Expires dialogs whose lifetime is over, and removes closed endpoints (PER-23, PER-24, DLG-31).
+"""Dialog expiry: dialogs past their lifetime expire, and closed endpoints are removed (PER-23,
+PER-24, DLG-31).
 
 Reads: the store, by index.      Calls: broker.changeset.
 Never: removes a row before its guard time is over; works in batches between other commits.

@@ -28,7 +28,7 @@ class Disk(Protocol):
         ...
 
     def reserve(self, size: int) -> bool:
-        """Reserve that many bytes, unless they are; False = not so much is free."""
+        """Reserve `size` bytes, unless that was done already; False = too few are free."""
         ...
 
     def release(self) -> bool:
@@ -113,7 +113,7 @@ class DiskSpace:
         return self._disk is not None and self._disk.release()
 
     def written(self, broker: str) -> None:
-        """Record that the write that had found no room is done."""
+        """Record that the broker's write which had found no room has completed."""
         self._stalled.discard(broker)
 
     def _switch(self, *, full: bool) -> None:

@@ -46,7 +46,7 @@ class Figures(Protocol):
         ...
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
-        """Take the number of endpoints of a broker in each state."""
+        """Record the number of endpoints of a broker in each state, for the next rows."""
         ...
 
 
@@ -227,7 +227,7 @@ class Journal:
 
 
 def _line(broker: Broker, live: Live | None, stored: DialogEndpoint) -> Iterator[DialogLine]:
-    """Yield the line of an endpoint unless it is closed; memory is newer than the store."""
+    """Yield the line of an endpoint that is not closed; `live` is newer than `stored`."""
     endpoint = stored if live is None else live.endpoint
     if endpoint.state is not State.CLOSED:
         fields = dialog_line(live, endpoint, None)

@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class Aside(Protocol):
-    """Runs a job that may wait for a disk beside the loop."""
+    """A function that runs a job outside the loop, because the job may wait for a disk."""
 
     async def __call__(self, job: Callable[[], _T], /) -> _T:
         """Run the job and return its result."""

@@ -37,10 +37,10 @@ class SlowCommits:
         self._reported: set[str] = set()
 
     def check(self) -> int:
-        """Log which brokers have become slow, or quick again; return their number.
+        """Log which brokers have become slow or fast again; return their number.
 
-        A broker is slow at the second check in a row: a process that was stopped finds everything
-        late at first."""
+        A broker is slow only at the second check in a row: the first check after the process
+        was suspended finds every commit late."""
         before = set(self._reported)
         for name, broker in self._brokers.items():
             waited = self.late(broker)

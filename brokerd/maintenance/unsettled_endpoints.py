@@ -19,7 +19,8 @@ MOST = 10_000
 
 
 class UnsettledEndpoints:
-    """Asks for them on the schedule of retransmissions (DLP-26), to the next tick."""
+    """The questions of closed target endpoints, sent on the schedule of retransmissions (DLP-26),
+    rounded up to the next tick."""
 
     def __init__(self, *, ask: Callable[[Broker, DialogEndpoint], None], clock: Clock) -> None:
         self._ask = ask

@@ -47,7 +47,7 @@ def read(path: Path) -> tuple[TomlFile, Declared]:
     message type.
 
     Raises:
-        ConfigError: the file cannot be read, is no TOML, or declares something impossible.
+        ConfigError: the file cannot be read, is not TOML, or declares something impossible.
     """
     source = read_toml(path)
     problems = Problems(source)
@@ -73,8 +73,8 @@ def parse(data: Table, *, broker: str = Declared().broker) -> Declared:
 def parse_from(broker: str, data: Table) -> Declared:
     """Check the declaration in a request of a session with this broker (CLP-39).
 
-    If it names no broker, it is for the session's broker; in a session with `msdb`, whose routes
-    are declared beside any broker, it is for `main`.
+    A declaration that names no broker is for the session's broker. In a session with `msdb`
+    it is for `main`, because any declaration may contain the routes of `msdb`.
 
     Raises:
         ObjectsRefused: the request declares something impossible; every problem is listed.

@@ -135,7 +135,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a route lives after the change is applied; None = unchanged."""
 
     def route_at(self, now: Instant) -> Route:
-        """Return the route to store, with its expiry, if the change is applied now."""
+        """Return the route to store if the change is applied at `now`, with its expiry."""
         route = self.value
         assert isinstance(route, Route), "only routes have a lifetime"
         if self.lifetime is None:

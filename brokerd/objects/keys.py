@@ -34,10 +34,10 @@ def read_number(
 def read_duration(
     value: object, report: Report, *, least: timedelta, rule: str = "", or_off: bool = False
 ) -> int | None:
-    """Return a duration of at most a day in microseconds.
+    """Return a duration, which is at most a day, in microseconds.
 
-    None: it is missing, or off if `or_off`, or a problem was reported. `rule`: the id of the rule
-    that sets the limits.
+    None: the value is missing, is off and `or_off` allows that, or was reported as a problem.
+    `rule`: the id of the rule that sets the limits.
     """
     if value is None or (or_off and is_off(value)):
         return None

@@ -1,4 +1,4 @@
-"""Allocator: memory that a large body has left stays with the process, for the next one.
+"""Allocator: memory freed by a large body stays with the process, for the next large body.
 
 Reads:  nothing.      Calls: `mallopt` of the C library, where it exists.
 Never:  keeps more than `KEPT`; the allocator returns the excess to the system.

@@ -198,7 +198,7 @@ async def _until_stopped(
     hurry: asyncio.Event,
     supervisor: Supervisor,
 ) -> BaseException | None:
-    """Wait for a signal and stop in order; return the error if the instance failed, else None."""
+    """Wait for a signal, then stop cleanly; return the error if the instance failed, else None."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
         supervisor.stopping()

@@ -176,12 +176,12 @@ HELP: Final = "Exit status: " + ", ".join(f"{row.status} {row.short}" for row in
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the status a program ends with because of an error.
+    """Return the exit status of a program that ends because of an error.
 
-    A fault of the store carries its own status (reliability, section 2), and so may a process that
-    was started for the command. An exception that is no error of brokerd's is an internal error. A
-    code that is not in the table comes from a newer daemon: its status depends on whether a retry
-    can help.
+    A fault of the store carries its own status (reliability, section 2), and so may a process
+    that was started for the command. An exception that is not one of brokerd's is an internal
+    error. A code that is not in the table comes from a newer daemon: its status depends on
+    whether a retry can help.
     """
     if isinstance(error, StoreFault):
         return error.exit_status

@@ -107,7 +107,7 @@ class Reloading:
         self._supervisor.ready()
 
     def _refuse(self, error: Exception) -> None:
-        """Keep the settings in effect, and log the refusal to their log file, opened anew."""
+        """Keep the settings in effect; reopen their log file, and log the refusal in it."""
         try:
             self._events.reopen(self._instance.settings.log.file)
         except OSError as failure:

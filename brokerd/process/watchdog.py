@@ -26,7 +26,7 @@ Turned = Callable[[], None]
 
 
 class Watchdog:
-    """Watches the loop that runs where the watchdog is entered."""
+    """A watchdog for the event loop that is running where the watchdog is entered."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Watchdog:
                 self._held_up = missed
 
     def _turn(self) -> None:
-        """Note, on the loop, that it turns."""
+        """Record, in a turn of the loop, that the loop is turning."""
         held_up, self._held_up = self._held_up, 0
         self._turned = True
         if held_up:

@@ -1,6 +1,6 @@
 """One transport connection as a state machine: login, arbitration, keepalive, goodbye (TRN).
 
-Reads:  bytes and moments given to it.          Calls: `protocol.neighbour`, `protocol.frames`.
+Reads:  the bytes and times passed to it.       Calls: `protocol.neighbour`, `protocol.frames`.
 Never:  touches a socket, reads a clock, or knows of other connections: where those matter it
         asks (`AskArbitration`, `AskSettlement`) and the shell answers.
 

@@ -109,7 +109,7 @@ class BrokerErrorItem(Struct, frozen=True, gc=False):
 
 
 class BadItem(Struct, frozen=True, gc=False):
-    """An item dropped because its header is invalid; the connection stays (TRN-44, BI-F6)."""
+    """An item dropped because its header is invalid; the connection stays open (TRN-44, BI-F6)."""
 
     reason: str
     conversation_id: bytes = b""

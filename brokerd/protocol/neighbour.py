@@ -125,7 +125,7 @@ class Goodbye(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """Advice why a fragment from a neighbour was not accepted (NBT-4 to NBT-6)."""
+    """Advice on why a fragment from a neighbour was not accepted (NBT-4 to NBT-6)."""
 
     conversation_id: ConversationId
     from_initiator: bool

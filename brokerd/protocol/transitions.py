@@ -44,7 +44,7 @@ class Trigger(StrEnum):
 
 
 class Move(NamedTuple):
-    """One row of the table."""
+    """One row of the transition table."""
 
     rule: str
     to: State

@@ -21,7 +21,7 @@ Figures = Mapping[tuple[str, str], float]
 
 
 class NoSummary(Refusal):
-    """There is no report to compare, or it was made by another version."""
+    """No report to compare, or a report made by another version."""
 
     code = "no_summary"
     hint = "name two directories that brokerd report run has made, such as reports/2026-11-18"

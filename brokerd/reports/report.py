@@ -36,7 +36,8 @@ class ReportExtraMissing(Refusal):
 class ReportResult:
     """The result of the job.
 
-    `exit_status` is 0 fine, 1 look, 2 act or no report; `page` is None if no report was made.
+    `exit_status`: 0 = fine, 1 = needs a look, 2 = needs action, or there is no report. `page`:
+    None if no report was made.
     """
 
     exit_status: int

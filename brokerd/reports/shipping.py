@@ -51,7 +51,7 @@ class Landing(Protocol):
         ...
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if it does not exist."""
+        """Return the size of a file in bytes; None if it does not exist."""
         ...
 
     def write(self, name: str, source: BinaryIO) -> None:
@@ -73,7 +73,7 @@ class LocalLanding:
             return None
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if it does not exist."""
+        """Return the size of a file in bytes; None if it does not exist."""
         try:
             return (self._directory / name).stat().st_size
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class RemoteLanding:
         return self._system.cat_file(path) if self._system.exists(path) else None
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if it does not exist."""
+        """Return the size of a file in bytes; None if it does not exist."""
         path = f"{self._root}/{name}"
         return self._system.size(path) if self._system.exists(path) else None
 
@@ -139,7 +139,8 @@ def landing_at(where: str) -> Landing:
     """Return the landing at a directory, or at a URL of `fsspec` such as s3://bucket/brokerd.
 
     Raises:
-        LandingRefused: a package for such URLs is not installed, or no file system has them.
+        LandingRefused: a package for such URLs is not installed, or they are not
+            supported.
     """
     if "://" not in where:
         return LocalLanding(Path(where))

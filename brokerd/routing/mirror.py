@@ -114,8 +114,9 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def learn(known: Known, address: str, standing: Standing | None) -> Known:
-    """Return the knowledge after a report of one address; None = it no longer answers (RTE-53 to
-    RTE-55)."""
+    """Return the knowledge about a pair after one address has reported (RTE-53 to RTE-55).
+
+    `standing`: the role it reported; None = the address no longer answers."""
     first, second = known.standings
     standings = (standing, second) if address == known.pair.address else (first, standing)
     claims = {

@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class _Alike(msgspec.Struct, frozen=True):
-    """The routes with one service name, or with none; of identical ones, the first (RTE-18)."""
+    """The routes for one service name, or for none; only the first of identical ones (RTE-18)."""
 
     all: tuple[Candidate, ...]
     by_id: dict[BrokerId | None, tuple[Candidate, ...]]

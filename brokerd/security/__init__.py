@@ -1,1 +1,1 @@
-"""Security, pure: the permissions of users; no sockets."""
+"""Security: the permissions of users. PURE: no sockets."""

@@ -68,7 +68,7 @@ def parse_grant(text: str) -> Grant:
     """Parse a grant as written in the settings.
 
     Raises:
-        ValueError: it has another form; the text shows the right one.
+        ValueError: the grant has another form; the message shows the right one.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:

@@ -134,8 +134,10 @@ class ClientGate:
         return [one for one in self._client.open_transactions.values() if one.blocks_administration]
 
     def work_changed(self) -> None:
-        """Notify the operation that keeps this client out: a transaction has ended, or is idle or
-        waits, and may no longer be in the way."""
+        """Notify the operation that holds this client back that it may be able to proceed.
+
+        A transaction of the client has ended, is idle or waits, and may not be in the way any
+        longer."""
         if self.is_closed:
             self._on_change()
 

@@ -154,7 +154,9 @@ class Sessions:
         self.transactions -= 1
 
     def start_waiting(self, own: int) -> None:
-        """Count a receive that waits, beside `own` of its client; raise `Busy` if too many wait."""
+        """Count one more waiting receive of a client; raise `Busy` if too many wait.
+
+        `own`: the number of receives of this client that wait already."""
         if own >= self.options.waiting:
             raise Busy(f"{own} receives of this client wait")
         if self.waiting >= self.options.waiting_in_all:

@@ -89,7 +89,9 @@ class Clients(Protocol):
         """Uncount a transaction that is no longer open."""
 
     def start_waiting(self, own: int) -> None:
-        """Count a receive that waits, beside `own` of its client; raise `Busy` if too many wait."""
+        """Count one more waiting receive of a client; raise `Busy` if too many wait.
+
+        `own`: the number of receives of this client that wait already."""
 
     def stop_waiting(self) -> None:
         """Uncount a receive that no longer waits."""

@@ -133,10 +133,10 @@ class Independent(Work):
         self._client.responses.failed(self._request, error)
 
     def _hold_up(self, blocked: Blocked) -> None:
-        """Wait; if it is for a lock, let requests written later start (CLP-31).
+        """Wait; if the wait is for a lock, let requests written later start (CLP-31).
 
-        Waiting for the check or the storing of a body on an existing dialog counts as such: its
-        group is locked."""
+        A wait for the check or the storing of a body on an existing dialog counts as a wait for
+        a lock, because the group is locked."""
         what = blocked.what
         locked = what == "lock" or (what in {CHECK, STORED} and not self.tx.has_begun)
         if locked:

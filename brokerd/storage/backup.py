@@ -97,7 +97,7 @@ def _made(aside: Path) -> Iterator[None]:
 
 
 def _remove_cut_off(directory: Path) -> None:
-    """Remove what killed backups have left: files named and owned as ours, and not locked."""
+    """Remove the files that killed backups have left: named as ours, owned by us, not locked."""
     for left in directory.glob(f".*{_SUFFIX}"):
         try:
             handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -143,7 +143,7 @@ class Deletions:
 
     @property
     def needs_flushes(self) -> bool:
-        """Whether flushes have to follow each other until noted messages are deleted."""
+        """Whether one flush must follow another until all noted messages are deleted."""
         return self._removals.is_sweeping
 
     # Between flushes.

@@ -97,7 +97,7 @@ class _Sweep:
         return Step(int(bool(numbers)), last, len(numbers), clock.monotonic() - began)
 
     def finish(self) -> None:
-        """Do nothing: these rows have no note."""
+        """Do nothing: no note was stored for these rows, so there is none to delete."""
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
         """Return the numbers of the next rows, none = there are no more; and where to continue."""

@@ -62,7 +62,7 @@ _OTHERS: Final = Place(NO_SHELF, 0)
 
 
 class Places(NamedTuple):
-    """The places to read for some messages."""
+    """The places to search for a set of messages."""
 
     each: Sequence[Place]
     """The places, the one with the lowest orders first."""

@@ -36,7 +36,7 @@ def free_pages(connection: Connection) -> int:
 
 
 def give_back(connection: Connection, pages: int) -> int:
-    """Give up to `pages` free pages at the end of the file back; return their number."""
+    """Free at most `pages` unused pages at the end of the file; return the number freed."""
     before = free_pages(connection)
     # As a script: this pragma frees a page with each step, and the driver takes one step only.
     connection.executescript(f"PRAGMA incremental_vacuum({pages})")

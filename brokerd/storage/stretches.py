@@ -34,7 +34,9 @@ EVERYWHERE: Final = " UNION ALL ".join(
 
 
 def found_at(place: int) -> str:
-    """Return the condition of messages found by index there, word for word as in the index."""
+    """Return the condition of the messages at a place that are found by index.
+
+    It has to be word for word the condition in the index."""
     return "1" if place in SHELVES else PAGED
 
 

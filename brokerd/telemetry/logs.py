@@ -98,23 +98,23 @@ class EventLog:
         self._output = output
 
     def identify(self, instance_id: InstanceId) -> None:
-        """From now on lines carry this id: it is known once the stores are open."""
+        """Add this id to every further line; the id is known once the stores are open."""
         self._common["instance_id"] = show(instance_id)
 
     def set_level(self, level: LogLevel) -> None:
-        """From now on lines below this severity are not written, by any logger there is."""
+        """Drop lines below this severity from now on, in all loggers."""
         _take_level(self._kind, level)
 
     def reopen(self, path: Path | None) -> None:
-        """Open the log file anew, under the name that it is to have (REL-38).
+        """Reopen the log file, under the path that it has from now on (REL-38).
 
         Raises:
-            OSError: it cannot be opened; lines go on to the file that is open.
+            OSError: the file cannot be opened; lines still go to the file that is open.
         """
         self._output.reopen(path)
 
     def copy_to(self, target: "Target") -> None:
-        """From now on `target` gets level and fields of every line but those of level debug."""
+        """Copy level and fields of further lines to `target`, except those of level debug."""
         self._copies.target = target
 
     def write_aside(self, severity: str, event: str, **fields: object) -> None:
@@ -243,7 +243,7 @@ class Repeats:
         raise structlog.DropEvent
 
     def due(self) -> list[tuple[int, dict[str, Any]]]:
-        """Level and fields of the summaries whose minute is over; they are counted anew."""
+        """Return level and fields of the summaries whose minute is over; restart their counts."""
         now = self._clock.monotonic()
         summaries = []
         for key, held in [(key, held) for key, held in self._held.items() if now >= held.until]:
@@ -294,7 +294,7 @@ class _Copies:
 
 
 class _Output:
-    """Where lines go; looks like a logger to structlog."""
+    """The destination of log lines; structlog uses it as a logger."""
 
     def __init__(self, path: Path | None, terminal: TextIO) -> None:
         self.lost = 0
@@ -392,7 +392,7 @@ def _for_people(*, colors: bool) -> list[_Processor]:
 
 
 def _printable(value: object) -> object:
-    """Text without control characters, so that no value can move the cursor (SX-14)."""
+    """Escape control characters in a text, so that no value can move the cursor (SX-14)."""
     value = value.hex() if isinstance(value, bytes) else value
     if isinstance(value, str) and not value.isprintable():
         return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)

@@ -179,7 +179,7 @@ class MetricsLog:
         return lambda: sync() and whole
 
     def seal(self) -> None:
-        """Flush and seal the segment; the next line opens another one, on its own day."""
+        """Flush and seal the segment; the next line opens a new one, under the day of that line."""
         self._close()
         self._day = ""
 

@@ -93,7 +93,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or directory of the instance that is not exclusively its own (SX-24)."""
+    """A file or directory of the instance that does not belong to it alone (SX-24)."""
 
     path: str
     problem: str

@@ -81,7 +81,7 @@ class Handle(asyncio.Handle):
 
 
 class Timer(asyncio.TimerHandle):
-    """A timer made in one step, like `Handle`."""
+    """A timer made without a call to the base class, like `Handle`."""
 
     __slots__ = ()
 

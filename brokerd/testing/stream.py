@@ -216,7 +216,7 @@ class SimTransport(asyncio.Transport):
         self._protocol.connection_lost(error)
 
     def vanish(self) -> None:
-        """End this side without calling its protocol: its process is dead."""
+        """End this side without calling its protocol, as if its process had died."""
         self._closing = self._gone = True
         self._outgoing.stop_writer()
         self._told_lost(self)

@@ -48,7 +48,7 @@ def named(handle: asyncio.Handle) -> str:
 
 
 def rush(count: int, seconds: float, seen: Counter[str]) -> str:
-    """Return the headline of a livelock: what ran most within so many virtual seconds."""
+    """Return the headline of a livelock: what ran most within `seconds` of virtual time."""
     most = ", ".join(f"{name} {times} times" for name, times in seen.most_common(5))
     return f"livelock: {count} callbacks within {seconds:g} s; lately {most};"
 

@@ -1,7 +1,7 @@
 """PeerConnection: one TCP stream tied to one `protocol.connection`, with no task of its own.
 
 Reads:  the stream.                             Calls: its owner (`transport.peers`).
-Never:  decides: the machine returns effects, and the owner decides on other connections.
+Never:  decides: the machine does, by effects; the owner decides which connection stays.
 Wakes:  on data, on the socket's flow control, at the machine's next deadline.
 Fails:  alone; an exception while handling arrivals is logged and aborts this stream.
 """

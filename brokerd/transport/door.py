@@ -189,7 +189,7 @@ class Door:
             self._forget_stranger(seat)
 
     def _displace_oldest(self) -> None:
-        """Close the oldest connection that has not logged in, in favour of an accepted one."""
+        """Close the oldest connection that has not logged in, to make room for a new one."""
         oldest = next(iter(self._strangers))
         self._patience = max(LEAST_PATIENCE, self._patience / 2)
         self._refuse(DISPLACED, oldest.remote)

@@ -60,7 +60,7 @@ class BrokerEndpoint:
 
     @property
     def why_unavailable(self) -> str:
-        """Reason for messages that wait for the endpoint; empty = it is started."""
+        """Reason why messages wait for the endpoint; empty = the endpoint is started."""
         if not self.listeners:
             return "there is no broker endpoint"
         started = self.state is EndpointState.STARTED

@@ -45,7 +45,7 @@ def is_listener(pid: int, address: str) -> bool | None:
 
 
 def _pid_at(path: str) -> int:
-    """Return the process that began to listen at a Unix socket."""
+    """Return the id of the process that began to listen on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         probe.connect(path)

@@ -180,11 +180,11 @@ class Peers:
             old.say_goodbye(GoodbyeReason.ARBITRATION)
 
     def received(self, connection: PeerConnection, boxcar: Received) -> None:
-        """Pass a boxcar on."""
+        """Pass a boxcar to the sink."""
         self._sink.on_received(connection, boxcar)
 
     def noticed(self, connection: PeerConnection, notice: Advice) -> None:
-        """Pass a NOTICE, TRACE, ROLE or BROKERS on."""
+        """Pass a NOTICE, TRACE, ROLE or BROKERS to the sink."""
         self._sink.on_noticed(connection, notice)
 
     def writable(self, connection: PeerConnection) -> None:

@@ -52,11 +52,12 @@ def check_ahead(
     body: bytes | None,
     done: Resume,
 ) -> bool:
-    """Begin the check for which a send will wait when its turn comes, and call `done` when it is
-    finished. Return False if the send will not wait for one, or it was begun before.
+    """Begin the check for which a send will wait when its turn comes; call `done` at its end.
 
-    Checks of what a client wrote together then share an exchange with the checker. Dialogs that are
-    not in memory, or not local, are left to `before_send`."""
+    Return False if the send will not wait for a check, or its check was begun before.
+
+    Checks of bodies that a client wrote together then share an exchange with the checker.
+    Dialogs that are not in memory, or not local, are left to `before_send`."""
     broker = tx.broker
     kind = broker.message_types.get(message_type)
     if kind is None or body is None or not broker.inspection.concerns(kind, len(body)):

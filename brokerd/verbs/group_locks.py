@@ -38,7 +38,7 @@ def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Block
 def may_have(tx: Transaction, what: Live | Group) -> bool:
     """Return whether the client may receive from the queue of a conversation or group.
 
-    One it may not receive from is treated as if it did not exist (SND-25, BI-R2)."""
+    If not, the conversation or group is treated as if it did not exist (SND-25, BI-R2)."""
     rights = tx.rights
     return rights is None or rights.may_receive(tx.broker.name, what.queue.name)
 

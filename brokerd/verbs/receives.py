@@ -128,7 +128,7 @@ class ReceiveRequest:
 
     @property
     def selective(self) -> bool:
-        """Whether it names a conversation or a group (ACT-12)."""
+        """Whether the request names a conversation or a group (ACT-12)."""
         return self.conversation is not None or self.group is not None
 
 

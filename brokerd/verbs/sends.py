@@ -341,7 +341,7 @@ def send_as(
 
 
 def _find_all(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Blocked:
-    """Return the endpoints in the order in which they are locked, their local peers in memory."""
+    """Return the endpoints in the order of locking, after loading their local peers."""
     lives: list[Live] = []
     for at, handle in enumerate(handles):
         live = find(tx, handle, at if len(handles) > 1 else None)

@@ -84,7 +84,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(seen: Seen) -> Iterator[Finding]:
-    """Yield everything that is wrong, in the order in which a message would meet it."""
+    """Yield all findings, in the order in which a message would run into them."""
     yield from _clock(seen)
     yield from _machine(seen.status)
     yield from _stores(seen.status)

@@ -1,4 +1,4 @@
-"""Check: what a broker has now, and what forbids a plan there.
+"""Check: the objects that a broker has now, and the reasons that forbid applying a plan to it.
 
 Reads:  a broker's catalog and its endpoints, in memory and in the store.
 Never:  changes anything. `apply.py` closes the dropped objects and checks again, since a dialog may

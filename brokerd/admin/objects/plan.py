@@ -265,7 +265,7 @@ def _kept_off(wanted: Declared, have: Declared, actor: str) -> Declared:
 def _with_status(
     changes: Iterable[Change], have: Mapping[str, Queue], actor: str, now: Instant
 ) -> tuple[Change, ...]:
-    """Return the changes; those of queues with the reason why each is on or off from then on."""
+    """Return the changes, each queue with the reason why it is on or off after its change."""
     return tuple(
         msgspec.structs.replace(one, value=_reasoned(one, one.value, have, actor, now))
         if isinstance(one.value, Queue)

@@ -63,7 +63,7 @@ class ReaderRows(Protocol):
         ...
 
     def running(self, broker: str, queue: str) -> int:
-        """Return the number of readers of the queue that run now."""
+        """Return the number of running readers of the queue."""
         ...
 
 

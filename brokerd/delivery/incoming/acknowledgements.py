@@ -116,8 +116,8 @@ class Acknowledgements:
     def contradicts(self, broker: Broker, live: Live, item: Fragment) -> bool:
         """Return whether a repeat differs from the message stored under its sequence.
 
-        True: its sender lost its history and began again from there; the dialog was ended
-        (REL-15)."""
+        True: its sender has lost its history and begun again at this sequence; the dialog was
+        ended (REL-15)."""
         acks = None if live.outgoing is None else live.outgoing.acks
         if acks is None or acks.stored_message is None or item.sequence != acks.stored_sequence:
             return False
@@ -179,9 +179,9 @@ class Acknowledgements:
 
 
 def tells(live: Live, ack: Ack) -> bool:
-    """Return whether an ack may change the endpoint, beyond the rows that it acknowledges.
+    """Return whether an ack may change the endpoint, apart from the rows it acknowledges.
 
-    Most do not, and are spared a step."""
+    Most acks do not, so the endpoint need not be stepped for them."""
     endpoint = live.endpoint
     return (
         not endpoint.bound

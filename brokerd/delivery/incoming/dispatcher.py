@@ -228,7 +228,7 @@ class Dispatcher:
 
     @property
     def restarts(self) -> int:
-        """Number of runs that a tick gave to the task handler again (DSP-7)."""
+        """Number of times that a tick has scheduled a failed run again (DSP-7)."""
         return self._writer.restarts
 
     @property

@@ -107,7 +107,7 @@ class Classifier:
         self.delayed[out] = broker
 
     def changed(self) -> Affected:
-        """Return which dialogs routing changes since the last call affect (XMT-11)."""
+        """Return the dialogs affected by routing changes since the last call (XMT-11)."""
         before, self._snapshot = self._snapshot, self._router.snapshot()
         return affected(before, self._snapshot)
 

@@ -123,7 +123,7 @@ class AckTimers:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._expired)
 
     def expire_all(self) -> None:
-        """Make all of them due now, because their connections are about to close (DLP-19)."""
+        """Make all waiting acknowledgements due now: connections are about to close (DLP-19)."""
         line = list(self._line)
         self._line.clear()
         for due, out, broker in line:

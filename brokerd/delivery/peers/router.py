@@ -177,9 +177,10 @@ class Router:
         )
 
     def expire(self) -> int:
-        """Discard unused ways (XMT-10), or all if a route expired (RTE-65), every second tick.
+        """Discard unused ways (XMT-10), or all ways if a route has expired (RTE-65).
 
-        Return the number of unused ways, plus 1 if a route had expired."""
+        Called every second tick. Return the number of unused ways, plus 1 if a route had
+        expired."""
         trimmed = self.ways.trim()
         if self._expires_at is None or self._clock.utc() < self._expires_at:
             return trimmed
