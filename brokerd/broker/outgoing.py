@@ -45,6 +45,7 @@ FEW_BYTES: Final = 4096
 _HELD: Final = {
     State.DISCONNECTED_INBOUND: "held_after_end",
     State.ERROR: "held_after_error",
+    State.CLOSED: "held_after_end",
 }
 """The status keys of the states in which nothing more is sent (DLP-50)."""
 

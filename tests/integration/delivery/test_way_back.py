@@ -138,3 +138,21 @@ def test_errors_count_only_from_where_the_dialog_sends(strict: bool, tmp_path: A
         assert str(west.live(handle).endpoint.state) == "ER"
 
     test(tmp_path)
+
+
+@pytest.mark.rule("NBT-1", "XMT-9", "DLG-T16")
+@peers("west", "east", routes=False)
+async def test_a_target_that_is_closed_waits_for_no_route(net: Net, west: Peer, east: Peer) -> None:
+    await west.apply(route=[route("east")])
+    handle = await west.talk("urn:east", b"1")
+    await west.session.end(handle)
+    await net.wait(0.5)  # less than a pass over delayed dialogs takes
+    async with east.session.transaction() as tx:
+        messages = await tx.receive("box")
+        await tx.end(messages[0].handle)
+    (row,) = await east.session.view("conversation_endpoints")
+    assert row["state"] == "CD"
+    reclassification = east.instance.parts.transmitter.rerouting
+    for _ in range(2):
+        reclassification.reclassify()
+    assert sum(east.instance.parts.transmitter.delayed_count().values()) == 0
