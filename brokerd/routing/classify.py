@@ -356,7 +356,7 @@ def _route(
         asked = found.step == 4  # noqa: PLR2004  # the steps have no better names than their numbers
         if asked:
             return Delayed(Reason.BCN_PENDING)
-        near = table.near(matching.service_name, notes)
+        near = table.near(matching.service_name, now=now, notes=notes)
         if notes is not None:
             notes.add(Finding.NOTHING)
         return Delayed(Reason.NO_ROUTE, near)
@@ -373,7 +373,7 @@ def _route(
     )
     result = _leading_to(chosen, found, matching)
     if isinstance(result, Delayed) and result.reason == Reason.LOCAL_SERVICE_MISSING:
-        return Delayed(result.reason, table.near(matching.service_name, notes))
+        return Delayed(result.reason, table.near(matching.service_name, now=now, notes=notes))
     return result
 
 

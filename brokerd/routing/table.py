@@ -9,6 +9,7 @@ Never:  chooses among several matching routes (`choice.py`), or reads a clock (`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, Self
 
 import msgspec
@@ -117,21 +118,21 @@ class RoutingTable:
         named = self._named.get(service_name)
         return named is not None and broker_id in named.by_id
 
-    def near(self, service_name: str, notes: Notes | None = None) -> str:
+    def near(self, service_name: str, *, now: Instant, notes: Notes | None = None) -> str:
         """Return a sentence about routes whose name differs by case or blanks only (NBT-19).
 
-        Empty if there are none."""
+        Empty if there are none that have not expired."""
         if self._alike is None:
             self._alike = {}
             for name in sorted(self._named):
                 self._alike.setdefault(folded(name), []).append(name)
-        found = [one for one in self._alike.get(folded(service_name), ()) if one != service_name]
+        names = [one for one in self._alike.get(folded(service_name), ()) if one != service_name]
+        found = {name: live for name in names if (live := self._named[name].at(now).all)}
         if not found:
             return ""
         sentence = NEAR.format(", ".join(map(repr, found)))
         if notes is not None:
-            routes = [route for name in found for route in self._named[name].all]
-            notes.add(Finding.NEAR, sentence, routes=routes)
+            notes.add(Finding.NEAR, sentence, routes=list(chain.from_iterable(found.values())))
         return sentence
 
     def asks_for(self, service_name: str, *, now: Instant) -> bool:

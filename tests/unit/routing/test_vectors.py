@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 
 from brokerd.clock import Instant
@@ -555,3 +556,6 @@ def test_a_name_that_differs_by_case_or_blanks_is_told(routes: tuple[Route, ...]
     other = own(*routes, near, to="svc/b")
     assert isinstance(other, Delayed)
     assert other.detail == ""
+    expired = own(*routes, msgspec.structs.replace(near, expires_at=NOW), to="Svc/ a")
+    assert isinstance(expired, Delayed)
+    assert expired.detail == ""
