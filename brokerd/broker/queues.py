@@ -288,11 +288,10 @@ class QueueState:
         *,
         only: Live | None = None,
         but: Collection[Live] = (),
-        now: Instant | None = None,
     ) -> list[Taken]:
         """Remove up to `limit` messages, at least one, of a locked group from the window, in order
         (RCV-7). The arguments are those of `Window.dequeue`."""
-        taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but, now=now)
+        taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but)
         if count:
             self.taken += count
             self._fill_window()

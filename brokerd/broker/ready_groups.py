@@ -97,11 +97,6 @@ class ReadyGroups:
             heappop(heap)
         return None
 
-    def best_unlocked(self) -> Group | None:
-        """Return the best unlocked group; None if there is none."""
-        first = self.first()
-        return None if first is None else first[2]
-
     def best(self, holder: Holder, but: Container[Group] = ()) -> Group | None:
         """Return the group an unselective receive takes: unlocked or the transaction's own (RCV-3).
 

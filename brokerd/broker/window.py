@@ -165,15 +165,13 @@ class Window:
         *,
         only: Live | None = None,
         but: Collection[Live] = (),
-        now: Instant | None = None,
     ) -> tuple[list[Taken], int]:
         """Remove up to `limit` messages, at least one, of a locked group, in order (RCV-7).
 
         Return them with their number. The first message is taken however large it is. `only`: take
-        from this conversation alone (RCV-5). `but`: skip these conversations. `now`: the instant,
-        for a caller that takes from many groups at once."""
+        from this conversation alone (RCV-5). `but`: skip these conversations."""
         taken: list[Taken] = []
-        now = self._utc() if now is None else now
+        now = self._utc()
         lives = group.with_messages(but, only) if but or only else list(group.ready.values())
         if len(lives) > 1:
             lives.sort(key=lambda one: (-one.endpoint.priority, one.ready[0].order))

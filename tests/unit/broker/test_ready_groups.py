@@ -28,9 +28,9 @@ def test_the_highest_level_is_first_and_in_it_the_oldest_message() -> None:
     for live in lives:
         ready.put(live.group)
     turns = []
-    while (first := ready.best_unlocked()) is not None:
-        turns.append(next(iter(first.ready.values())).ready[0].order)
-        holder(first)
+    while (first := ready.first()) is not None:
+        turns.append(next(iter(first[2].ready.values())).ready[0].order)
+        holder(first[2])
     assert turns == [4, 1, 2, 3]
 
 
@@ -70,4 +70,4 @@ def test_an_older_message_moves_a_group_forward_and_a_younger_one_does_not() -> 
     assert one.group.entry is before
     one.ready.appendleft(message(1))
     ready.put(one.group)
-    assert ready.best_unlocked() is one.group
+    assert ready.first() == one.group.entry
