@@ -1,10 +1,10 @@
-"""Acknowledgement state of a dialog: what has arrived, and what is owed for it (DLP-14, DLP-19).
+"""Acknowledgement state of a dialog: fragments received, acknowledgements owed (DLP-14, DLP-19).
 
 Reads: the endpoint, once.      Calls: nothing.
-Never: decides when an acknowledgement leaves. `delivery/incoming/` reports what is stored and
-       buffered, `delivery/outgoing/` what is due and what has left; nobody else assigns.
+Never: decides when an acknowledgement leaves. `delivery/incoming/` reports stored and buffered
+       fragments, `delivery/outgoing/` due and sent acknowledgements; no other module assigns.
 
-All of it is in memory alone: after a restart the peer sends again what was not acknowledged.
+The state is in memory only: after a restart the peer sends unacknowledged fragments again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from brokerd.protocol.frames import Fragment
 
 WHOLE: Final = dialog.WHOLE
-"""The fragment number that means in an ack: all fragments of this message."""
+"""The fragment number that means, in an ack, all fragments of the message."""
 
 Ranges = tuple[tuple[int, int, int, int], ...]
-"""First sequence and fragment, last sequence and fragment, of each range of fragments."""
+"""Ranges of fragments, each as first sequence and fragment, last sequence and fragment."""
 
 
 class AckState:
@@ -57,9 +57,9 @@ class AckState:
         )
         """Sequence of the last message that is stored, as a whole or in part; -1 = none."""
         self.stored_fragment = endpoint.receive_fragment - 1 if endpoint.receive_fragment else WHOLE
-        """Number of the last stored fragment of that message; `WHOLE` = all are stored."""
+        """Number of the last stored fragment of message `stored_sequence`; `WHOLE` = all."""
         self.stored_message = endpoint.last_message
-        """The id of the message with that sequence (REL-15)."""
+        """The id of message `stored_sequence` (REL-15)."""
         self.highest_seen = self.stored_sequence
         """The highest sequence that has arrived, stored or not."""
         self.held_ranges: Ranges = ()
@@ -67,19 +67,19 @@ class AckState:
         self.owed = 0
         """Fragments stored, or received again, since the last ack was sent."""
         self.due_at: float | None = None
-        """When a dedicated ack is sent at the latest (monotonic, DLP-19); None = none is owed."""
+        """The latest time to send a dedicated ack (monotonic, DLP-19); None = no ack is owed."""
         self.errors: list[tuple[int, str]] = []
         """Errors made by this broker that wait for the next connection (DLP-3)."""
         self.first_acked = endpoint.first_acked and endpoint.is_initiator
         """Whether message 0 is acknowledged to this initiator, durably (DLP-57)."""
         self.first_acked_sent = False
-        """Whether an item with FIRST_ACKED was made to be sent (DLP-57)."""
+        """Whether an item with FIRST_ACKED was built for sending (DLP-57)."""
         self.neighbour: InstanceId | None = None
         """The instance that brought the last arrival; None = none, or this instance (NBT-1)."""
         self.is_warned = False
         """Whether a missing route back was reported already (NBT-1)."""
 
-    # What arrives.
+    # Arrivals.
 
     def came_from(self, neighbour: InstanceId | None) -> None:
         """Record which instance brought the latest arrival (NBT-1)."""
@@ -103,7 +103,7 @@ class AckState:
         """Record that the acknowledgement of this initiator's message 0 is durable (DLP-57)."""
         self.first_acked = True
 
-    # What is owed.
+    # Acknowledgements and errors owed.
 
     @property
     def is_owing(self) -> bool:
@@ -111,16 +111,16 @@ class AckState:
         return self.due_at is not None or bool(self.errors)
 
     def owe(self, count: int) -> int:
-        """Count fragments to be acknowledged; return how many there are now."""
+        """Count fragments to be acknowledged; return their new number."""
         self.owed += count
         return self.owed
 
     def owe_error(self, code: int, text: str) -> None:
-        """Record an error that the peer is to be sent (DLP-42)."""
+        """Record an error to be sent to the peer (DLP-42)."""
         self.errors.append((code, text))
 
     def due(self, at: float) -> None:
-        """Set when the acknowledgement is sent at the latest (DLP-19)."""
+        """Set the latest time to send the acknowledgement (DLP-19)."""
         self.due_at = at
 
     def build(self, *, base_sequence: int, broker_id: BrokerId) -> Ack:
@@ -137,21 +137,21 @@ class AckState:
         )
 
     def ack_sent(self) -> None:
-        """Record that an item with the acknowledgement was made to be sent."""
+        """Record that an item with the acknowledgement was built for sending."""
         self.owed, self.due_at = 0, None
         if self.first_acked:
             self.first_acked_sent = True
 
     def errors_sent(self) -> list[tuple[int, str]]:
-        """Remove and return the errors, of which items are made to be sent."""
+        """Remove and return the errors; the caller builds the items that carry them."""
         errors, self.errors = self.errors, []
         return errors
 
     def unsent(self, owed: int, due_at: float | None, errors: list[tuple[int, str]]) -> None:
-        """Owe again what could not be handed to a neighbour (NBT-1)."""
+        """Restore acknowledgement and errors that could not be handed to a neighbour (NBT-1)."""
         self.owed, self.due_at, self.errors = owed, due_at, errors
 
     def warn_once(self) -> bool:
-        """Return whether a missing route back is to be reported: the first time only (NBT-1)."""
+        """Return whether to report a missing route back: True on the first call only (NBT-1)."""
         first, self.is_warned = not self.is_warned, True
         return first

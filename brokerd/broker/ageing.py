@@ -1,11 +1,12 @@
 """Ageing: groups that wait long at a queue are chosen ahead of their level (PBT-16).
 
 Reads: the clock.      Calls: nothing.
-Never: changes a level that others see, or the order within a group; it only affects the choice.
+Never: changes the level of an endpoint, or the order within a group; it only affects which group
+is chosen next.
 
 A group gains one level for each interval that its oldest message has waited, up to the highest
 level. From then on the oldest message decides (GRP-15), so a group is chosen after ten intervals
-at the latest, however many others come. A queue without the option has no ageing.
+at the latest, however many other messages arrive. A queue without the option has no ageing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from brokerd.clock import Instant
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""
 _LEAST: Final = 1000
-"""The least number of watched groups at which those locked or emptied are dropped."""
+"""The least number of watched groups at which those locked or emptied since are dropped."""
 
 
 class Ageing:
-    """How levels rise at one queue, and which groups in memory are about to rise."""
+    """The rise of levels at one queue, and the groups in memory whose level is about to rise."""
 
     def __init__(self, interval: int, now: Callable[[], Instant]) -> None:
         """Create the ageing of a queue; `interval` in microseconds."""
@@ -36,7 +37,7 @@ class Ageing:
         self._most = _LEAST
 
     def level(self, level: int, since: int) -> int:
-        """Return what a level has risen to for a message that has waited since `since`."""
+        """Return the level to which `level` rises for a message that waits since `since`."""
         return min(HIGHEST, level + max(0, self._now() - since) // self._interval)
 
     def watch(self, group: Group) -> None:
@@ -52,7 +53,7 @@ class Ageing:
             self._forget_those_gone()
 
     def risen(self) -> Iterator[Group]:
-        """Return the groups that have risen by now, unless they were locked or emptied since."""
+        """Yield the groups that have risen by now, unless they were locked or emptied since."""
         now = self._now()
         while self._due and self._due[0][0] <= now:
             _, _, group = heappop(self._due)
@@ -61,7 +62,7 @@ class Ageing:
                 yield group
 
     def _forget_those_gone(self) -> None:
-        """Drop groups that were locked or emptied; they are watched again when they wait again."""
+        """Drop groups that were locked or emptied; `watch` adds them when they wait again."""
         self._due = [due for due in self._due if due[2].entry is not None]
         heapify(self._due)
         self._watched = {group for _, _, group in self._due}

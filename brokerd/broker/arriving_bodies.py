@@ -1,11 +1,11 @@
-"""Bodies that arrive in fragments: what one changeset stores of them, and deletes (DSP-15).
+"""Bodies that arrive in fragments: the pieces that one changeset stores and deletes (DSP-15).
 
 Reads:  the broker's memory of incomplete messages.      Calls: broker.unfinished, the changes.
 Never:  decides whether a message is complete; the step of its endpoint does.
 
-The fragments of an incomplete message are pieces of one stored body. When the last one arrives, a
-large body stays there and becomes that of its message; a small one is deleted, and its message
-carries it.
+The fragments of an incomplete message are pieces of one stored body. When the last fragment
+arrives, a large body stays in the store and becomes the body of its message; a small body is
+deleted from there, and its message carries it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class ArrivingBodies:
         self._marks.append((live, True))
 
     def join(self, live: Live, last: Fragment) -> tuple[bytes, BodyKey | None]:
-        """Return the whole body of a message whose last fragment is here; and its key, if it stays
-        where its fragments are stored."""
+        """Return the whole body of a message whose last fragment has arrived, and its key.
+
+        The key is None if the body is small, so that it is no longer stored separately."""
         assert not live.parts_stored, "they are read before the last one is taken"
         body = b"".join((*live.parts, last.body))
         if len(body) < self._broker.options.large_body:
@@ -48,7 +49,7 @@ class ArrivingBodies:
         return body, key
 
     def delete(self, live: Live) -> None:
-        """Delete the fragments kept so far, including those that this changeset was to store."""
+        """Delete the message's fragments, stored or about to be stored by this changeset."""
         left = live.parts_stored or len(live.parts)
         key, changes = self._broker.unfinished.close(live), self._changes
         self._broker.damaged_parts.discard(live.endpoint.key)
@@ -62,11 +63,11 @@ class ArrivingBodies:
             left -= 1
         if left or key not in changes.bodies:
             changes.bodies[key] = BodyRow(key, Owner.NOBODY, key, 0)
-        else:  # no piece of it is stored, or going to be
+        else:  # no piece of the body is stored, or about to be
             del changes.bodies[key]
 
     def publish(self) -> None:
-        """Note which endpoints have an incomplete message, now that this is durable."""
+        """Update `Broker.incomplete`, because the changeset is durable."""
         incomplete = self._broker.incomplete
         for live, is_incomplete in self._marks:
             if is_incomplete:

@@ -1,7 +1,7 @@
 """The backlog of a queue: messages that are only in the store, and how they are loaded (design D4).
 
 Reads: the store.      Calls: storage (through the functions it is given), the queue's window.
-Never: dequeues messages or wakes waiters; `queues.py` does, with what is loaded here.
+Never: dequeues messages or wakes waiters; `queues.py` does, with the loaded messages.
 
 Each level has a cursor: everything published up to it has been in the window. Behind the cursor
 is the backlog, except messages that were loaded out of turn because a receive needed its whole
@@ -44,7 +44,7 @@ from brokerd.storage.store import QueuePage
 LEAST = 32
 """The least number of messages of a conversation that are loaded together."""
 AT_ONCE = 4
-"""How many conversations are loaded ahead of their receives at a time."""
+"""The number of conversations that are loaded ahead of their receives at a time."""
 AHEAD = 256
 """The greatest number of messages of a conversation that are loaded ahead of a receive."""
 
@@ -59,18 +59,19 @@ Enter = Callable[[Found], Iterable["Group"]]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The functions that read one queue's backlog, and what its messages belong to."""
+    """The functions that read one queue's backlog, and the endpoints and groups of its messages."""
 
     page: Callable[[int, int, int, int], Awaitable[QueuePage]]
-    """(priority, after order, limit, bytes) to rows, by queuing order."""
+    """Reads rows by queuing order: (priority, after order, limit, bytes)."""
     page_of: Callable[[EndpointKey, int, int, Place | None], Awaitable[QueuePage]]
-    """(endpoint, limit, bytes, after) to its rows, by sequence; some may be in memory already."""
+    """Reads an endpoint's rows, in memory or not, by sequence: (endpoint, limit, bytes, after)."""
     tally: Callable[[EndpointKey, int, Set[int]], Awaitable[Tally]]
-    """(endpoint, after order, orders to exclude) to its row counts, as of the call."""
+    """Counts an endpoint's rows, as of the call: (endpoint, after order, orders to exclude)."""
     tallies: Callable[[Mapping[EndpointKey, Set[int]], int], Awaitable[Mapping[EndpointKey, Tally]]]
-    """(endpoints with orders to exclude, after order) to row counts; slow ones may be missing."""
+    """Counts rows of endpoints: (endpoints with orders to exclude, after order). Counts that would
+    be slow may be missing."""
     complete_groups: Callable[[Collection[Live]], Awaitable[None]]
-    """Marks groups of these endpoints as whole if all are in memory (`Group.whole`)."""
+    """Marks those groups of these endpoints as whole that are all in memory (`Group.whole`)."""
     hold: Callable[[set[EndpointKey]], Awaitable[Mapping[EndpointKey, Live]]]
     """Loads and pins these endpoints, each once; returns those that exist."""
     damaged: Callable[[Live, int, MessageId], None]
@@ -105,13 +106,13 @@ class Backlog:
         self._cursor: dict[int, int] = {}
         self._since: dict[int, int] = {}  # when its first message was enqueued, or before
         self.ageing: Ageing | None = None
-        """How the levels rise with time, if they do (PBT-16)."""
+        """The rise of levels with waiting time; None = the queue has no ageing (PBT-16)."""
         self._ahead: defaultdict[int, OutOfTurn] = defaultdict(OutOfTurn)
         self._paging = False
         self._filling: dict[EndpointKey, asyncio.Future[None]] = {}
         self._waiters: list[Resume] = []
         self.fired: set[EndpointKey] = set()
-        """Conversations with a DialogTimer message in the backlog, which comes first (RCV-8)."""
+        """Conversations whose DialogTimer message, which comes first, is in the backlog (RCV-8)."""
 
     @property
     def is_empty(self) -> bool:
@@ -119,14 +120,13 @@ class Backlog:
         return not self.total and not any(self._coming.values())
 
     def _count_on(self, level: int, count: int) -> int:
-        """Add to the number of messages of a level; return the new number."""
+        """Add `count` to the number of messages of a level; return the new number."""
         self.total += count
         now = self._counts[level] = self._counts.get(level, 0) + count
         return now
 
     def came_in(self, live: Live, orders: Collection[int]) -> None:
-        """Note messages that came to the window from another queue: they are not to be read
-        again."""
+        """Note messages that entered the window from another queue: do not read them again."""
         self._ahead[live.endpoint.priority].add(live.endpoint.key, orders)
 
     def holds(self, level: int) -> bool:
@@ -136,7 +136,7 @@ class Backlog:
         return bool(self._coming) and bool(self._coming.get(level))
 
     def outranks(self, level: int, order: int) -> bool:
-        """Return whether some message of the backlog may come before a message of that rank."""
+        """Return whether a message of the backlog may precede one with this level and order."""
         for other, count in self._counts.items():
             if count:
                 risen = self._risen(other)
@@ -145,21 +145,21 @@ class Backlog:
         return False
 
     def _risen(self, level: int) -> int:
-        """Return the rank of a level with ageing, by how long its first message may have waited."""
+        """Return the level raised by ageing, by how long its first message may have waited."""
         ageing = self.ageing
         return level if ageing is None else ageing.level(level, self._since.get(level, 0))
 
     # Changes of the backlog.
 
     def recovered(self, level: int, count: int, since: int) -> None:
-        """Count messages that the store had at the start; `since`: when the first was enqueued."""
+        """Count messages stored at the start; `since`: when the first of them was enqueued."""
         self._count_on(level, count)
         self._since[level] = since
 
     def since(self, *, besides: Collection[int]) -> list[Instant]:
-        """Return when the first message of each level was enqueued, or somewhat before.
+        """Return when the first message of each level was enqueued, or a somewhat earlier time.
 
-        `besides`: levels to leave out. Levels of which it is not known are missing."""
+        `besides`: levels to leave out. Levels whose time is unknown are missing."""
         levels = (one for one, count in self._counts.items() if count and one not in besides)
         return [Instant(since) for since in map(self._since.get, levels) if since]
 
@@ -170,7 +170,8 @@ class Backlog:
     def published(self, live: Live, row: QueueRow) -> bool:
         """Count a message that has become durable.
 
-        Return False if messages behind it are in the window, where it then belongs."""
+        Return False if later messages have already been in the window: then this one belongs there,
+        too."""
         level, order = row.priority, row.queuing_order
         self._coming[level].discard(order)
         if order <= self._cursor.get(level, 0):
@@ -189,13 +190,14 @@ class Backlog:
         self._coming[row.priority].discard(row.queuing_order)
 
     def passed(self, level: int, order: int) -> None:
-        """Advance the cursor past a message that entered the window directly, if no message of its
-        level is missing before it."""
+        """Advance the cursor past a message that entered the window directly.
+
+        Do nothing if an earlier message of its level is still missing in the window."""
         if not (self.total and self._counts.get(level)) and order > self._cursor.get(level, 0):
             self._cursor[level] = order
 
     def drop(self, live: Live) -> int | None:
-        """Forget an endpoint's messages, which are deleted. Return their number; None = unknown."""
+        """Forget an endpoint's deleted messages; return their number, None = unknown."""
         count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
@@ -204,11 +206,11 @@ class Backlog:
         return count
 
     def _catch_up(self, level: int) -> None:
-        """Advance the cursor of a level whose backlog is empty: everything published in it has been
-        in the window.
+        """Advance the cursor of a level whose backlog is empty.
 
-        Otherwise the orders of messages loaded out of turn would be kept for ever behind a message
-        that nobody receives."""
+        Everything published in the level has been in the window. Without this, the orders of
+        messages loaded out of turn would be kept for ever behind a message that is never
+        received."""
         ahead = self._ahead[level]
         if not ahead.orders or self._counts.get(level):
             return
@@ -222,7 +224,7 @@ class Backlog:
     # Loading.
 
     def fetch(self, resume: Resume | None = None) -> None:
-        """Load the next page, unless that is under way; then call `resume`."""
+        """Load the next page, unless one is being loaded already; then call `resume`."""
         if resume is not None:
             self._waiters.append(resume)
         if not self._paging:
@@ -239,15 +241,17 @@ class Backlog:
         *,
         but: Container[Live],
     ) -> None:
-        """Load what a receive of up to `limit` messages and `size` bytes of a group takes (RCV-7).
+        """Load messages of a group for a receive of up to `limit` messages, `size` bytes (RCV-7).
 
-        `only`: load of this conversation alone (RCV-5). `but`: not of these conversations."""
+        `only`: load from this conversation alone (RCV-5). `but`: skip these conversations. `resume`
+        is called at the end."""
         self._source.spawn(self._complete(group, limit, size, only, resume, but=but))
 
     def load_ahead(self, lives: Sequence[Live], limit: int) -> None:
-        """Load what receives of up to `limit` messages will take of these conversations next.
+        """Load messages of these conversations ahead of receives of up to `limit` messages.
 
-        Those receives then need not wait, and the store is read while others are under way."""
+        Those receives then need not wait, and the store is read while other receives are under
+        way."""
         limit, room = min(limit, AHEAD), AT_ONCE - len(self._filling)
         for live in lives:
             if room <= 0:
@@ -258,7 +262,7 @@ class Backlog:
                 room -= 1
 
     def count(self, live: Live, resume: Resume) -> None:
-        """Count the messages of an endpoint in the backlog (`Live.beyond`)."""
+        """Count the messages of an endpoint in the backlog (`Live.beyond`), then call `resume`."""
         self._source.spawn(self._count(live, resume))
 
     async def _bring_in(self) -> None:
@@ -306,10 +310,11 @@ class Backlog:
             live.unpin()
 
     async def _prepare(self, level: int, held: Collection[Live]) -> None:
-        """Find out for a whole page what the receives of its messages would ask for one by one.
+        """Read the counts and groups that the receives of a whole page's messages will need.
 
-        After a start no conversation is counted and no group is known to be whole. Each receive
-        would wait for two reads of its own, which cost more than the rest of it."""
+        After a start no conversation is counted and no group is known to be whole. Otherwise each
+        receive would wait for two reads of its own, which cost more than the rest of the
+        receive."""
         await self._source.complete_groups(held)
         begun: list[tuple[Live, Counting]] = []
         for live in held:
@@ -343,11 +348,10 @@ class Backlog:
         ]
 
     def _enter(self, level: int, read: Found, damaged: Sequence[QueueRow]) -> None:
-        """Add rows of a level to the window. The caller has noted them as loaded, so that they are
-        not loaded again.
+        """Add rows of a level to the window; the caller has noted that they are loaded.
 
-        A damaged message keeps its place, so that nothing behind it comes first (REL-10); nobody
-        gets its body, and its group is set aside before it is offered."""
+        A damaged message keeps its place, so that nothing behind it comes first (REL-10); no
+        program gets its body, and its group is set aside before it is offered."""
         found: list[tuple[Live, Sequence[QueueRow]]] = []
         count = 0
         for live, rows in read:
@@ -417,7 +421,7 @@ class Backlog:
     async def _fill(self, live: Live, limit: int, size: int, *, anew: bool = False) -> None:
         """Load messages of one conversation until `limit` or `size` is reached, or all are loaded.
 
-        `anew`: from its first message, otherwise those behind the ones in memory."""
+        `anew`: load from its first message on, not only those behind the ones in memory."""
         key = live.endpoint.key
         while (other := self._filling.get(key)) is not None:
             await asyncio.shield(other)  # a read-ahead may be loading these messages
@@ -457,7 +461,7 @@ class Backlog:
             resume()
 
     async def _learn(self, live: Live) -> None:
-        """Count an endpoint's backlog. The caller holds its group's lock, so one task counts."""
+        """Count an endpoint's backlog; the caller holds its group's lock, so one task counts."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
         found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))
@@ -466,10 +470,9 @@ class Backlog:
             _settle(live, found, counting)
 
     def _not_beyond(self, live: Live) -> Set[int]:
-        """Return the orders behind the cursor that do not belong to the backlog when a count
-        begins.
+        """Return the orders behind the cursor that a count of the backlog must leave out.
 
-        They are in memory already, or their commit is under way."""
+        Their messages are in memory already, or their commit is under way."""
         coming = {row.queuing_order for row in live.unpublished}
         return self._ahead[live.endpoint.priority].of_endpoint(live.endpoint.key) | coming
 
@@ -479,7 +482,7 @@ _by_sequence = attrgetter("sequence", "queuing_order")
 
 
 def _whole(page: QueuePage, order: Callable[[QueueRow], Any]) -> Sequence[QueueRow]:
-    """Return everything that was read, damaged or not, in order."""
+    """Return all rows that were read, damaged or not, in order."""
     return sorted([*page.rows, *page.damaged], key=order) if page.damaged else page.rows
 
 
@@ -501,7 +504,7 @@ def _not_dropped(live: Live, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
 
 
 def _without_body(row: QueueRow, orders: Container[int]) -> QueueRow:
-    """Return the row, without its body if its order is one of these."""
+    """Return the row, without its body if its order is in `orders`."""
     return row._replace(body=None) if row.queuing_order in orders else row
 
 
@@ -516,7 +519,7 @@ def _count_in(live: Live, rows: Sequence[QueueRow]) -> None:
 
 
 def _settle(live: Live, found: Tally, meanwhile: Counting) -> None:
-    """Set the counts of an endpoint: the rows found, and what came and went meanwhile."""
+    """Set the counts of an endpoint: the rows found, and the changes made during the count."""
     live.beyond = found.messages + meanwhile.messages
     live.beyond_unread = found.application + meanwhile.application
 
@@ -526,12 +529,14 @@ def _turn(live: Live) -> tuple[int, int]:
 
 
 _LEAST: Final = 4096
-"""The least number of orders at which those passed are dropped."""
+"""The least number of orders at which those that the cursor has passed are dropped."""
 _NONE: Final[Set[int]] = frozenset()
 
 
 class OutOfTurn:
-    """Queuing orders, all together and by conversation; the cursor may have passed some of them."""
+    """Queuing orders of messages loaded out of turn, all together and by conversation.
+
+    The cursor may have passed some of them."""
 
     __slots__ = ("_of", "_room", "orders")
 
@@ -541,7 +546,7 @@ class OutOfTurn:
         self._room = _LEAST
 
     def add(self, key: EndpointKey, orders: Collection[int]) -> None:
-        """Note loaded messages of a conversation."""
+        """Note the orders of loaded messages of a conversation."""
         self.orders.update(orders)
         self._of.setdefault(key, set()).update(orders)
 
@@ -550,11 +555,11 @@ class OutOfTurn:
         return self._of.get(key, _NONE)
 
     def passed(self, cursor: int) -> None:
-        """Drop the orders up to the cursor, if enough have gathered: all those have been in the
-        window.
+        """Drop the orders up to the cursor, if enough orders have gathered.
 
-        That happens when there are twice as many as were left the last time, so that each order is
-        examined only a few times, however many pages are loaded."""
+        The messages up to the cursor have all been in the window. Enough is twice the number left
+        the last time, so that each order is examined only a few times, however many pages are
+        loaded."""
         if len(self.orders) >= self._room:
             self.forget(cursor)
 

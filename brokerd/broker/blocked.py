@@ -1,4 +1,4 @@
-"""A verb that cannot go on yet, and what it waits for.
+"""A verb that cannot continue yet, and the reason for its wait.
 
 Verbs run without an await. If one has to wait (for a lock, a page from the store, a message), it
 returns `Blocked` before it has changed anything. The caller registers a function to call when the
@@ -14,7 +14,7 @@ Resume = Callable[[], None]
 
 
 class Blocked:
-    """The wait of a verb; `then` registers how to go on, exactly once."""
+    """The wait of a verb; `then` registers how to continue, exactly once."""
 
     __slots__ = ("_register", "what")
 

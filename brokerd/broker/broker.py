@@ -65,15 +65,15 @@ class BrokerEvents(Protocol):
         ...
 
     def outgoing_ready(self, broker: Broker, out: Outgoing, /) -> None:
-        """Send what a dialog has to send."""
+        """Note that a dialog has something to send."""
         ...
 
     def message_arrived(self, broker: Broker, queue: QueueState, was_empty: bool, /) -> None:
-        """Note that a queue has another message that is ready."""
+        """Note that a queue has another message ready to be received."""
         ...
 
     def receive_empty(self, broker: Broker, queue: QueueState, /) -> None:
-        """Note that a receive found nothing."""
+        """Note that a receive found no message."""
         ...
 
     def deadline_due(self, broker: Broker, what: str, /) -> None:
@@ -89,11 +89,11 @@ class BrokerEvents(Protocol):
         ...
 
     def body_damaged(self, broker: Broker, out: Outgoing, /) -> None:
-        """Report that a dialog stops sending: its next stored body is damaged (REL-6)."""
+        """Report that a dialog stops sending, because its next stored body is damaged (REL-6)."""
         ...
 
     def group_parked(self, broker: Broker, what: str, fields: dict[str, object], /) -> None:
-        """Report that a conversation group was parked or delayed, once durable."""
+        """Report that a conversation group was parked or delayed, once that is durable."""
         ...
 
     def queue_poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus, /) -> None:
@@ -102,7 +102,7 @@ class BrokerEvents(Protocol):
 
 
 class Broker:
-    """A named container of services and queues, with all of its state that is in memory."""
+    """A named container of services and queues, with the part of its state that is in memory."""
 
     is_full = False
     """Whether the disk has too little room for new messages (REL-26)."""
@@ -166,17 +166,17 @@ class Broker:
         self.group_members = GroupMembers(
             groups=self.groups, endpoints=self.endpoints, store=store, spawn=spawn
         )
-        """Finds groups, with their endpoints and states, in memory or in the store."""
+        """The finder of groups, with their endpoints and states, in memory or in the store."""
         self.is_watched = False
-        """Whether anybody subscribed to the ordinary life-cycle events of dialogs (EVT-10)."""
+        """Whether there is a subscriber to the ordinary life-cycle events of dialogs (EVT-10)."""
         self.on_dialog_events = events.dialogs_changed
         """Called with the life-cycle events of dialogs, once their changeset is durable."""
         self.always_here = partial(events.always_here, self)
         """Whether the current routes deliver every new dialog with a service in this broker."""
         self.sends = self.receives = self.rollbacks = 0
-        """Verbs executed and transactions rolled back since the start (MON-13)."""
+        """Numbers of sends, receives and rolled back transactions since the start (MON-13)."""
         self.lifetimes = Deadline(clock, partial(events.deadline_due, self, LIFETIMES))
-        """When the first lifetime may end (PER-23)."""
+        """The timer for the first end of a lifetime (PER-23)."""
         self.timers = PendingTimers(
             Deadline(clock, partial(events.deadline_due, self, TIMERS)), lambda: store.durable
         )
@@ -195,7 +195,7 @@ class Broker:
         """Endpoints with an incomplete message, and their services (PBT-20)."""
         self._first_due: tuple[Instant | None, Instant | None] = (None, None)
         self._left_over: list[Outgoing] = []
-        """The recovered state that `resume` goes on with: the first timer, the first end of a
+        """The recovered state from which `resume` continues: the first timer, the first end of a
         lifetime, and the dialogs that have something to send."""
         self.left_rows = 0, 0
         """Leftovers of ended dialogs found at the start: messages in the transmission queue, and
@@ -203,7 +203,7 @@ class Broker:
         self.damaged_parts: set[EndpointKey] = set()
         """Endpoints with an incomplete message whose stored fragments fail their hash (REL-6)."""
         self.retains = store.recovered.has_retained
-        """Whether anything may be retained, so that ending a dialog has to delete it (RCV-32)."""
+        """Whether messages may be retained, which the end of a dialog has to delete (RCV-32)."""
         self.keeps_states = store.recovered.has_states
         """Whether applications keep state for groups, which is deleted with its group (GRP-2)."""
         self.held.on_parking = partial(events.group_parked, self)
@@ -221,12 +221,13 @@ class Broker:
             queue.broker_id = identity.broker_id
 
     def delivers_under(self, broker_id: BrokerId) -> bool:
-        """Return whether the broker delivers under this identifier, or a running operation is about
-        to make it do so (OBJ-3)."""
+        """Return whether the broker delivers under this identifier, or is about to (OBJ-3).
+
+        It is about to if a running operation has reserved the identifier (`reserved_id`)."""
         return broker_id == self.reserved_id or (self.enabled and broker_id == self.broker_id)
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """Replace the objects by those of a catalog; queues keep their messages."""
+        """Replace the objects with those of a catalog; queues keep their messages."""
         self.message_types = dict(catalog.message_types)
         self.contracts = dict(catalog.contracts)
         self.services = dict(catalog.services)
@@ -249,8 +250,9 @@ class Broker:
             self.queues.pop(name).line.wake_all()  # waiters find that the queue is gone (RCV-19)
 
     def close_objects(self, services: Container[str] = (), contracts: Container[str] = ()) -> None:
-        """Refuse new dialogs that need one of these objects, which are about to be dropped; without
-        arguments, all objects of the catalog serve again (OBJ-37, OBJ-38)."""
+        """Refuse new dialogs that need one of these objects, which are about to be dropped.
+
+        Without arguments, all objects of the catalog serve again (OBJ-37, OBJ-38)."""
         self.catalog_index = CatalogIndex(
             message_types=self.message_types,
             contracts={k: v for k, v in self.contracts.items() if k not in contracts},
@@ -258,7 +260,7 @@ class Broker:
         )
 
     async def recover(self) -> None:
-        """Count what waits in the store that was just opened, without loading messages.
+        """Count the messages that wait in the store just opened, without loading them.
 
         Nothing is sent or timed before `resume`: a message may be for another broker of this
         instance, which could not find its own dialogs before it has recovered too."""
@@ -280,7 +282,7 @@ class Broker:
         await self._recover_outgoing()
 
     async def _recover_outgoing(self) -> None:
-        """Recover which dialogs have something to send; delete rows that nobody needs (REL-36)."""
+        """Recover the dialogs with something to send; delete rows no longer needed (REL-36)."""
         outgoing = {key: (count, lowest) for key, count, lowest, _ in self.store.recovered.outgoing}
         found = await read_until_answered(self.store.endpoints.by_keys, list(outgoing))
         left: list[LeftOutgoing] = []
@@ -301,7 +303,7 @@ class Broker:
         self.store.sweep_left(left, retained)
 
     def resume(self) -> None:
-        """Go on with what was recovered, once every broker of the instance has recovered."""
+        """Start sending and timers again, once every broker of the instance has recovered."""
         for deadline, first in zip(
             (self.timers.deadline, self.lifetimes), self._first_due, strict=True
         ):
@@ -344,7 +346,7 @@ class Broker:
         now: Instant,
         error_queue: str | None = None,
     ) -> Live:
-        """Make the initiator's endpoint in memory; the changeset that begins it inserts its row."""
+        """Create the initiator's endpoint in memory; the dialog's changeset inserts its row."""
         endpoint = DialogEndpoint(
             key=self.store.next_endpoint_key(),
             handle=handle,
@@ -377,7 +379,7 @@ class Broker:
         now: Instant,
         state: State = State.STARTED_INBOUND,
     ) -> Live:
-        """Make a target endpoint in memory, before its first message is stepped (DLP-37)."""
+        """Create a target endpoint in memory, before the step for its first message (DLP-37)."""
         endpoint = DialogEndpoint(
             key=self.store.next_endpoint_key(),
             handle=Handle(self.ids.fresh()),
@@ -399,7 +401,7 @@ class Broker:
         return self._take_in(endpoint, alone=True)
 
     def forget(self, live: Live) -> None:
-        """Drop an endpoint that is gone, or was never committed."""
+        """Drop an endpoint that was removed, or never committed."""
         live.removed()
         self.endpoints.remove(live)
         self._drop(live)
@@ -515,13 +517,13 @@ class Broker:
     # Groups.
 
     def closed(self, live: Live) -> None:
-        """Note that an endpoint is closed and kept for the guard time, and nothing of it waits."""
+        """Note that an endpoint is closed, kept for the guard time, and has nothing waiting."""
         self.endpoints.closed(live)
         if live.group.group_id in self.held.by_id:
             self._release_if_over(live.group)
 
     def _release_if_over(self, group: Group) -> None:
-        """Stop holding a group that has no open dialog left: nobody could release it."""
+        """Stop holding a group without an open dialog, because no operator could release it."""
         if not group.whole:
             self.spawn(self._read_and_release(group))
         elif all(one.endpoint.state is State.CLOSED for one in group.members.values()):
@@ -532,7 +534,7 @@ class Broker:
             self.held.gone(group)
 
     def tidy(self, group: Group) -> None:
-        """Drop a group that nothing in memory belongs to any more (GRP-2)."""
+        """Drop a group that has no endpoint in memory, no lock holder and no waiter (GRP-2)."""
         if group.members or group.holder is not None or group.line:
             return
         if self.groups.get(group.group_id) is group:

@@ -3,8 +3,9 @@
 Reads: the broker's memory.      Calls: protocol.dialog, storage.
 Never: waits. The caller has loaded everything into memory first.
 
-Endpoints are the truth (design D1), and change for everybody when the changeset joins the commit
-pipeline. Its other effects on memory are visible once it is durable (`publication.py`).
+Endpoints in memory are the truth (design D1): every transaction sees their changes when the
+changeset joins the commit pipeline. Its other effects on memory are visible once the changeset is
+durable (`publication.py`).
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ class Changeset:
     def step(
         self, live: Live, event: dialog.Event, message: NewMessage | None = None
     ) -> dialog.Step:
-        """Step an endpoint and record the effects. Return the step, for the effects that are left
-        to the caller (refusals, anomalies)."""
+        """Step an endpoint and record the effects.
+
+        Return the step: some of its effects (refusals, anomalies) are left to the caller."""
         outcome = dialog.step(live.endpoint, event, now=self.now)
         self.apply(live, outcome, message, event)
         return outcome
@@ -97,7 +99,7 @@ class Changeset:
         message: NewMessage | None = None,
         event: dialog.Event | None = None,
     ) -> None:
-        """Record a step that was computed on the endpoint as it stands, for this event."""
+        """Record a step that `event` made on the current state of the endpoint."""
         before, after = live.endpoint, outcome.endpoint
         self._expect_repeats(live, after)
         if event is not None and (after is None or after.state is not before.state):
@@ -127,8 +129,9 @@ class Changeset:
                 self._keep_closed(live, after)
 
     def _keep_closed(self, live: Live, closed: DialogEndpoint) -> None:
-        """Keep a closed endpoint for at least the guard time from now on: its last acknowledgement
-        may get lost, and a peer that retransmits has to get it again (DLP-56)."""
+        """Keep a closed endpoint for at least the guard time from now on (DLP-56).
+
+        Its last acknowledgement may get lost, and a peer that retransmits has to get it again."""
         least = later(self.now, self._broker.options.replay_guard)
         if closed.purge_at is not None and closed.purge_at < least:
             live.stepped(msgspec.structs.replace(closed, purge_at=least))
@@ -136,10 +139,10 @@ class Changeset:
         self._closed.append(live)
 
     def close_ordinary(self, live: Live, outcome: dialog.Step, event: dialog.Event) -> bool:
-        """Fast path of `apply`: record the end of an endpoint that leaves only its closing line, as
-        nearly every dialog inside a broker does.
+        """Fast path of `apply`: record the end of an endpoint that leaves only its closing line.
 
-        Return False if it is not such an end: nothing was done."""
+        Nearly every dialog inside a broker ends so. Return False if this end is different: nothing
+        was done."""
         after = outcome.endpoint
         if live.endpoint.state is not State.DISCONNECTED_INBOUND:
             return False
@@ -153,10 +156,10 @@ class Changeset:
         return True
 
     def hand_over_ordinary(self, live: Live, sent: DialogEndpoint, message: NewMessage) -> bool:
-        """Fast path of `apply`: record an ordinary send inside this broker, which goes onto the
-        peer's queue; `sent`: the endpoint after it.
+        """Fast path of `apply`: record an ordinary send onto the queue of the peer in this broker.
 
-        Return False if it is not ordinary: nothing was done."""
+        `sent`: the endpoint after the send. Return False if the send is not ordinary: nothing was
+        done."""
         before, peer, broker = live.endpoint, live.peer, self._broker
         if (
             peer is None
@@ -191,8 +194,10 @@ class Changeset:
             live.set_local(False)
 
     def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:
-        """Return whether the endpoint closes while its peer, in this broker, still has messages in
-        the transmission queue. Those may arrive again, so the endpoint has to be kept (DLG-33)."""
+        """Return whether the peer's messages may arrive again after the endpoint closes (DLG-33).
+
+        They may if the peer, in this broker, still has messages in the transmission queue. Then the
+        endpoint has to be kept."""
         if after is None or after.state is not State.CLOSED:
             return False
         peer = self._broker.endpoints.find_conversation(
@@ -201,8 +206,7 @@ class Changeset:
         return peer is not None and not peer.gone and peer.is_sending()
 
     def _leave_group(self, live: Live, group_id: GroupId) -> None:
-        """Note that an endpoint leaves its group; the group may be over, and then its state is
-        deleted (GRP-2)."""
+        """Note that an endpoint leaves its group, whose state is deleted if it is over (GRP-2)."""
         self.changes.rarely().groups_left.append(group_id)
         group = self._broker.groups.get(group_id)
         if group is not None and group.is_over(without=live):
@@ -270,7 +274,7 @@ class Changeset:
     def _is_checked(self, message: NewMessage | None) -> bool:
         """Return whether the target has a verdict on the body.
 
-        There is none if the type was altered since the send, or the send did not expect a local
+        It has none if the type was altered since the send, or the send did not expect a local
         delivery. Then the message takes the transmission queue, and is checked on the way."""
         if message is None or not message.body:
             return True
@@ -293,8 +297,7 @@ class Changeset:
             self._end_posted(live)
 
     def _withdraw(self, live: Live, *, is_settled: bool) -> None:
-        """Delete the endpoint's rows wherever they are: in memory, in the store, or on their
-        way."""
+        """Delete the endpoint's outgoing rows: in memory, in the store, or being committed."""
         if live.outgoing is not None:
             if not is_settled:
                 live.withdrew(live.outgoing.undelivered)
@@ -321,10 +324,10 @@ class Changeset:
         self._enqueue(live, last.message_id, last.sequence, kind, body or None, key=key)
 
     def _deliver_damaged(self, live: Live, last: Fragment) -> None:
-        """Enqueue a message of which a stored fragment is not the one that arrived.
+        """Enqueue a message of which a stored fragment differs from the one that arrived.
 
-        Its row has no body and a hash that says so, and its group is parked before anybody can
-        receive it (REL-6)."""
+        Its row has a hash but no body, which marks it as damaged, and its group is parked before
+        any receive can take it (REL-6)."""
         self._bodies.delete(live)
         endpoint = live.endpoint
         place = endpoint.conversation_id, not endpoint.is_initiator, last.sequence
@@ -341,8 +344,10 @@ class Changeset:
         return publication.bodies
 
     def park_unchecked(self, live: Live, sequence: int, why: str) -> None:
-        """Park the group of the message with this sequence, just delivered without a verdict of its
-        check: in this changeset, and in memory before the message can be received (OBJ-62)."""
+        """Park the group of a message delivered without a verdict of its check (OBJ-62).
+
+        `sequence`: that of the message, which was just delivered. The group is parked in this
+        changeset, and in memory before the message can be received."""
         for at, row in reversed(self._publication.arrivals):
             if at is live and row.sequence == sequence:
                 report = self._broker.held.unchecked(self.changes, live, row, why)
@@ -350,7 +355,7 @@ class Changeset:
                 return
 
     def _own(self, key: BodyKey, owner: Owner, number: int, body: bytes | None) -> None:
-        """Make a body that is stored in pieces belong to a message."""
+        """Assign a body that is stored in pieces to a message."""
         self.changes.bodies[key] = BodyRow(key, owner, number, len(body or b""))
 
     @staticmethod
@@ -428,9 +433,10 @@ class Changeset:
             self.changes.rarely().timers[live.endpoint.key, name] = due
 
     def fire_timer(self, live: Live, name: str) -> None:
-        """Enqueue the message of a due timer on its own side, and delete the timer.
+        """Enqueue the message of a due timer on the side that set it, and delete the timer.
 
-        A message of this kind has no body (DLG-42); the body of its row carries the name."""
+        A DialogTimer message has no body (DLG-42); the body of its row carries the name of the
+        timer."""
         self.forget_timer(live.endpoint.key, name)
         fresh = MessageId(self._broker.ids.fresh())
         self._enqueue(live, fresh, TIMER, DIALOG_TIMER, name.encode() or None)
@@ -444,17 +450,17 @@ class Changeset:
     def _end_posted(self, live: Live) -> None:
         """End this side of a posted dialog, because the peer has ended (PBT-4).
 
-        In state ER it is ended when somebody has received the Error (`error_received`)."""
+        In state ER it is ended when the Error has been received (`error_received`)."""
         if live.endpoint.state is State.DISCONNECTED_INBOUND:
             self.step(live, dialog.EndRequested(unread=live.unread))
 
     def error_received(self, live: Live) -> None:
-        """End a posted dialog whose Error has been received: nothing of it is left (PBT-4)."""
+        """End a posted dialog whose Error has been received; nothing of it remains (PBT-4)."""
         if not live.gone and live.endpoint.state is State.ERROR:
             self.step(live, dialog.EndRequested(unread=live.unread))
 
     def _lose(self, live: Live, code: int, text: str) -> None:
-        """Note an Error that no application will see, and what the peer does not have (PBT-4)."""
+        """Note an Error that no application will see, and messages that the peer lacks (PBT-4)."""
         self._publication.report_lost(lost_by(live, code, text))
 
     def _close(self, live: Live, last: DialogEndpoint) -> None:
@@ -474,7 +480,7 @@ class Changeset:
 
     @property
     def touches_endpoints(self) -> bool:
-        """Whether the changeset changes more than rows that are no longer needed."""
+        """Whether the changeset does more than delete rows that are no longer needed."""
         return bool(self._touched)
 
     @property
@@ -509,14 +515,14 @@ class Changeset:
         self._touched += [live for live, *_ in taken]
 
     def remove_outgoing(self, live: Live, removal: OutgoingRemoval) -> None:
-        """Delete rows of the transmission queue that the peer has (DLP-20), or no longer needs."""
+        """Delete transmission rows that the peer has acknowledged (DLP-20), or no longer needs."""
         self.changes.remove_outgoing(live.endpoint.key, removal)
 
     def keep_state(self, group: Group, state: bytes | None) -> None:
         """Set the state that the application keeps for a group (GRP-22)."""
         self._broker.keeps_states = True
         self.changes.group_states[group.group_id] = state
-        if group.is_over():  # ended by this very transaction, or by an administrator
+        if group.is_over():  # ended by this transaction, or by an administrator
             self.changes.rarely().groups_left.append(group.group_id)
             group.forget_state()
         else:
@@ -531,10 +537,10 @@ class Changeset:
         urgent: bool = True,
         ends: Callable[[list[tuple[Live, QueueRow]]], None] = publish,
     ) -> None:
-        """Hand the changeset to the commit pipeline; `done` is called once it is durable and
-        published.
+        """Hand the changeset to the commit pipeline; call `done` once it is durable and published.
 
-        `ends` publishes the messages, with whatever else becomes visible at the same moment."""
+        `ends` publishes the messages, and everything else that becomes visible at the same
+        moment."""
         if client is not None and token >= 0:
             self.changes.tokens[client] = token
         publication, store = self._publication, self._broker.store

@@ -15,7 +15,7 @@ from brokerd.objects.validation import problem
 from brokerd.protocol import dialog
 
 Judge = Callable[[MessageType, bytes | None], str]
-"""Returns why a body is not what its type requires; empty if it is."""
+"""Returns why a body does not fit its type; empty = it fits."""
 Refusal = tuple[int, str]
 """Negative code (DLP-42) and description, as reported to the sender."""
 
@@ -34,7 +34,7 @@ SERVICE_MISSING = -8490
 LIFETIME = -8489
 
 _BLIND = frozenset({Validation.NONE, Validation.EMPTY})
-"""Kinds of validation that only ask whether there is a body."""
+"""Kinds of validation that only test whether a body exists."""
 
 
 class CatalogIndex:
@@ -64,9 +64,10 @@ def refuse_dialog(
     whole: bool = True,
     judge: Judge = problem,
 ) -> Refusal | None:
-    """Return why message 0 cannot open a dialog here; None = it can. The order is that of DLP-40.
+    """Return why message 0 cannot open a dialog here; None = it can.
 
-    A body that is not `whole` yet is checked later, when it is."""
+    The order of the checks is that of DLP-40. A body that is not `whole` yet is checked when it is
+    complete."""
     target = catalog.services.get(service)
     if target is None:
         return SERVICE_MISSING, f"service {service!r} is not in this broker"
@@ -139,7 +140,7 @@ _TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORE
 
 
 def code_for_peer(code: int) -> int:
-    """Return the code reported to the peer of an endpoint that failed with this (DLG-43, MAN-5)."""
+    """Return the code reported to the peer if an endpoint fails with `code` (DLG-43, MAN-5)."""
     return _TOLD.get(code, code)
 
 
@@ -147,7 +148,7 @@ def check_before_sending(kind: MessageType, body: bytes | None, judge: Judge = p
     """Check a body by the sender's own definition, as the type requires (PBT-14).
 
     Raises:
-        ValidationFailed: it does not fit; `SchemaValidationFailed` if it violates a schema.
+        ValidationFailed: the body does not fit; `SchemaValidationFailed` if it violates a schema.
     """
     why = judge(kind, body)
     if why:

@@ -21,7 +21,7 @@ def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:
 
 
 def short_dialog_rest(service: str, far_service: str, contract: str, now: Instant) -> bytes:
-    """Return the part of `short_dialog_line` that many dialogs share, behind the id."""
+    """Return the part of a `short_dialog_line` after the id, which many dialogs share."""
     return orjson.dumps(
         {
             "is_initiator": True,

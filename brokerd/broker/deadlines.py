@@ -1,8 +1,9 @@
-"""The next instant at which something of a broker is due: one timer, whatever waits (PER-23).
+"""Deadlines of a broker: one timer for the earliest of all the instants it was given (PER-23).
 
 Reads: the clock.      Calls: the function that checks what is due.
-Never: knows what waits, or fires early. It may be given an instant that no longer matters: the
-check then finds nothing, and sets the next one. A lost hint costs one tick, which checks as well.
+Never: knows what is due, or fires early. It may be given an instant that no longer matters: the
+check then finds nothing, and sets the next one. A lost hint costs one tick, because each tick
+checks as well.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from brokerd.clock import SECOND, Clock, Instant
 from brokerd.ids import EndpointKey
 
 LONGEST: Final = 3600.0
-"""Seconds after which the clock, which may have been set, is read again."""
+"""Seconds after which the clock is read again, because it may have been set."""
 SPACING: Final = 0.05
 """The least number of seconds between two checks, so that due items come in batches."""
 
@@ -30,7 +31,7 @@ class Deadline:
         self._handle: asyncio.TimerHandle | None = None
         self._looked_at = -SPACING
         self.at: Instant | None = None
-        """When it calls next; None = it waits for nothing."""
+        """The instant of the next call of `due`; None = no call is scheduled."""
 
     def at_latest(self, at: Instant) -> None:
         """Make sure that `due` is called at this instant at the latest."""
@@ -75,11 +76,11 @@ class PendingTimers:
         self._changed: dict[tuple[EndpointKey, str], int] = {}  # the flush that carries it
         self._reading = False
         self.any = False
-        """Whether there may be any timer; if not, ending a dialog need not delete timers."""
+        """Whether any timer may exist; if not, ending a dialog need not delete timers."""
         self.any_held = False
         """Whether some timers are due and wait for their queue (DLG-41)."""
         self.any_crowded = False
-        """Whether some of those wait only until there is room in its window."""
+        """Whether some held timers wait only until their queue's window has room."""
 
     def joined(self, timers: Iterable[tuple[EndpointKey, str]], serial: int) -> None:
         """Note timers that were set, cancelled or fired, and are being written to the store."""
@@ -107,7 +108,7 @@ class PendingTimers:
 
     @property
     def is_reading(self) -> bool:
-        """Whether a read of timers is under way; only one may be."""
+        """Whether a read of timers is under way; only one may be at a time."""
         return self._reading
 
     def _forget_durable(self) -> None:

@@ -12,9 +12,9 @@ from brokerd.broker.state import Group, Holder
 
 
 def deadlock_of(holder: Holder) -> list[Holder]:
-    """Return the holders in a circle of waits that `holder` has just closed; empty = there is none.
+    """Return the holders in a circle of waits that `holder` has just closed; empty = no circle.
 
-    Everybody in a line waits for the same lock, so the path always leads to the holder of that
+    All waiters in a line wait for the same lock, so the path always leads to the holder of that
     lock; `holder` has just joined its own line, where only receives that select the group are
     behind it."""
     circle: list[Holder] = []
@@ -33,8 +33,9 @@ def deadlock_of(holder: Holder) -> list[Holder]:
 
 
 def ends_by_itself(holder: Holder) -> bool:
-    """Return whether the transaction can end without a client or a new message: its verbs are being
-    executed, or it waits for another transaction that can end so."""
+    """Return whether the transaction can end without a client or a new message.
+
+    It can if its verbs are being executed, or if it waits for another transaction that can."""
     seen: set[int] = set()
     one: Holder | None = holder
     while one is not None and id(one) not in seen:
@@ -54,7 +55,7 @@ def _is_before(holder: Holder, one: Holder, group: Group) -> bool:
 
 
 def break_deadlock(holder: Holder) -> None:
-    """Abort the youngest in the circle of waits that `holder` has closed, if any (GRP-12)."""
+    """Abort the youngest transaction of the circle that `holder` has closed, if any (GRP-12)."""
     circle = deadlock_of(holder)
     if circle:
         max(circle, key=lambda one: one.opened).abort()

@@ -3,8 +3,8 @@
 Reads:  an endpoint before and after a step.      Calls: nothing.
 Never:  reports single messages, or the dialogs on which event notifications are sent.
 
-Ordinary life-cycle events are reported only if somebody subscribed; those of a dialog that ends
-before its time always are.
+Ordinary life-cycle events are reported only if there is a subscriber; those of a dialog that ends
+before its time are always reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DialogEvent(msgspec.Struct, frozen=True):
 
     @property
     def is_trouble(self) -> bool:
-        """Whether a dialog went wrong."""
+        """Whether the event reports that a dialog went wrong."""
         return self.what in _TROUBLE
 
 
@@ -44,13 +44,13 @@ class Lost(msgspec.Struct, frozen=True):
     code: int
     description: str
     message_types: tuple[str, ...]
-    """Types of the messages that the peer does not have, as far as they were in memory."""
+    """Types of the messages that the peer lacks, as far as they were in memory."""
     count: int
-    """Number of the messages that the peer does not have."""
+    """Number of messages that the peer lacks."""
 
 
 def lost_by(live: Live, code: int, description: str) -> Lost:
-    """Return an Error that no application will see, and what the peer does not have (PBT-4)."""
+    """Return an Error that no application will see, and messages that the peer lacks (PBT-4)."""
     out = live.outgoing
     rows = out.window.messages() if out is not None else []
     types = sorted({row.message_type for row in rows if not row.flags})
@@ -114,9 +114,9 @@ def moved(
     *,
     watched: bool,
 ) -> list[DialogEvent]:
-    """Report an endpoint that has changed its state, or is gone."""
+    """Report an endpoint that has changed its state, or was removed."""
     if not watched and type(event) is dialog.EndRequested and event.code is None:
-        return []  # every dialog ends, and mostly nobody has subscribed
+        return []  # every dialog ends, and mostly there is no subscriber
     if before.contract == POST_EVENT_NOTIFICATION:
         return []
     what = _what(before, after, event)

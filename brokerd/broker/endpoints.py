@@ -1,7 +1,7 @@
 """Dialog endpoints in memory; those unused for long are evicted (design D4).
 
 Reads: the store, for endpoints that are not in memory.      Calls: storage.
-Never: writes; `changeset.py` steps endpoints and records what they become.
+Never: writes; `changeset.py` steps endpoints and records their new states.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from brokerd.protocol.transitions import State
 
 _REMOVED_KEPT = 10_000
 _OVER_A_TURN = 2
-"""Closed endpoints checked whenever an endpoint is added: they leave faster than they come."""
+"""Number of closed endpoints checked per endpoint added, so that they leave faster than they
+come."""
 _CHECKS = 16
-"""Endpoints that are checked for eviction whenever one is added beyond the capacity."""
+"""Number of endpoints checked for eviction whenever one is added beyond the capacity."""
 _CHECKS_A_TICK = 5_000
 
 
@@ -70,7 +71,7 @@ class Endpoints:
         return live
 
     def find_conversation(self, conversation_id: ConversationId, initiator: bool) -> Live | None:
-        """Return that side of the conversation, if it is in memory."""
+        """Return the given side of the conversation, if it is in memory."""
         live = self._conversations.get((conversation_id, initiator))
         if live is not None:
             live.touched = True
@@ -85,7 +86,7 @@ class Endpoints:
         return list(self._keys.values())
 
     def look_up(self, handle: Handle) -> Live | Blocked | None:
-        """Return the endpoint with this handle; None = there is none; Blocked = being read."""
+        """Return the endpoint with this handle; None = none exists; Blocked = it is being read."""
         live = self.find(handle)
         if live is not None:
             return live
@@ -102,7 +103,7 @@ class Endpoints:
     def look_up_conversation(
         self, conversation_id: ConversationId, initiator: bool
     ) -> Live | Blocked | None:
-        """Return that side of the conversation; None = there is none; Blocked = being read."""
+        """Return this side of the conversation; None = none exists; Blocked = it is being read."""
         key = (conversation_id, initiator)
         live = self.find_conversation(conversation_id, initiator)
         if live is not None:
@@ -130,14 +131,14 @@ class Endpoints:
         self._over.append(live)
 
     def remove(self, live: Live) -> None:
-        """Drop an endpoint that is gone; no read brings it back while its row still exists."""
+        """Drop a removed endpoint; no read brings it back while its row still exists."""
         self.removing(live.endpoint.key, live.serial)
         self._forget(live)
         if live.release is not None:
             live.release()
 
     def removing(self, key: EndpointKey, serial: int) -> None:
-        """Note that the flush with that serial deletes a row; no read before it restores that."""
+        """Note that flush `serial` deletes a row; no earlier read restores the endpoint."""
         self._removed[key] = serial
         if len(self._removed) > _REMOVED_KEPT and not self._reads:
             self._forget_removed()
@@ -159,7 +160,7 @@ class Endpoints:
         return live
 
     def is_removed(self, key: EndpointKey) -> bool:
-        """Return whether the endpoint is gone while its row may still exist."""
+        """Return whether the endpoint was removed while its row may still exist."""
         return key in self._removed
 
     @contextmanager
@@ -242,7 +243,7 @@ class Endpoints:
         return held
 
     def _evict_closed(self) -> None:
-        """Evict the oldest closed endpoints that nothing needs; the others get another turn."""
+        """Evict the oldest closed endpoints that nothing needs; check the others again later."""
         durable = self._durable_serial()
         for _ in range(min(_OVER_A_TURN, len(self._over))):
             live = self._over.popleft()
@@ -256,19 +257,19 @@ class Endpoints:
                 self._evict_one(live)
 
     def trim(self) -> int:
-        """Evict endpoints beyond the capacity that nothing needs any more. Return their number.
+        """Evict endpoints beyond the capacity that nothing needs in memory; return their number.
 
-        This is for times when no endpoint is added, which would do it otherwise."""
+        This is for times when no endpoint is added: adding one evicts others, too."""
         before = len(self._keys)
         self._evict(None, _CHECKS_A_TICK)
         return before - len(self._keys)
 
     def _evict(self, newest: Live | None, checks: int) -> None:
-        """Evict the oldest endpoints not touched since their last check and not in use (second
-        chance).
+        """Evict the oldest endpoints that are not in use and not touched since their last check.
 
-        Evicts down to the capacity as far as `checks` allow: there may be more endpoints
-        while all are in use, and evicting only one for each one added would keep it so."""
+        The check gives each a second chance. Evicts down to the capacity as far as `checks` allow:
+        there may be more endpoints while all are in use, and evicting only one for each one added
+        would keep it so."""
         durable = self._durable_serial()
         while checks and len(self._keys) > self._capacity:
             checks -= 1
@@ -289,7 +290,7 @@ class Endpoints:
 
 
 def _idle(live: Live) -> bool:
-    """Return whether nothing in memory needs the endpoint: its row says everything."""
+    """Return whether nothing in memory needs the endpoint: its row holds its whole state."""
     out = live.outgoing
     return (
         not live.ready
@@ -322,7 +323,7 @@ class LookUps:
         self._absent: Key | None = None
 
     def is_absent(self, key: Key) -> bool:
-        """Return whether this key was looked up in vain just now, for the waiter being resumed."""
+        """Return whether the read just done, for the resumed waiter, did not find this key."""
         if self._absent != key:
             return False
         self._absent = None

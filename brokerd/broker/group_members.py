@@ -3,8 +3,9 @@
 Reads:  the store, by group.      Calls: broker.endpoints, which adopts what was read.
 Never:  locks a group, or changes one that another transaction has locked.
 
-A group is in memory as long as an endpoint of it is, or somebody holds or waits for its lock. It is
-`whole` if all of its endpoints are in memory; only then does its absence from there say anything.
+A group is in memory as long as one of its endpoints is, or its lock is held or waited for. It is
+`whole` if all of its endpoints are in memory; only then does the absence of an endpoint from memory
+show that the group does not have it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from brokerd.storage.store import Store
 
 
 class GroupMembers:
-    """Finds the endpoints and the state of a group, in memory or in the store."""
+    """The finder of the endpoints and the state of a group, in memory or in the store."""
 
     __slots__ = ("_absent", "_completing", "_endpoints", "_groups", "_spawn", "_store")
 
     def __init__(
         self, *, groups: Mapping[GroupId, Group], endpoints: Endpoints, store: Store, spawn: Spawn
     ) -> None:
-        """Create it; `groups`: the groups in memory, which the broker changes."""
+        """Create the finder. `groups`: the groups in memory, which the broker changes."""
         self._groups = groups
         self._endpoints = endpoints
         self._store = store
@@ -37,12 +38,13 @@ class GroupMembers:
         self._completing: set[GroupId] = set()
 
     def look_up(self, group_id: GroupId, asker: Holder) -> Group | Blocked | None:
-        """Return the group with this id (GRP-2). None: no endpoint of it is open. Blocked: it is
-        being read.
+        """Return the group with this id (GRP-2).
 
-        A group that another transaction has locked is returned even if no endpoint of it is open:
-        what that transaction ended, or moved out of it, is not durable yet, and a caller that names
-        the group has to wait for the outcome (GRP-4, GRP-9)."""
+        None: it has no open endpoint. Blocked: it is being read.
+
+        A group that another transaction has locked is returned even if it has no open endpoint: the
+        ends and moves that this transaction made are not durable yet, and a caller that names the
+        group has to wait for the outcome (GRP-4, GRP-9)."""
         group = self._groups.get(group_id)
         if group is not None and any(
             one.endpoint.state is not State.CLOSED for one in group.members.values()

@@ -1,13 +1,13 @@
 """The conversation groups with the most messages of a queue (D12).
 
-Reads:  how many messages of which group were received.      Calls: nothing.
+Reads:  the number of received messages of each group.      Calls: nothing.
 Never:  remembers more than `MOST` groups, or costs a message anything: it is called once for all
         messages of a conversation that a receive dequeued.
 
 When there are too many groups, only the `KEPT` largest stay, and the count of the largest group
-that goes is subtracted from all counts. These amounts add up to at most `received / (KEPT + 1)`.
-So every group with more messages is known, and its count is too small by that at most. Counts of
-several windows, and these bounds, are merged by adding.
+that is dropped is subtracted from all counts. These amounts add up to at most
+`received / (KEPT + 1)`. So every group with more messages than that is known, and its count is at
+most that much too small. Counts of several windows, and these bounds, are merged by adding.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HotGroups:
                 counts = self._forget()
 
     def collect(self) -> HotWindow | None:
-        """Return the counts since the last call, and start again; None = nothing was received."""
+        """Return the counts since the last call, and restart them; None = nothing was received."""
         if not self._received:
             return None
         ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))

@@ -1,7 +1,7 @@
 """Checks of bodies outside the event loop, so that no body can hold up others (OBJ-18, OBJ-61).
 
 Reads:  bodies.      Calls: the checker of the instance.
-Never:  changes anything: the caller asks again when the verdict is known, and then forgets it.
+Never:  changes anything: the caller calls again when the verdict is known, and then drops it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOT_CHECKED = "it has not been checked"
 
 
 class _Asked:
-    """One body that is being checked as one kind of message, or was."""
+    """One body, and its check as one kind of message, running or finished."""
 
     __slots__ = ("body", "pending", "schema", "validation", "verdict", "waiting")
 
@@ -42,33 +42,36 @@ class Inspection:
     __slots__ = ("_asked", "_checker", "_limit")
 
     def __init__(self, *, limit: int, checker: Checker) -> None:
-        """Create it; `limit`: bytes from which well-formedness is checked outside the loop."""
+        """Create the inspection.
+
+        `limit`: bytes from which well-formedness is checked outside the loop."""
         self._limit = limit
         self._checker = checker
         self._asked: dict[int, list[_Asked]] = {}
-        """By identity of the body; nearly always one each: types are rarely altered meanwhile."""
+        """Checks by identity of the body; mostly one each, as types are rarely altered."""
 
     def __len__(self) -> int:
         return len(self._asked)
 
     def concerns(self, kind: MessageType | None, size: int) -> bool:
-        """Return whether bodies of this type and size are checked outside the loop: all with a
-        schema, whose cost is not known beforehand, and large ones."""
+        """Return whether bodies of this type and size are checked outside the loop.
+
+        These are all bodies with a schema, whose cost is not known beforehand, and large ones."""
         if kind is None or not size or not kind.validation.is_structured:
             return False
         return size >= self._limit or kind.validation.has_schema
 
     def is_asked(self, kind: MessageType, body: bytes) -> bool:
-        """Return whether a check of this very body was requested."""
+        """Return whether a check of this body object was requested."""
         return self._find(kind, body) is not None
 
     def verdict(self, kind: MessageType, body: bytes) -> Verdict | None:
-        """Return the verdict on this very body; None if it is not known."""
+        """Return the verdict on this body object; None = it is not known."""
         found = self._find(kind, body)
         return None if found is None else found.verdict
 
     def evaluate(self, kind: MessageType, body: bytes | None) -> str:
-        """Return why a body is not what its type requires; empty if it is.
+        """Return why a body does not fit its type; empty = it fits.
 
         Also empty if the check came to no verdict: then `overrun` returns the reason, and the group
         is parked (OBJ-62)."""
@@ -78,8 +81,7 @@ class Inspection:
         return verdict.text if verdict is not None and verdict.outcome is Outcome.UNFIT else ""
 
     def overrun(self, kind: MessageType | None, body: bytes | None) -> str:
-        """Return why a body that needs a check has no verdict; empty if it has one, or needs
-        none."""
+        """Return why a body that needs a check has no verdict; empty = it has one or needs none."""
         if kind is None or body is None or not self.concerns(kind, len(body)):
             return ""
         verdict = self.verdict(kind, body)
@@ -88,10 +90,9 @@ class Inspection:
         return "" if verdict.outcome in (Outcome.FIT, Outcome.UNFIT) else verdict.text
 
     def check(self, kind: MessageType, body: bytes, then: Resume | None = None) -> None:
-        """Check a body, unless it is being checked already, and call `then` when the verdict is
-        known.
+        """Check a body, unless it is being checked already; call `then` when the verdict is known.
 
-        The caller calls `forget` when it does not need the verdict any more."""
+        The caller calls `forget` when it no longer needs the verdict."""
         asked = self._find(kind, body)
         is_new = asked is None
         if asked is None:

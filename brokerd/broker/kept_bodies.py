@@ -40,7 +40,7 @@ class KeptBodies:
         return None
 
     def unused(self, used: Container[BodyKey]) -> list[BodyKey]:
-        """Return the keys that no message came to use, and forget all."""
+        """Return the keys of the stored bodies that no message uses, and forget all bodies."""
         left = [key for key in self._all if key not in used]
         self._all.clear()
         self._free.clear()

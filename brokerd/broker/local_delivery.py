@@ -101,8 +101,7 @@ def _arrive(
     effect: dialog.StoreOutgoing,
     message: NewMessage | None,
 ) -> dialog.Step:
-    """Step the peer for the message. Return its step, with a refusal among the effects if the
-    message was refused."""
+    """Step the peer for the message; return its step, which includes a refusal if any."""
     if message is None:
         message = NewMessage("", None, MessageId(broker.ids.fresh()))
     elif not effect.flags and peer.endpoint.state is State.CONVERSING:
@@ -132,8 +131,7 @@ def _arrive(
 def _open(
     changeset: Stepper, broker: Broker, live: Live, message: NewMessage | None
 ) -> checks.Refusal | None:
-    """Create the target endpoint of a dialog inside this broker. Return the refusal if it is
-    refused (DLP-40)."""
+    """Create the target endpoint of a dialog inside this broker, or return why not (DLP-40)."""
     endpoint = live.endpoint
     refusal = checks.refuse_dialog(
         broker.catalog_index,

@@ -40,7 +40,7 @@ class QueuedMessage(msgspec.Struct, gc=False):
     place: int = 0
     """The place in the store (`QueueRow.paged`)."""
     deliveries: int = 0
-    """Receives of it that were rolled back since this daemon started (RCV-30)."""
+    """Number of receives of the message rolled back since this daemon started (RCV-30)."""
 
     @classmethod
     def from_row(cls, row: QueueRow) -> QueuedMessage:
@@ -58,7 +58,7 @@ class QueuedMessage(msgspec.Struct, gc=False):
 
 
 def size_of(messages: Iterable[QueuedMessage]) -> int:
-    """Return the bytes of the bodies."""
+    """Return the total bytes of the bodies."""
     return sum([len(one.body) for one in messages if one.body])
 
 

@@ -1,7 +1,7 @@
 """Moves: conversations that a transaction has moved to other groups, not yet committed (GRP-18).
 
 Reads: nothing.      Calls: the groups, which take the conversations in.
-Never: commits; everybody else sees a conversation where it was until the transaction is over.
+Never: commits; others see a conversation in its old group until the transaction is over.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Moves:
         del self._made[first:]
 
     def settle(self) -> None:
-        """Forget the moves, which are committed and visible to everybody."""
+        """Forget the moves, which are committed and visible to all transactions."""
         self._made.clear()
 
     def group_before(self, live: Live) -> Group | None:
-        """Return the group in which everybody else sees a conversation; None = it was not moved."""
+        """Return the group of a moved conversation as others see it; None = it was not moved."""
         return next((before for moved, before in self._made if moved is live), None)

@@ -1,6 +1,6 @@
 """Options of a broker: its limits of memory, sizes and times.
 
-Reads, calls: nothing.      Never:  knows a setting: `instance/stores.py` takes those over.
+Reads, calls: nothing.      Never:  knows a setting: `instance/stores.py` turns them into options.
 """
 
 from datetime import timedelta
@@ -24,11 +24,11 @@ class BrokerOptions(msgspec.Struct, frozen=True):
     unfinished_bytes: int = 32 * 1024 * 1024
     """Bytes of stored fragments of incomplete messages that stay in memory (DSP-15)."""
     replay_guard: timedelta = REPLAY_GUARD
-    """How long a closed target endpoint is remembered (DLP-55)."""
+    """Time for which a closed target endpoint is remembered (DLP-55)."""
     check_aside: int = 16 * 1024
     """Bytes from which well-formedness is checked in the checking process (OBJ-18)."""
     default_lifetime: int = 2**31 - 1
-    """Seconds (DLG-10)."""
+    """The lifetime of a dialog that names none, in seconds (DLG-10)."""
     lock_timeout: float = 30.0
     """Seconds a verb waits for a group lock (GRP-11)."""
     max_bytes: int = 64 * 1024 * 1024

@@ -2,12 +2,12 @@
 
 Reads: the broker's memory.      Calls: checks, inspection.
 Never: changes anything, or gives a reason. A message that is not ordinary takes the general path,
-which does what is special about it, or refuses it with the reason.
+which gives it its special treatment, or refuses it with the reason.
 
 There is one function for each question, and each condition has a line of its own, with the rule
-that makes everything else special. All fast paths ask here, and the general path uses the same
-functions where it has the same question. A feature that makes some messages special adds its
-condition to one of them.
+that makes other messages special. All fast paths call these functions, and so does the general path
+where it has the same question. A feature that makes some messages special adds its condition to one
+of these functions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lock(Protocol):
 
     @property
     def holder(self) -> object:
-        """The transaction that holds it; None = nobody does."""
+        """The transaction that holds it; None = it is free."""
         ...
 
     @property
@@ -73,8 +73,7 @@ def may_send_type(
 
 
 def may_send(broker: Broker, group: Lock, queue: HomeQueue, size: int, tx: Verbs | None) -> bool:
-    """Return whether a SEND of an ordinary type has nothing to wait for, and leaves nothing but a
-    row at its sender.
+    """Return whether a SEND of an ordinary type need not wait, and leaves only a row at its sender.
 
     `tx`: the transaction that sends; None = a new one, of a client with all rights."""
     options, holder = broker.options, group.holder
@@ -92,8 +91,7 @@ def may_send(broker: Broker, group: Lock, queue: HomeQueue, size: int, tx: Verbs
 
 
 def may_hand_over(broker: Broker, live: Live) -> bool:
-    """Return whether a message of a dialog goes onto the queue of its peer, in the same broker,
-    and leaves nothing else (SND-14)."""
+    """Return whether a message leaves only a row on its peer's queue, in this broker (SND-14)."""
     peer = live.peer
     return (
         broker.enabled  # otherwise it waits for delivery (OBJ-4)
@@ -106,8 +104,7 @@ def may_hand_over(broker: Broker, live: Live) -> bool:
 
 
 def may_leave(broker: Broker, live: Live) -> bool:
-    """Return whether a message to a peer elsewhere leaves nothing but a row of the transmission
-    queue."""
+    """Return whether a message to a peer elsewhere leaves only a row of the transmission queue."""
     out = live.outgoing
     return (
         broker.enabled  # otherwise it waits for delivery (OBJ-4)
@@ -126,8 +123,9 @@ def may_end(tx: Verbs, *, fast_paths: bool) -> bool:
 
 
 def may_close(broker: Broker, live: Live) -> bool:
-    """Return whether an endpoint leaves nothing but its closing line when it ends after its peer
-    (DLG-T16, DLG-T17)."""
+    """Return whether an endpoint that ends after its peer leaves only its closing line.
+
+    The rules are DLG-T16 and DLG-T17."""
     return (
         broker.options.fast_paths
         and live.is_local  # otherwise it stays for repeats (DLG-33)
@@ -149,8 +147,10 @@ def may_close(broker: Broker, live: Live) -> bool:
 def may_converse(
     broker: Broker, from_service: str, to_service: str, contract: str, lifetime: int | None
 ) -> bool:
-    """Return whether a dialog that is begun, sent on and ended in one transaction leaves nothing at
-    its initiator (DLG-16) and goes onto a queue of this broker (SND-14); `lifetime` in seconds."""
+    """Return whether a dialog that is begun, sent on and ended in one transaction is ordinary.
+
+    It leaves nothing at its initiator (DLG-16), and its message goes onto a queue of this broker
+    (SND-14). `lifetime`: in seconds."""
     catalog = broker.catalog_index
     target = catalog.services.get(to_service)
     return (
@@ -193,8 +193,9 @@ def names_match(endpoint: DialogEndpoint, item: Fragment) -> bool:
 
 
 class TargetChecks:
-    """Decides whether the receiving side accepts messages, for many of them within one turn of the
-    loop; remembers the kind of message accepted last."""
+    """The receiving side's checks on messages, for many of them within one turn of the loop.
+
+    They remember the kind of message accepted last."""
 
     __slots__ = ("_accepted", "_broker", "_checked")
 

@@ -1,12 +1,12 @@
 """The messages of one dialog endpoint in the transmission queue (XMT-3).
 
 Reads: the store, for rows that are not in memory.      Calls: protocol.sending, storage.
-Never: classifies or transmits; the transmitter does, with what it finds here.
+Never: classifies or transmits; the transmitter does, with these rows.
 
-An `Outgoing` is what Service Broker calls a transmission object. It has the rows, and two records
-beside them: `route` says where they go and when (`outgoing_route.py`), `acks` what is owed to the
-peer (`ack_state.py`). Each module alone writes the fields of its record. All three can be lost
-without harm: after a restart the rows are read again.
+An `Outgoing` is what Service Broker calls a transmission object. In addition to the rows it has two
+records: `route` has their destination and timers (`outgoing_route.py`), `acks` the acknowledgements
+owed to the peer (`ack_state.py`). Each module alone writes the fields of its record. All three can
+be lost without harm: after a restart the rows are read again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROW_COST: Final = 900
 
 FEW: Final = 4
 FEW_BYTES: Final = 4096
-"""The limits of a page while memory is full; a message larger than that is read alone."""
+"""The limits of a page while memory is full; a larger message is read alone."""
 
 
 _HELD: Final = {
@@ -51,7 +51,7 @@ _HELD: Final = {
 
 
 class OutgoingOptions(msgspec.Struct, frozen=True):
-    """How much of the transmission queue is held in memory (design D4)."""
+    """Limits on the part of the transmission queue that is held in memory (design D4)."""
 
     memory: int = 48 * 1024 * 1024
     """Bytes for all dialogs of a broker; messages that do not fit stay in the store."""
@@ -76,9 +76,9 @@ class OutgoingMemory:
         self.reading = 0
         """Bytes reserved for the reads under way."""
         self.left = 0
-        """Messages acknowledged or withdrawn since the start (MON-13)."""
+        """Number of messages acknowledged or withdrawn since the start (MON-13)."""
         self.made = 0
-        """Transmission objects made since the start (MON-14)."""
+        """Number of transmission objects created since the start (MON-14)."""
         self.honors_priority = False
         """Whether the broker transmits its messages by priority level (OBJ-55)."""
         self.on_damaged: Callable[[Outgoing], None] = _ignore_damage
@@ -90,7 +90,7 @@ class OutgoingMemory:
         return self.used >= self.limit
 
     def has_room(self, size: int) -> bool:
-        """Return whether this many more bytes may be read."""
+        """Return whether `size` more bytes may be read."""
         return self.used + self.reading + size <= self.limit
 
 
@@ -107,7 +107,7 @@ class Sender(Protocol):
 
 
 PageOutgoing = Callable[[Sender, int, int, int], Awaitable["OutgoingPage"]]
-"""(endpoint, from sequence, limit, bytes) to its rows that are not in memory, by sequence."""
+"""Reads rows that are not in memory, by sequence: (endpoint, from sequence, limit, bytes)."""
 
 
 def _ignore_damage(out: Outgoing) -> None:
@@ -172,11 +172,11 @@ class Outgoing:
         self.incarnation = incarnation
         """The incarnation of the store from which these messages are sent (REL-15)."""
         self.going = going
-        """Counts the messages that the endpoint sends."""
+        """Counters of the messages that the endpoint sends."""
         self._page = page
         self._spawn = spawn
         self.ready = ready
-        """Notifies the transmitter that there is something to send."""
+        """Notifies the transmitter that the dialog has something to send."""
         self.window: SendWindow[OutgoingRow] = SendWindow(options.limits)
         self._beyond = 0
         self._coming = 0
@@ -191,12 +191,12 @@ class Outgoing:
         self._peer_holds: Ranges = ()
         # The fragments behind the stored prefix that the peer holds, by its latest ack.
         self.damaged: int | None = None
-        """Sequence of a message whose body fails its hash. Nothing from there on is sent, and new
-        messages stay behind it in the store (REL-6)."""
+        """Sequence of a message whose body fails its hash. Neither it nor any later message is
+        sent, and new messages stay behind it in the store (REL-6)."""
 
     @property
     def held(self) -> str | None:
-        """The status key under which the state holds messages; None = they are sent (DLP-50)."""
+        """The status key of a state that holds messages back; None = they are sent (DLP-50)."""
         return _HELD.get(self.live.endpoint.state)
 
     @property
@@ -213,7 +213,7 @@ class Outgoing:
 
     @property
     def level(self) -> int:
-        """The priority level among the dialogs that send, at present (OBJ-55 to OBJ-57)."""
+        """The present priority level of the dialog for sending (OBJ-55 to OBJ-57)."""
         honored = self._memory.honors_priority
         return self.live.endpoint.priority if honored else DEFAULT_PRIORITY
 
@@ -253,7 +253,7 @@ class Outgoing:
         self.last_sequence = lowest - 1
 
     def must_page(self) -> bool:
-        """Return whether the next message has to stay in the store, behind those already there."""
+        """Return whether the next message has to stay in the store, behind earlier ones."""
         return self.waiting > 0 or self._memory.full
 
     def joining(self, row: OutgoingRow) -> None:
@@ -279,12 +279,12 @@ class Outgoing:
             self.ready(self)
 
     def has_work(self) -> bool:
-        """Return whether the next turn would send something, or read what a later turn sends."""
+        """Return whether the next turn would send something, or read rows for a later turn."""
         return not self.held and (self.window.has_work() or self._may_load)
 
     @property
     def _may_load(self) -> bool:
-        """Whether few unsent rows are left in memory, and there is room for more.
+        """Whether few unsent rows are left in memory, and memory has room for more.
 
         Even if memory is full, each dialog may have a few rows in it, or it would never finish. But
         a dialog whose destination accepts nothing gets no turn, and so reads nothing (D4)."""
@@ -362,11 +362,11 @@ class Outgoing:
         return sound
 
     def acknowledge(self, ack: Ack, now: float) -> OutgoingRemoval | None:
-        """Process an acknowledgement: what it covers is finished with, wherever it is (DLP-20).
+        """Process an acknowledgement; return the rows to delete, None = there are none (DLP-20).
 
-        After a start the rows are in the store, and the peer may acknowledge them before they are
-        read. It cannot have messages that are not durable. Return the rows to delete; None if there
-        are none."""
+        The acknowledged messages are finished with, in memory or not. After a start the rows are in
+        the store, and the peer may acknowledge them before they are read. It cannot have messages
+        that are not durable."""
         self._peer_holds = ack.ranges
         rows = self.window.acknowledge(
             ack.sequence, ack.fragment, ack.highest_seen, ack.ranges, now
@@ -380,8 +380,7 @@ class Outgoing:
         return OutgoingRemoval([row.transmission_order for row in rows], through, beyond)
 
     def _acknowledge_beyond(self, last: int) -> int:
-        """Count messages up to `last` that are only in the store as acknowledged. Return how
-        many."""
+        """Count messages up to `last` only in the store as acknowledged; return their number."""
         if not self._beyond:
             return 0
         first = self.live.endpoint.send_sequence - len(self.unpublished) - self._beyond
@@ -429,9 +428,9 @@ class Outgoing:
         return max(0, endpoint.send_sequence - self._held)
 
     def expire(self, now: float) -> int:
-        """Make the fragments whose timer is over unsent again; return their number (DLP-27).
+        """Mark the fragments whose timer is over as unsent; return their number (DLP-27).
 
-        Those that the peer holds are skipped once only: it may drop them."""
+        Fragments that the peer holds are skipped once only: it may drop them."""
         skipped, self._peer_holds = self._peer_holds, ()
         return self.window.expire(now, skipped)
 

@@ -2,9 +2,9 @@
 
 Reads: nothing.      Calls: nothing.
 Never: decides. `delivery/outgoing/` classifies dialogs, lines them up and keeps their timers; the
-       peer's NOTICEs come through `delivery/peers/`. They call a method, and nobody else assigns.
+       peer's NOTICEs come through `delivery/peers/`. They call its methods, which alone assign.
 
-All of it is in memory alone: after a restart the dialog is classified again.
+The route is in memory only: after a restart the dialog is classified again.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ class OutgoingRoute:
         self.is_choosing = False
         """Whether the dialog waits until its choice of a route is stored (RTE-29)."""
         self.address: str | None = None
-        """Where the dialog sends; None = it is not classified, or has to wait."""
+        """The address to which the dialog sends; None = it is not classified, or has to wait."""
         self.status = self.detail = ""
         """Status key and detail of the latest delay (XMT-17)."""
         self.since = 0
-        """When that status began; 0 = there was none."""
+        """Time at which that status began; 0 = no status."""
         self.matches = 0
-        """How often it was matched with the routes since it began to wait for one (XMT-9)."""
+        """Number of matches with the routes since the dialog began to wait for a route (XMT-9)."""
         self.matched_at: Instant | None = None
-        """When it was last matched in vain."""
+        """Time of the last match with the routes that found none."""
         self.notice: Refusal | None = None
-        """Why the receiving side did not accept what was sent last (PBT-2)."""
+        """The reason of the receiving side for not accepting the latest messages (PBT-2)."""
         self.is_queued = False
         """Whether the dialog is in the ready line of its address."""
         self.timer = 0.0
-        """When its retransmission timer is checked (monotonic); 0 = not armed."""
+        """Time at which its retransmission timer is checked (monotonic); 0 = not armed."""
         self.timed: tuple[int, float] | None = None
         """Sequence of the message whose round trip is measured, and when it left (monotonic)."""
 
@@ -131,7 +131,7 @@ class OutgoingRoute:
         self.is_queued = True
 
     def left_line(self) -> None:
-        """Record that the dialog is in no ready line any more."""
+        """Record that the dialog has left its ready line."""
         self.is_queued = False
 
     def timer_armed(self, at: float) -> None:
@@ -139,7 +139,7 @@ class OutgoingRoute:
         self.timer = at
 
     def timer_disarmed(self) -> None:
-        """Record that no entry of the timers counts for this dialog."""
+        """Record that the dialog has no valid entry among the timers."""
         self.timer = 0.0
 
     def measure(self, sequence: int, now: float) -> None:
@@ -157,21 +157,21 @@ class OutgoingRoute:
         return now - timed[1]
 
     def stop_measuring(self) -> None:
-        """Give up the measurement: the message is sent again, and an ack would fit either copy."""
+        """Stop measuring, because the message is sent again, and an ack would fit either copy."""
         self.timed = None
 
-    # What the receiving side reports.
+    # Reports of the receiving side.
 
     def refused(self, key: str, detail: str, now: Instant) -> None:
         """Record why the receiving side did not accept something (PBT-2)."""
         self.notice = Refusal(key, detail, self.status_since(key) or now)
 
     def refusal_over(self) -> None:
-        """Drop the refusal: something newer is known of the receiving side (XMT-18)."""
+        """Drop the refusal, because newer information on the receiving side is known (XMT-18)."""
         self.notice = None
 
     def status_since(self, key: str) -> Instant | None:
-        """Return since when the status has this key, if that is known (XMT-18)."""
+        """Return the instant since which the status has this key; None = unknown (XMT-18)."""
         if self.notice is not None and key == self.notice.key:
             return self.notice.since
         return Instant(self.since) if self.since and key == self.status else None

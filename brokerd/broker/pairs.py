@@ -1,6 +1,6 @@
 """Numbers of messages from one service to another under one contract (design D12).
 
-Reads:  what its broker publishes, once a message is durable.      Calls: nothing.
+Reads:  the messages that its broker publishes, once they are durable.      Calls: nothing.
 Never:  costs a message more than two additions: an endpoint in memory refers to its counters.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_PAIRS: Final = 1_000
-"""How many pairs a broker counts separately. Peers name far services, so there must be a limit."""
+"""Limit of pairs counted separately by a broker, because peers choose the names of services."""
 OTHERS: Final = "(others)"
 """The name for the services of all further pairs."""
 
@@ -18,7 +18,8 @@ OTHERS: Final = "(others)"
 class Pair:
     """Application messages in one direction, since the start.
 
-    If the services are in two brokers, one counts what was sent, the other what was received."""
+    If the services are in two brokers, one counts the sent messages, the other the received
+    ones."""
 
     __slots__ = ("contract", "from_service", "received", "sent", "to_service")
 
@@ -46,5 +47,5 @@ class Pairs:
         return pair
 
     def all(self) -> Iterable[Pair]:
-        """Return every pair that was requested."""
+        """Return every pair that has counters."""
         return self._known.values()

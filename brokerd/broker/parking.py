@@ -1,6 +1,6 @@
 """Groups that are not received for now: they wait for their next attempt, or are parked (PBT-3).
 
-Reads:  what rollbacks report, the clock.      Calls: poison, the store, the queues of the groups.
+Reads:  reports of rollbacks, the clock.      Calls: poison, the store, the queues of the groups.
 Never:  locks a group, or delays a rollback: memory is updated immediately, the store with the next
         flush.
 Wakes:  when the first wait is over.
@@ -39,11 +39,11 @@ Received = list[tuple["QueueState", list["Taken"]]]
 CHECK_OVERRUN: Final = "check_overrun"
 """The reason of a group that is parked because a check came to no verdict (OBJ-62)."""
 BY_POISON = "poison handling"
-"""The author of the change, if a queue is switched off for its rollbacks (PBT-1)."""
+"""The author of the change if a queue is switched off because of its rollbacks (PBT-1)."""
 
 
 class HeldGroups:
-    """The groups of one broker with rolled back transactions, and none committed since."""
+    """The groups of one broker with rolled back transactions, and no committed one since."""
 
     def __init__(
         self,
@@ -73,21 +73,23 @@ class HeldGroups:
     # After opening the store.
 
     def recovered(self, found: Iterable[RecoveredGroup]) -> None:
-        """Load the groups that the store knows; waits that are over by now end at once."""
+        """Load the groups that the store knows; end the waits that are over by now."""
         for row, messages in found:
             held = self.by_id[row.group_id] = Held(row)
             if row.parked_at is not None or row.retry_at is not None:
                 self._begin(held, messages)
 
     def holding(self, group_id: GroupId) -> Held | None:
-        """Return what holds a group that is being loaded; None = nothing."""
+        """Return the hold on a group that is being loaded; None = it is not held."""
         held = self.by_id.get(group_id)
         return held if held is not None and held.holds else None
 
     # Rollbacks and commits.
 
     def undone(self, received: Received, how: Undone) -> None:
-        """Count a rollback for its queues and groups: messages are given back, locks still held."""
+        """Count a rollback for its queues and groups.
+
+        Its messages have been given back, and its locks are still held."""
         groups: dict[Group, tuple[Live, QueuedMessage]] = {}
         queues: dict[QueueState, tuple[Live, QueuedMessage]] = {}
         for queue, taken in received:
@@ -151,8 +153,8 @@ class HeldGroups:
     def handled(self, changes: Changes, taken: list[Taken]) -> None:
         """Free the group of a transaction that received from it and commits (PSN-4).
 
-        It stays held while an operator receives from it, or a message without a sound body or
-        without a verdict is left."""
+        The group stays held while an operator receives from it, or while a message without a sound
+        body or without a verdict remains."""
         group = taken[0].live.group
         held = self.by_id.get(group.group_id)
         if held is None:
@@ -174,8 +176,10 @@ class HeldGroups:
     # Damage.
 
     def damaged(self, live: Live, order: int, message_id: MessageId) -> None:
-        """Park the group of a loaded message whose body fails its hash, in either mode of its
-        queue; nothing behind the message is received either (REL-6, REL-10)."""
+        """Park the group of a loaded message whose body fails its hash.
+
+        The mode of its queue does not matter. Nothing behind the message is received either (REL-6,
+        REL-10)."""
         group = live.group
         known = self.by_id.get(group.group_id)
         if known is None:
@@ -205,10 +209,10 @@ class HeldGroups:
     def unchecked(
         self, changes: Changes, live: Live, row: QueueRow, why: str
     ) -> Callable[[], None]:
-        """Park the group of a message that is being enqueued though its check came to no verdict:
-        in either mode of its queue, in the changeset that stores the message (OBJ-62).
+        """Park the group of a message that is being enqueued though its check came to no verdict.
 
-        Return the report, to be made once the changeset is durable."""
+        The mode of its queue does not matter. The group is parked in the changeset that stores the
+        message (OBJ-62). Return the report, to be made once the changeset is durable."""
         group = live.group
         known = self.by_id.get(group.group_id)
         if known is None:
@@ -247,10 +251,10 @@ class HeldGroups:
         held.damaged &= {one.order for live in group.members.values() for one in live.ready}
         return bool(held.damaged)
 
-    # What an administrator does.
+    # Orders of an administrator.
 
     def release(self, group_id: GroupId) -> Held | None:
-        """Let the group be received again, from its first attempt; return what held it, or None."""
+        """Let the group be received again, from its first attempt; return its hold, or None."""
         held = self.by_id.pop(group_id, None)
         if held is None:
             return None
@@ -286,7 +290,7 @@ class HeldGroups:
         named = (one for one in self._queues.values() if one.queue.key == row.queue)
         return next(named, None)
 
-    # How it works.
+    # Internals.
 
     def _begin_in(self, held: Held, group: Group, taken: int = 0) -> None:
         """Hold a group in memory; `taken`: messages that a transaction may still give back."""
@@ -307,7 +311,7 @@ class HeldGroups:
             self.deadline.at_latest(self._waits[0][0])
 
     def _end(self, held: Held, group: Group | None) -> None:
-        """Stop holding the group. The holder of its lock offers it when it ends."""
+        """Stop holding the group. A transaction that has locked it offers it at its end."""
         if not held.holds:
             return
         held.holds = False
@@ -345,7 +349,7 @@ class HeldGroups:
             self.deadline.at_latest(self._waits[0][0])
 
     async def _recount(self, held: Held) -> None:
-        """Count a held group's messages, stored or in memory; again if their number changes."""
+        """Count a held group's messages, stored or in memory; repeat if the number changes."""
         store, endpoints = self._store, self._endpoints
         while held.holds:
             mark, total = held.changes, 0

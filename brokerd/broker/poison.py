@@ -1,6 +1,6 @@
-"""Poison: what a rollback means for the queue or the group of the messages given back (PSN). PURE.
+"""Poison: effects of a rollback on the queue or group of the messages given back (PSN). PURE.
 
-Reads:  what was rolled back and how, as arguments.      Calls: nothing.
+Reads:  a rollback and the counts before it, as arguments.      Calls: nothing.
 Never:  switches a queue off or holds a group; `parking.py` and the administration do.
 
 Service Broker's own way: five rollbacks in a row of transactions that received from a queue switch
@@ -21,21 +21,22 @@ from brokerd.storage.changes import HeldRow
 
 POISON: Final = "poison"
 DISCONNECTS: Final = "disconnects"
-"""Why a queue was switched off (PBT-1, PBT-10)."""
+"""Reason for which a queue was switched off (PBT-1, PBT-10)."""
 
 
 class Undone(msgspec.Struct, frozen=True):
-    """How a transaction that received was rolled back, if that may count (PSN-16, PSN-17)."""
+    """The way in which a receiving transaction was rolled back, if it may count (PSN-16,
+    PSN-17)."""
 
     error: str = ""
     """The cause, as given by the program."""
     counts: bool = True
     disconnect: bool = False
-    """Whether its connection was cut in the middle; counted separately (PBT-10)."""
+    """Whether its connection was cut during the transaction; counted separately (PBT-10)."""
     retry_after: float | None = None
     """Seconds for which its groups are not received."""
     park: str | None = None
-    """The reason for which its groups are to be parked; None = they are not."""
+    """The reason for parking its groups; None = they are not parked."""
 
 
 class Streak(msgspec.Struct, frozen=True):

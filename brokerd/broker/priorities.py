@@ -20,8 +20,7 @@ class PriorityIndex:
         self._levels: dict[_Criteria, int] = {one.criteria: one.level for one in priorities}
 
     def level(self, contract: str, local: str, remote: str) -> int:
-        """Return the level of an endpoint: of the first of the eight steps that fits, or 5
-        (OBJ-50).
+        """Return the level of an endpoint: of the first of eight steps that fits, or 5 (OBJ-50).
 
         `local` and `remote` are services as the endpoint sees them (OBJ-52)."""
         levels = self._levels

@@ -1,7 +1,7 @@
 """Publication: the effects of one changeset that become visible once it is durable (REL-4).
 
 Reads:  nothing.      Calls: the queues, the transmission queue, parking, the listeners.
-Never:  changes an endpoint: that happens for everybody as the changeset joins (design D1).
+Never:  changes an endpoint: all transactions see that as the changeset joins (design D1).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Publication:
         self.arrivals: Arrivals = []
         """Messages that join a queue."""
         self.publish_arrivals: Callable[[Arrivals], None] = publish
-        """Publishes these, with whatever else becomes visible at the same moment."""
+        """Publishes the arrivals, and everything else that becomes visible at the same moment."""
         self.bodies: ArrivingBodies | None = None
         """Bodies that arrive in fragments; most changesets have none."""
         self.done: Callable[[], None] = _do_nothing
-        """Called at last."""
+        """The function to call after everything is published."""
         self._damaged: Arrivals | None = None
         self._lost: list[Lost] | None = None
         self._dialog_events: list[DialogEvent] | None = None
         self._after: list[Callable[[], object]] | None = None
 
     def park_damaged(self) -> None:
-        """Park the group of the latest arrival, whose body is lost, before it is received."""
+        """Note that the latest arrival has lost its body: park its group before any receive."""
         self._damaged = [*(self._damaged or ()), self.arrivals[-1]]
 
     def report_lost(self, lost: Lost) -> None:

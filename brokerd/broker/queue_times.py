@@ -1,4 +1,4 @@
-"""How long the messages of one queue waited, and for what: histograms of committed receives (D12).
+"""Waiting times of the messages of one queue, by cause: histograms of committed receives (D12).
 
 Reads:  the times it is given, all UTC microseconds of this instance.      Calls: metrics.
 Never:  costs a message more than its own wait; the other times are measured for every eighth
@@ -27,13 +27,13 @@ class QueueTimes:
         self.hot = HotGroups()
         """The groups with the most messages."""
         self.wait = Histogram()
-        """For every message: from its arrival to the commit of the receive."""
+        """For every message: time from its arrival to the commit of its receive."""
         self.queue = Histogram()
-        """For a sample of receives: from the arrival of the oldest message to the receive."""
+        """For a sample of receives: time from the arrival of the oldest message to the receive."""
         self.retry = Histogram()
         """As `queue`, for every receive whose messages had been given back before (RCV-30)."""
         self.handler = Histogram()
-        """For the receives of `queue` and `retry`: from the receive to its commit."""
+        """For the receives of `queue` and `retry`: time from the receive to its commit."""
 
     def consumed(self, taken: Sequence[Taken], now: Instant) -> None:
         """Count messages whose receives have become durable."""
@@ -53,7 +53,7 @@ class QueueTimes:
         self._turn = turn
 
     def collect(self) -> dict[str, dict[str, int]]:
-        """Return what was counted since the last call, by the name of the histogram."""
+        """Return the counts since the last call, by the name of the histogram."""
         named = {
             "wait_us": self.wait,
             "queue_us": self.queue,

@@ -1,4 +1,4 @@
-"""One queue in memory: what arrives, what is received, and who is notified of it (RCV, design D4).
+"""One queue in memory: its arrivals, its receives, and its notifications (RCV, design D4).
 
 Reads:  nothing by itself.      Calls: its window, ready groups, backlog and waiting receives.
 Never:  commits; transactions dequeue messages here and give them back.
@@ -37,9 +37,9 @@ class Depth(NamedTuple):
     """The number of messages a queue holds, as committed: counted as they come and go (PBT-20)."""
 
     ready: int
-    """Messages not received, or received by a transaction that is still open."""
+    """Number of messages not received, or received by a transaction that is still open."""
     parked: int
-    """Messages of groups that are set aside (PBT-3)."""
+    """Number of messages of groups that are set aside (PBT-3)."""
 
 
 class QueueState:
@@ -61,7 +61,7 @@ class QueueState:
     ) -> None:
         self._now = now
         self.youngest_at: float | None = None
-        """When the latest message was committed (monotonic)."""
+        """Time of the commit of the latest message (monotonic)."""
         self.times = times
         self.on_arrival = on_arrival
         self.on_empty = on_empty
@@ -136,8 +136,8 @@ class QueueState:
     def oldest_at(self) -> Instant | None:
         """Enqueue time of the oldest ready message, or None if no message is ready.
 
-        Locked groups do not count. For levels with nothing in memory, as after a start, the backlog
-        says it."""
+        Messages of locked groups do not count. For levels with nothing in memory, as after a start,
+        the time is that of the backlog."""
         by_level = self.groups.oldest_by_level()
         times = list(by_level.values())
         if self.ready_count:
@@ -145,8 +145,9 @@ class QueueState:
         return min(times, default=None)
 
     def recovered(self, priority: int, count: int, since: int) -> None:
-        """Add messages of a level that were in the store at the start to the backlog; `since`: when
-        the first of them was enqueued."""
+        """Add the messages of a level that were in the store at the start to the backlog.
+
+        `since`: when the first of them was enqueued."""
         self.backlog.recovered(priority, count, since)
 
     def alter(self, queue: Queue) -> None:
@@ -169,8 +170,7 @@ class QueueState:
         return self.backlog.holds(priority) or not self.window.has_room_for(size)
 
     def published(self, live: Live, row: QueueRow) -> bool:
-        """Add a durable message to the window or the backlog, unless it was dropped unread
-        meanwhile.
+        """Add a durable message to the window or the backlog, unless it was dropped unread.
 
         Return whether its group may have something new for a waiter: then the caller passes the
         group to `arrived`."""
@@ -214,8 +214,7 @@ class QueueState:
             self.line.wake_for(group, is_new=False)
 
     def arrived(self, groups: Collection[Group], *, was_empty: bool) -> None:
-        """Note that messages have been committed; waiters and the queue monitor are notified
-        (ACT-6a).
+        """Note that messages have been committed; notify waiters and the queue monitor (ACT-6a).
 
         `groups`: those that may have something new for a waiter."""
         self.youngest_at = self._now()
@@ -226,8 +225,8 @@ class QueueState:
     def unlocked(self, groups: Collection[Group]) -> None:
         """Offer the groups that an ended transaction had locked (RCV-20).
 
-        Waiters are woken when the whole flush is published, and choose among all of it (GRP-15):
-        messages that become durable together are seen together, and need few receives."""
+        Waiters are woken when the whole flush is published, and choose among all its messages
+        (GRP-15): messages that become durable together are seen together, and need few receives."""
         expected, beyond = self.line.is_expecting, self.backlog.total
         for group in groups:
             if not (group.ready or beyond or group.thinned):
@@ -240,7 +239,7 @@ class QueueState:
             self._behind(self.notify)
 
     def notify(self) -> None:
-        """Wake waiters for what has come, if that is still to be done; notify the monitor."""
+        """Wake waiters for the offered groups and notify the monitor, if that is still due."""
         if not self._is_to_notify:
             return
         self._is_to_notify = False
@@ -268,8 +267,9 @@ class QueueState:
         return True
 
     def _load_for_waiters(self) -> None:
-        """Load messages of the backlog for waiting receives, as far as memory allows it, until one
-        of them can be received. A page may hold only messages of locked groups."""
+        """Load messages of the backlog for waiting receives, as far as memory allows.
+
+        Stop when one of them can be received. A page may hold only messages of locked groups."""
         if self.waiting and self.beyond and not self._is_full and not self._is_loading:
             self._is_loading = True
             self.backlog.fetch(self._load_more)
@@ -289,8 +289,9 @@ class QueueState:
         only: Live | None = None,
         but: Collection[Live] = (),
     ) -> list[Taken]:
-        """Remove up to `limit` messages, at least one, of a locked group from the window, in order
-        (RCV-7). The arguments are those of `Window.dequeue`."""
+        """Remove up to `limit` messages, at least one, of a locked group from the window (RCV-7).
+
+        They are removed in order. The arguments are those of `Window.dequeue`."""
         taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but)
         if count:
             self.taken += count
@@ -333,8 +334,7 @@ class QueueState:
         return dropped
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
-        """Update the counts after an endpoint moved between two groups of which one or both are
-        held."""
+        """Update the counts after an endpoint moved between two groups, at least one held."""
         count = len(live.ready) + (live.beyond or 0)
         damaged = () if left.held is None else left.held.damaged
         self.held_changed(left, -count)
@@ -344,7 +344,7 @@ class QueueState:
                 self.backlog.damaged(live, message.order, message.message_id)
 
     def count_parked(self, count: int) -> None:
-        """Count messages that are not received for now, or are again (negative `count`)."""
+        """Count messages as not received for now; negative `count` = as receivable again."""
         self.parked += count
 
     def continue_streak(self, streak: Streak) -> None:
@@ -352,7 +352,7 @@ class QueueState:
         self.streak = streak
 
     def held_changed(self, group: Group, count: int) -> None:
-        """Count messages that a held group got, or lost (negative `count`)."""
+        """Count messages that a held group gained, or lost (negative `count`)."""
         held = group.held
         if held is not None:
             held.messages += count
@@ -378,7 +378,7 @@ class QueueState:
         return self.backlog.outranks(-level, order)
 
     def load_ahead(self, limit: int) -> None:
-        """Load what the next receives will take, if they are like the one just done."""
+        """Load messages for the next receives, if they are like the one just done."""
         if self.beyond and not self._is_full:
             # Only groups of one conversation: what a receive takes of them is known without a lock.
             alone = [one for one in self.groups.next_up() if one.whole and len(one.members) == 1]
@@ -402,7 +402,9 @@ class QueueState:
     def complete(
         self, group: Group, limit: int, size: int, only: Live | None, but: Collection[Live]
     ) -> Blocked:
-        """Return the wait of such a receive; `but`: conversations of which it takes nothing."""
+        """Return the wait of a receive until the messages it takes are loaded (see `is_short`).
+
+        `but`: conversations of which it takes nothing."""
         return Blocked(
             "page", lambda resume: self.backlog.complete(group, limit, size, only, resume, but=but)
         )

@@ -19,9 +19,9 @@ from brokerd.broker.state import Group, Holder, HomeQueue, Live
 from brokerd.clock import Instant
 
 _STALE = 1000
-"""Heap entries of groups locked since that are tolerated, however few other entries there are."""
+"""The number of stale heap entries that is tolerated, however few other entries there are."""
 NEXT_UP = 16
-"""How many of the groups to be received next are checked for messages to load ahead."""
+"""The number of groups next in turn that are checked for messages to load ahead."""
 
 
 class ReadyGroups:
@@ -51,7 +51,7 @@ class ReadyGroups:
         return self._ageing
 
     def put(self, group: Group) -> None:
-        """Give an unlocked group its place, unless it has one that is as good."""
+        """Give an unlocked group its place, unless its present place is as good."""
         known, place = group.entry, self.place(group)
         if known is not None and known[:2] <= place:
             return
@@ -63,7 +63,7 @@ class ReadyGroups:
             self._ageing.watch(group)
 
     def _drop_stale(self) -> None:
-        """Drop the entries of groups locked since: perhaps no receive ever pops them."""
+        """Drop the entries of groups locked since, because receives may never pop them."""
         self._heap = [entry for entry in self._heap if entry[2].entry is entry]
         heapify(self._heap)
         self._limit = 2 * len(self._heap) + _STALE
@@ -98,9 +98,10 @@ class ReadyGroups:
         return None
 
     def best(self, holder: Holder, but: Container[Group] = ()) -> Group | None:
-        """Return the group an unselective receive takes: unlocked or the transaction's own (RCV-3).
+        """Return the group that an unselective receive of this transaction takes (RCV-3).
 
-        `but`: groups of the transaction to skip (GRP-16)."""
+        The group is unlocked, or locked by the transaction. `but`: groups of the transaction to
+        skip (GRP-16)."""
         first = self.first()
         ended = holder.ended
         own: list[Group] = []

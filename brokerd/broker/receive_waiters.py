@@ -1,4 +1,4 @@
-"""Receives that wait for a message of one queue, and which of them to wake (RCV-19 to RCV-21).
+"""Receives that wait for a message of one queue, and the order of waking (RCV-19 to RCV-21).
 
 Reads: nothing.      Calls: the waiters, one after the other.
 Never: wakes more waiters than can be served: a group goes to one of them, the one that locks it.
@@ -37,7 +37,7 @@ class WaitingLine:
         return self._tickets
 
     def join(self, wait: ReceiveWait) -> None:
-        """Wait in line, in the place given by the ticket."""
+        """Put a waiter into the line, in the place given by its ticket."""
         if wait.group_id is None:
             insort(self.unselective, wait, key=_ticket)
         else:
@@ -46,7 +46,7 @@ class WaitingLine:
         wait.holder.receiving = wait
 
     def leave(self, wait: ReceiveWait) -> None:
-        """Leave the line (RCV-22)."""
+        """Remove a waiter from the line (RCV-22)."""
         if wait.line is not self:
             return
         wait.line = wait.holder.receiving = None
@@ -64,13 +64,13 @@ class WaitingLine:
         return bool(self.unselective or self._selective)
 
     def expects(self, group_id: GroupId) -> bool:
-        """Return whether a waiter selects that group."""
+        """Return whether a waiter selects this group."""
         return group_id in self._selective
 
     def wake_for(self, group: Group, *, is_new: bool) -> None:
-        """Wake the waiters that select the group; `is_new`: and the first of the unselective ones.
+        """Wake the waiters that select the group; with `is_new` also the first unselective one.
 
-        They try in order of arrival, and none any more once another transaction has the group."""
+        They try in order of arrival, until another transaction has locked the group."""
         if not self._selective:
             if is_new:
                 self.wake_one()
@@ -89,7 +89,7 @@ class WaitingLine:
             self._wake(wait)
 
     def wake_selecting(self, group: Group) -> None:
-        """Wake the waiters that select the group: what they select may be gone (RCV-19)."""
+        """Wake the waiters that select the group, because their messages may be gone (RCV-19)."""
         for wait in list(self._selective.get(group.group_id, ())):
             self._wake(wait)
 

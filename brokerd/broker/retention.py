@@ -1,10 +1,11 @@
 """Retention: messages received and sent on a queue are kept until their conversation ends (RCV-31).
 
 Reads: the store, for how much of a conversation is retained already.
-Calls: storage (through the broker).      Never: concerns itself with a queue without retention.
+Calls: storage (through the broker).      Never: counts anything of a queue without retention.
 
-Under the policy `error`, retained messages are counted in memory, once the count was read, so that
-a verb knows whether there is room; under the others the store trims the excess as it is written.
+Under the policy `error`, retained messages are counted in memory, once their number was read, so
+that a verb knows whether there is room; under the other policies the store trims the excess as it
+is written.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from brokerd.units import counted
 
 
 def before_send(broker: Broker, lives: Iterable[Live], size: int) -> Blocked | None:
-    """Check that a send may be retained by its own queue; return the wait if the count has to be
-    read first (SND-17, PBT-24)."""
+    """Check that a send may be retained by its own queue (SND-17, PBT-24).
+
+    Return the wait if the count of retained messages has to be read first."""
     for live in lives:
         queue = live.queue
         if not queue.retains:
@@ -45,7 +47,9 @@ def before_send(broker: Broker, lives: Iterable[Live], size: int) -> Blocked | N
 
 
 def before_receive(broker: Broker, lives: Iterable[Live]) -> Blocked | None:
-    """Read how much is retained of conversations that are about to be received from."""
+    """Return the wait until the retained messages of conversations to receive from are counted.
+
+    None: no count is missing."""
     for live in lives:
         if live.queue.retains and _is_counted(live) and live.kept is None:
             return _count(broker, live)
@@ -59,7 +63,7 @@ def check_received(taken: Sequence[Taken]) -> None:
 
 
 def reserve(live: Live, rows: int, size: int) -> bool:
-    """Count what a verb is going to retain of a conversation; return whether that is counted."""
+    """Count messages that a verb will retain of a conversation; return whether they are limited."""
     if not live.queue.retains or not _is_counted(live) or live.kept is None:
         return False
     live.kept = Kept(live.kept.rows + rows, live.kept.bytes + size)
@@ -67,7 +71,7 @@ def reserve(live: Live, rows: int, size: int) -> bool:
 
 
 def give_back(live: Live, rows: int, size: int) -> None:
-    """Give back what a rolled back transaction had reserved."""
+    """Give back the reservation of a rolled back transaction."""
     if live.kept is not None:
         live.kept = Kept(live.kept.rows - rows, live.kept.bytes - size)
 
@@ -97,7 +101,7 @@ def sent_copy(
 
 
 def trim_of(broker: Broker, queue: HomeQueue) -> Trim | None:
-    """Return the limits to which the store trims what it has retained; None = it does not."""
+    """Return the limits to which the store trims retained messages; None = it does not trim."""
     limit = queue.queue.retention_limit
     if not _is_limited(limit) or limit.policy is RetentionPolicy.ERROR:
         return None

@@ -1,4 +1,4 @@
-"""Savepoints: how far a transaction had come, so that it can go back there (GRP-21).
+"""Savepoints: earlier extents of a transaction, to which it can be rolled back (GRP-21).
 
 Reads: nothing.      Calls: nothing.
 Never: undoes anything; `transaction.py` does, back to a mark.
@@ -44,7 +44,7 @@ class Savepoints:
         self._marks.append(mark)
 
     def back_to(self, number: int) -> Mark:
-        """Return the savepoint of that number; it stays, those set after it are dropped."""
+        """Return the savepoint with this number and keep it; drop those set after it."""
         for at, mark in enumerate(self._marks):
             if mark.number == number:
                 del self._marks[at + 1 :]

@@ -1,8 +1,8 @@
 """The records of one broker's live state: dialog endpoints, conversation groups, their messages.
 
 Reads: nothing.      Calls: nothing.
-Never: waits, and never knows how queues, transactions or the transmission queue work. What a record
-needs of these is a small protocol below, which they satisfy.
+Never: waits, and never knows how queues, transactions or the transmission queue work. A record uses
+them through the small protocols below, which they satisfy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from brokerd.storage.retention import Kept
 
 
 class HomeQueue(Protocol):
-    """The queue of an endpoint and of its group, as far as these know it: a `QueueState`."""
+    """The queue of an endpoint and its group, as far as they use it; see `QueueState`."""
 
     queue: Queue
     """The queue as it is declared."""
@@ -106,7 +106,7 @@ class Taken(NamedTuple):
     size: int
     """Bytes of the bodies."""
     at: Instant
-    """When they were dequeued."""
+    """Time at which the messages were dequeued."""
 
 
 class Counting:
@@ -118,7 +118,7 @@ class Counting:
         self.messages = self.application = 0
 
     def add(self, message_type: str, count: int) -> None:
-        """Add to the number of messages of that type."""
+        """Add `count` to the number of messages of this type."""
         self.messages += count
         if message_type not in SYSTEM_TYPES:
             self.application += count
@@ -127,8 +127,8 @@ class Counting:
 class Live:
     """A dialog endpoint in memory: the truth between two commits (design D1).
 
-    Only the methods below assign its fields, except for those of which another module keeps the
-    invariant, and which that module alone assigns:
+    Only the methods below assign its fields, except for these, whose invariants another module
+    keeps, and which that module alone assigns:
 
     - `backlog`: `beyond`, `beyond_unread`, `counting` (the messages of the queue's backlog)
     - `unfinished`: `parts`, `parts_stored`, `parts_size`, `body_key` (the incomplete message)
@@ -181,7 +181,7 @@ class Live:
         self.queue = queue
         self.contract = contract
         self.coming = coming
-        """Counts the messages that arrive for the endpoint."""
+        """Counters of the messages that arrive for the endpoint."""
         self.is_local = is_local
         """Whether the peer is (or will be) in this same broker."""
         self.parts: list[bytes] = []
@@ -191,7 +191,7 @@ class Live:
         self.parts_size = 0
         """Bytes of the fragments of the incomplete message, wherever they are."""
         self.body_key: BodyKey | None = None
-        """The key of those fragments in the store; None = there are none, or they were not read."""
+        """The key of those fragments in the store; None = none are stored, or not read."""
         self.undelivered = 0
         """Number of own messages that were withdrawn before the peer had them."""
         self.ready: deque[QueuedMessage] = deque()
@@ -203,18 +203,18 @@ class Live:
         self.beyond_unread = 0
         """Number of messages in the queue's backlog that an application sent."""
         self.counting: Counting | None = None
-        """While the backlog is being counted: the changes meanwhile."""
+        """Changes to the backlog while it is being counted; None = it is not being counted."""
         self.dropped_before = 0
         """Messages with a lower queuing order were dropped unread (DLG-T10)."""
         self.outgoing: Outgoing | None = None
-        """The messages in the transmission queue; None = there never were any."""
+        """The messages in the transmission queue; None = there were never any."""
         self.peer: Live | None = None
         """The peer, if it is in this broker and in memory."""
         self.kept: Kept | None = None
-        """How much of the dialog is retained, if that is limited and was read (PBT-24)."""
+        """Number and size of the dialog's retained messages, if limited and read (PBT-24)."""
         self.gone = False
         self.pins = 0
-        """Number of users that need it in memory: open transactions, reads, the arrivals part."""
+        """Number of users that need it in memory: open transactions, reads, `delivery.incoming`."""
         self.release: Callable[[], None] | None = None
         """Asks `delivery.incoming` to unpin the endpoint, now that the dialog is over."""
         self.serial = 0
@@ -228,7 +228,7 @@ class Live:
         self.pins += 1
 
     def unpin(self) -> None:
-        """Note that one user does not need the endpoint in memory any more."""
+        """Note that one user no longer needs the endpoint in memory."""
         self.pins -= 1
 
     def pin_for_arrivals(self, release: Callable[[], None]) -> None:
@@ -242,7 +242,7 @@ class Live:
         self.release = None
 
     def stepped(self, endpoint: DialogEndpoint) -> None:
-        """Note what a step has made of the endpoint; from now on that holds for everybody (D1)."""
+        """Set the state that a step has made; all transactions see it from now on (D1)."""
         self.endpoint = endpoint
 
     def joined(self, serial: int) -> None:
@@ -250,7 +250,7 @@ class Live:
         self.serial = serial
 
     def removed(self) -> None:
-        """Note that the endpoint is gone, or was never committed; it never comes back."""
+        """Note that the endpoint was removed, or never committed; it is never loaded again."""
         self.gone = True
 
     def pair_with(self, peer: Live) -> None:
@@ -286,7 +286,7 @@ class Live:
         self.beyond = self.beyond_unread = 0
 
     def forget_retained(self) -> None:
-        """Forget how much is retained, so that it is read again."""
+        """Forget how much is retained, so that the number is read again."""
         self.kept = None
 
     @property
@@ -317,28 +317,29 @@ class Live:
 
 
 class Held:
-    """One group that has a row."""
+    """The hold on one group, or its counts of rollbacks, as in its stored row."""
 
     __slots__ = ("changes", "damaged", "holds", "messages", "row", "stays", "unchecked")
 
     def __init__(self, row: HeldRow, messages: int = 0) -> None:
         self.row = row
         self.messages = messages
-        """How many of its messages count as parked."""
+        """Number of its messages that count as parked."""
         self.holds = False
-        """Whether it is not received now; if not, only its counts are kept."""
+        """Whether the group is held now; if not, only its counts are kept."""
         self.changes = 0
-        """How often messages came or went while it was held."""
+        """Number of times that messages were added or removed while it was held."""
         self.stays = False
-        """Whether committed receives leave it held, because an operator is to receive all of it."""
+        """Whether committed receives leave it held: an operator is to receive all messages."""
         self.damaged: set[int] = set()
         """Queuing orders of its messages in memory whose bodies fail their hash (REL-6).
 
-        Nothing of the group is received until these are gone, or given a body again."""
+        No message of the group is received until these are gone, or have a body again."""
         self.unchecked: int | None = None
         """Queuing order of the message whose check came to no verdict (OBJ-62).
 
-        None = there is none, or it is the one in the row, if that has this reason."""
+        None = no such message; or it is the message named in the row, if the row has this
+        reason."""
 
 
 class Holder(Protocol):
@@ -348,7 +349,8 @@ class Holder(Protocol):
     ready: dict[Group, None]
     """The locked groups that may have messages in the window."""
     waits_for: Group | None
-    """The group whose lock it waits for, or without which a receive that selects it cannot end."""
+    """The group whose lock it waits for, or that its receive selects, if that may outlast any wait
+    for a lock."""
     receiving: ReceiveWait | None
     """The wait for a message, if it waits for one."""
     idle: bool
@@ -356,7 +358,7 @@ class Holder(Protocol):
     opened: int
     """The number of the transaction; the youngest has the highest (GRP-12)."""
     ended: set[Live]
-    """Conversations that it has ended, and so receives nothing from (DLG-T10)."""
+    """Conversations that it has ended, so that it receives nothing from them (DLG-T10)."""
 
     def took(self, group: Group) -> None:
         """Note that the lock of a group is held from now on."""
@@ -371,8 +373,9 @@ class Holder(Protocol):
         ...
 
     def group_before_move(self, live: Live) -> Group | None:
-        """Return the group in which everybody else sees a conversation that it has moved; None = it
-        has not moved it."""
+        """Return the group in which other transactions see a conversation that this one has moved.
+
+        None: this transaction has not moved it."""
         ...
 
     def describe(self) -> str:
@@ -452,7 +455,7 @@ class Group:
         self.state_known = False
         """Whether `state` has been read."""
         self.held: Held | None = None
-        """Why the group is not received: it waits for its next attempt, or is parked (PBT-3)."""
+        """The hold until the next attempt, or while the group is parked (PBT-3); None = no hold."""
         self.thinned = False
         """Whether an endpoint has ended or moved away, and selecting waiters are to be woken."""
 
@@ -503,7 +506,7 @@ class Group:
         self.state, self.state_known = state, True
 
     def forget_state(self) -> None:
-        """Note that the group is over. Endpoints of it in the store may keep its state."""
+        """Note that the group is over; endpoints only in the store may keep its state."""
         self.state, self.state_known = None, self.whole
 
     def hold(self, held: Held) -> None:
@@ -523,7 +526,7 @@ class Group:
             self.holder.ready[self] = None
 
     def with_messages(self, but: Collection[Live], only: Live | None = None) -> list[Live]:
-        """Return its conversations with messages in the window, without `but`; or only `only`."""
+        """Return its conversations with messages in the window, except `but`; or just `only`."""
         if only is not None:
             return [only] if only.ready else []
         ready = self.ready.values()
@@ -544,11 +547,12 @@ class Group:
         return place
 
     def release(self) -> LockWait | None:
-        """Hand the lock to the next in line, and return its place for the caller to notify. None:
-        the lock is free.
+        """Hand the lock to the next waiter, and return its place in the line.
 
-        Notify it in a turn of its own: it may commit and release the lock immediately, and a long
-        line would make a deep stack (REL-18)."""
+        None: the lock is free.
+
+        The caller notifies the waiter in a turn of its own: it may commit and release the lock
+        immediately, and a long line would make a deep stack (REL-18)."""
         self.holder = None
         if not self.line:
             return None
@@ -578,8 +582,8 @@ class ReceiveWait:
         self.ticket = ticket
         """The number in the order of arrival (RCV-21)."""
         self.resume = resume
-        """Tries again: there may be a message."""
+        """Tries the receive again: there may be a message."""
         self.end = end
-        """Gives up, as if the timeout had expired."""
+        """Ends the wait, as if the timeout had expired."""
         self.line: object | None = None
         """The line it waits in; None = it was woken, or has left."""

@@ -1,4 +1,4 @@
-"""Reads of the store that memory cannot do without.
+"""Reads of the store that must not fail: they are repeated until the store answers.
 
 Reads:  the store.      Calls: the function it is given, again if the store was too slow to answer.
 Never:  gives up. A read that is cut short (`Busy`) suits callers that can ask again later; here a

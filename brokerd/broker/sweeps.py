@@ -1,4 +1,4 @@
-"""Every endpoint of a broker in turn, for administration that concerns many of them.
+"""Sweeps over all endpoints of a broker, in batches, for administrative operations.
 
 Reads: the store, by key.      Calls: broker.endpoints, broker.changeset.
 Never: holds more than one batch in memory, or removes an endpoint whose group is locked.
@@ -21,10 +21,9 @@ from brokerd.protocol import dialog
 async def batch(
     broker: Broker, after: EndpointKey | None, limit: int
 ) -> tuple[list[Live], EndpointKey | None]:
-    """Return up to `limit` endpoints behind a key, pinned in memory; and the last key, None = no
-    more.
+    """Return up to `limit` endpoints behind a key, pinned in memory, and the last of their keys.
 
-    The caller unpins them (`release`)."""
+    The last key is None if there are no more endpoints. The caller unpins them (`release`)."""
     lives: list[Live] = []
     with broker.endpoints.reading() as stale:
         while True:
@@ -49,7 +48,7 @@ def release(lives: list[Live]) -> None:
 
 
 async def clean(broker: Broker, lives: list[Live], owner: str) -> list[Live]:
-    """Remove endpoints with everything they hold, in one commit; peers are not notified (DLG-T27).
+    """Remove endpoints with everything they hold, in one commit, without notifying peers (DLG-T27).
 
     Endpoints whose group is locked are skipped. Return the removed ones."""
     tx = Transaction(broker, owner)

@@ -1,12 +1,12 @@
-"""A transaction: its locks, what its verbs do, its commit or rollback (design D2, REL-3).
+"""A transaction: its locks, the effects of its verbs, its commit or rollback (design D2, REL-3).
 
 Reads: the broker's memory.      Calls: changeset, groups, queues.
 Never: waits, except for its own commit (`committed`). Verbs (`verbs.sends`) fill it; a session or
 a reader commits it.
 
-What the verbs did to an endpoint is kept as events, each with the endpoint that it was stepped
-from. A commit applies each to the endpoint as it then stands: if the endpoint has not changed,
-the step made by the verb holds; if an arrival has changed it, the event is stepped again (DLG-46).
+The changes of an endpoint by verbs are kept as events, each with the endpoint that it was stepped
+from. A commit applies each event to the current endpoint: if the endpoint has not changed, the
+step made by the verb is used; if an arrival has changed it, the event is stepped again (DLG-46).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Transaction:
         """The groups it has locked that may have messages in the window."""
         self.locked: list[Group] = []
         self.locked_at: float | None = None
-        """When it took its first lock, from which its age counts (CLP-61)."""
+        """Time at which it took its first lock, from which its age counts (CLP-61)."""
         self.waits_for: Group | None = None
         """The group whose lock one of its verbs waits for."""
         self.receiving: ReceiveWait | None = None
@@ -139,13 +139,13 @@ class Transaction:
         self.absent: set[bytes] = set()
         """Handles, groups and peers of dialogs that a verb did not find in the store."""
         self.keeps_locks = False
-        """Whether it did more than begin and send: it keeps its locks until durable (GRP-4)."""
+        """Whether it did more than begin and send, and so keeps its locks until durable (GRP-4)."""
         self.waiting: Callable[[], BrokerError | None] | None = None
         """Cancels the wait of a verb, for a lock or a message."""
         self.resume: Callable[[], None] | None = None
         """Calls a verb that waits for a lock again."""
         self.failure: BrokerError | None = None
-        """Why a wait for a lock ended without the lock."""
+        """The error with which a wait for a lock ended without the lock."""
         self.events: EventChanges | None = None
         """The changes to the dialogs of event notifications, for its commit."""
         self._begun: list[Live] = []
@@ -161,7 +161,7 @@ class Transaction:
         self._reserved: list[tuple[Live, int, int]] | None = None
 
     def describe(self) -> str:
-        """Return session, latest verb and age, for those who wait for its locks (GRP-11)."""
+        """Return session, latest verb and age, for the waiters for its locks (GRP-11)."""
         age = self.broker.clock.monotonic() - self.opened_at
         return f"{self.owner}, in a transaction open for {age:.1f} s, its latest verb {self.verb}"
 
@@ -181,7 +181,7 @@ class Transaction:
         return {verb: count for verb, count in counts.items() if count}
 
     def view(self, live: Live) -> DialogEndpoint | None:
-        """Return the endpoint as this transaction sees it (SND-4); None = it ended it for good."""
+        """Return the endpoint as this transaction sees it (SND-4); None = removed by it."""
         key = live.endpoint.key
         return self._views.get(key, live.endpoint)
 
@@ -191,8 +191,9 @@ class Transaction:
         self.pin(live)
 
     def reserve(self, live: Live, rows: int, size: int) -> None:
-        """Count what a verb is going to have retained of a conversation, if that is limited; a
-        rollback gives it back (PBT-24)."""
+        """Count messages that a verb will retain of a conversation, if their number is limited.
+
+        A rollback gives them back (PBT-24)."""
         if retention.reserve(live, rows, size):
             self._reserved = [*(self._reserved or ()), (live, rows, size)]
 
@@ -230,9 +231,9 @@ class Transaction:
         return True
 
     def want_ordinary_ends(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
-        """Record that a verb ends these endpoints: each as the transaction sees it, and its step.
+        """Record that a verb ends endpoints; does what `want` does for each.
 
-        Does what `want` does for each."""
+        `ends`: endpoint in memory, its state as the transaction sees it, and its step."""
         for live, base, outcome in ends:
             self._intents.append(_Intent(live, END, None, base, outcome))
             self._views[base.key] = outcome.endpoint
@@ -253,8 +254,9 @@ class Transaction:
         self.keeps_locks = True
 
     def group_before_move(self, live: Live) -> Group | None:
-        """Return the group in which everybody else sees a conversation that it has moved; None = it
-        has not moved it."""
+        """Return the group in which other transactions see a conversation that this one has moved.
+
+        None: this transaction has not moved it."""
         return self.moves.group_before(live)
 
     def move(self, live: Live, group: Group) -> None:
@@ -269,13 +271,13 @@ class Transaction:
         self.keeps_locks = True
 
     def state_of(self, group: Group) -> tuple[bool, bytes | None]:
-        """Return whether this transaction has set the group's state, and to what."""
+        """Return whether this transaction has set the group's state, and the new state."""
         return group in self._states, self._states.get(group)
 
     # Savepoints.
 
     def set_savepoint(self, number: int) -> None:
-        """Note the present extent of the transaction (GRP-21); `number` rises."""
+        """Set a savepoint at the present extent of the transaction (GRP-21); `number` must rise."""
         mark = Mark(
             number=number,
             begun=len(self._begun),
@@ -292,7 +294,7 @@ class Transaction:
     def roll_back_to(self, number: int) -> None:
         """Undo everything since the savepoint; groups locked since stay locked (GRP-21).
 
-        A transaction that has failed only after the savepoint goes on from there."""
+        A transaction that has failed only after the savepoint continues from there."""
         mark = self.savepoints.back_to(number)
         self._undo(mark.begun, mark.received, mark.moved, mark.reserved)
         if self._timers is not None:
@@ -306,7 +308,7 @@ class Transaction:
         self.state = TxState.OPEN
 
     def _undo(self, begun: int, received: int, moved: int, reserved: int) -> None:
-        """Undo what is visible in memory already, except the first of each list."""
+        """Undo the effects that memory shows already, except the first entries of each list."""
         self.moves.undo(moved)
         for live in reversed(self._begun[begun:]):
             self.broker.forget(live)
@@ -360,7 +362,7 @@ class Transaction:
         await durable
 
     def roll_back(self, how: Undone | None = None) -> None:
-        """Undo everything; nothing of it was ever visible to others (SND-3).
+        """Undo everything; other transactions never saw any of it (SND-3).
 
         `how`: the rollback may count for its queues and groups (PSN-16); None = it does not."""
         if self.state is TxState.FINISHED:
@@ -380,7 +382,7 @@ class Transaction:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has begun dialogs, which nobody else knows before it commits."""
+        """Whether it has begun dialogs, which no other transaction sees before it commits."""
         return bool(self._begun)
 
     @property
@@ -398,7 +400,7 @@ class Transaction:
         return sum(len(one.messages) for one in all_taken if one.live.group is group)
 
     def keep_only(self, orders: Container[int]) -> int:
-        """Give back all received messages but these; return the number of messages kept."""
+        """Give back all received messages except these; return the number of messages kept."""
         count = 0
         for at, (queue, taken) in enumerate(self._received):
             kept: list[Taken] = []
@@ -525,11 +527,11 @@ class Transaction:
         self.waiting, self.resume = cancel, resume
 
     def waits_without(self, group: Group | None) -> None:
-        """Note the group without which the waiting receive cannot end; None = there is none."""
+        """Note the group without which the waiting receive cannot end; None = no such group."""
         self.waits_for = group
 
     def stopped_waiting(self) -> None:
-        """Note that no verb waits any more: it has the lock, or there may be a message."""
+        """Note that the wait of a verb is over: it has the lock, or there may be a message."""
         self.waiting = None
 
     def lock_failed(self, failure: BrokerError | None) -> None:

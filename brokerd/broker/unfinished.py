@@ -1,6 +1,6 @@
-"""Fragments of incomplete messages: how many of them are kept in memory (DSP-15).
+"""Fragments of incomplete messages, and the limit of those kept in memory (DSP-15).
 
-Reads:  what its caller passes.      Calls: nothing.
+Reads:  its arguments.      Calls: nothing.
 Never:  drops anything that is not stored: its fragments are durable, or in the flush under way.
 
 The fragments of a message are stored as they come, and acknowledged, so a peer may leave any
@@ -34,7 +34,7 @@ class Unfinished:
         """Bytes of memory that all fragments use."""
 
     def add(self, live: Live, body: bytes) -> None:
-        """Note one more stored fragment of this dialog's message; others may be evicted for it."""
+        """Note one more stored fragment of this dialog's message; evict others to make room."""
         live.parts_size += len(body)
         if live.parts_stored:
             live.parts_stored += 1
@@ -47,21 +47,23 @@ class Unfinished:
         live.body_key = key
 
     def recovered(self, live: Live, key: BodyKey | None, fragments: int, size: int) -> None:
-        """Note how much of a message is stored since before the start; none of it is in memory."""
+        """Note the fragments of a message that were stored before the start; none is in memory."""
         live.body_key = key
         live.parts_stored, live.parts_size = fragments, size
 
     def close(self, live: Live) -> BodyKey | None:
-        """Drop the fragments of a message whose stored body is deleted, or has become that of its
-        message. Return the key of that body; None = they were not read since the start."""
+        """Drop the fragments of a message from memory, and return the key of their stored body.
+
+        That body is deleted, or has become the body of its message. None: the fragments were not
+        read since the start."""
         self.remove(live)
         key, live.body_key = live.body_key, None
         return key
 
     def have(self, live: Live, bodies: list[bytes]) -> None:
-        """Add the stored fragments of a message, read because its last one is here.
+        """Add the stored fragments of a message, read because its last one has arrived.
 
-        They stay in memory until the message is complete, or `release`."""
+        They stay in memory until the message is complete, or until `release`."""
         self._held[live] = None
         live.parts_stored = 0
         live.parts.extend(bodies)
@@ -73,7 +75,7 @@ class Unfinished:
         return sum(self._sizes.get(live, 0) for live in self._held) >= self._limit
 
     def release(self, live: Live) -> None:
-        """Allow the fragments of a message to be evicted: its last one is not here any more."""
+        """Allow the fragments of a message to be evicted: its last one is no longer in memory."""
         self._held.pop(live, None)
 
     def remove(self, live: Live) -> None:

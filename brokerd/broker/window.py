@@ -31,7 +31,7 @@ MESSAGE_COST = 400
 
 
 class WindowOptions(msgspec.Struct, frozen=True):
-    """How much of a queue is held in memory."""
+    """Limits on the part of a queue that is held in memory."""
 
     window_messages: int = 50_000
     window_bytes: int = 32 * 1024 * 1024
@@ -39,7 +39,7 @@ class WindowOptions(msgspec.Struct, frozen=True):
     """Messages loaded at a time."""
     page_bytes: int = 4 * 1024 * 1024
     locked_factor: int = 4
-    """How many windows may be in memory before a receive stops looking past locked groups."""
+    """Number of windows in memory at which receives stop looking past locked groups."""
 
 
 class Window:
@@ -53,7 +53,7 @@ class Window:
         self.count = 0
         """Number of messages."""
         self.size = 0
-        """Bytes of memory that they cost."""
+        """Bytes of memory that the messages cost."""
 
     # Room.
 
@@ -83,8 +83,8 @@ class Window:
     def is_full(self, home: HomeQueue) -> bool:
         """Return whether locked groups fill so much memory that nothing more is loaded.
 
-        Groups that `home` has set aside do not count: perhaps nobody ever releases them, and the
-        messages behind them would never be received."""
+        Groups that `home` has set aside do not count: they may never be released, and the messages
+        behind them would never be received."""
         options, most = self._options, self._options.locked_factor
         count, size = self.count, self.size
         if count < most * options.window_messages and size < most * options.window_bytes:
@@ -115,9 +115,9 @@ class Window:
         """Add messages of conversations that were loaded, each conversation's in their order.
 
         Return the groups to offer, those with the oldest messages first. A receivable group that
-        had messages here keeps its place, since those added behind them are younger. Not so if its
-        first message is a DialogTimer or an Error, which is first whatever its age (RCV-9), or if
-        a receive waits (`is_expected`)."""
+        had messages in the window keeps its place, because those added behind them are younger. It
+        gets a new place if its first message is a DialogTimer or an Error, which is first whatever
+        its age (RCV-9), or if a receive waits (`is_expected`)."""
         firsts: dict[Group, int] = {}
         count = size = 0
         for live, rows in found:
