@@ -26,12 +26,14 @@ CHECK = "check"
 def before_send(
     tx: Transaction, lives: Sequence[Live], message_type: str, body: bytes | None
 ) -> Blocked | None:
-    """Wait for the verdict on a body that this side checks (PBT-14), or that goes directly onto
-    a queue of this broker (SND-14). The groups are locked: later messages stay behind it.
+    """Wait for the verdict on a body that needs a check before it is sent.
+
+    This side checks it (PBT-14), or it goes directly onto a queue of this broker (SND-14). The
+    groups are locked meanwhile, so later messages stay behind it.
 
     Raises:
         CheckOverrun: the check came to no verdict (OBJ-62).
-        CheckUnavailable: it could not be run.
+        CheckUnavailable: the check could not be run.
     """
     broker = tx.broker
     kind = broker.message_types.get(message_type)
@@ -79,7 +81,7 @@ def check_ahead(
 def before_sends(
     tx: Transaction, live: Live, messages: Iterable[tuple[str, bytes | None]]
 ) -> Blocked | None:
-    """Wait once for the verdicts on many messages of one dialog, as `before_send` does for one."""
+    """Wait once for the verdicts on many messages of one dialog, as `before_send` does on one."""
     if not _stays(tx, live):
         return None
     wanted: list[tuple[MessageType, bytes]] = []
@@ -110,7 +112,7 @@ def before_sends(
 
 
 def _has_verdict(broker: Broker, kind: MessageType, body: bytes) -> bool:
-    """Return whether a body has a verdict; raise if its check came to none."""
+    """Return whether a body has a verdict; raise if its check came to no verdict."""
     verdict = broker.inspection.verdict(kind, body)
     if verdict is None:
         return False

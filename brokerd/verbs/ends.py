@@ -1,7 +1,7 @@
 """END of dialogs (DLG-18 to DLG-25, DLG-47), within a transaction.
 
 Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
-Never: commits, or changes anything before it has all it needs: if it has to wait, it returns
+Never: commits, or changes anything before it has all it needs. A verb that has to wait returns
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """
@@ -29,8 +29,9 @@ MAX_ERROR_TEXT: Final = 3000
 def end(
     tx: Transaction, handles: Sequence[Handle], code: int | None, description: str | None
 ) -> Blocked | None:
-    """End this side of one or several dialogs, all or none, with an error if one is given (DLG-18
-    to DLG-25, DLG-47)."""
+    """End this side of one or several dialogs, all or none (DLG-18 to DLG-25, DLG-47).
+
+    They end with an error if one is given."""
     if code is None and description is None and end_ordinary(tx, handles):  # fast path
         return None
     if (code is None) != (description is None) or (code is not None and code <= 0):
@@ -72,8 +73,10 @@ def _check_state(tx: Transaction, live: Live, trigger: Trigger) -> None:
 
 
 def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
-    """Fast path of `end`: end dialogs that their peers have ended, in a transaction that has locked
-    their groups, as mostly after a receive. Return False if nothing was done."""
+    """Fast path of `end`: end dialogs that their peers have ended.
+
+    The transaction has locked their groups, as it mostly has after a receive. Return False if
+    nothing was done."""
     if not ordinary.may_end(tx, fast_paths=tx.broker.options.fast_paths) or len(handles) != len(
         set(handles)
     ):

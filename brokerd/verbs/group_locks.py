@@ -1,7 +1,7 @@
-"""The first steps of verbs: find the conversation they name, and lock its group (GRP-5, GRP-9).
+"""The first steps of verbs: find the named conversation, and lock its group (GRP-5, GRP-9).
 
 Reads: the broker's memory.      Calls: broker.endpoints, broker.groups.
-Never: waits: a verb that cannot have the lock yet returns `Blocked` and is called again.
+Never: waits. A verb that cannot have the lock yet returns `Blocked` and is called again.
 Fails: with `ConversationNotFound`, `GroupNotFound`, and the error of a wait (GRP-11, GRP-12).
 """
 
@@ -20,7 +20,7 @@ from brokerd.ids import GroupId, Handle, show
 def find(tx: Transaction, handle: Handle, at: int | None = None) -> Live | Blocked:
     """Return the conversation with this handle, pinned for the transaction (SND-2).
 
-    `at`: its position in a list, for the error."""
+    `at`: position of the handle in a list, for the error message."""
     live = tx.broker.endpoints.look_up(handle)
     if live is None or (
         tx.rights is not None and isinstance(live, Live) and not may_have(tx, live)
@@ -44,10 +44,10 @@ def may_have(tx: Transaction, what: Live | Group) -> bool:
 
 
 def lock(tx: Transaction, group: Group) -> Blocked | None:
-    """Lock a group. Return None if the transaction has the lock, or the wait for it, of at most
-    `lock_timeout` (GRP-9, GRP-11).
+    """Lock a group; return None if the transaction has the lock, else the wait (GRP-9, GRP-11).
 
-    Time that the daemon needs for the holder's commit, or to store its body, does not count."""
+    The wait takes at most `lock_timeout`, not counting the time that the daemon needs to commit the
+    holder or to store the holder's body."""
     if tx.failure is not None:
         raise tx.failure
     if group.lock(tx):
@@ -62,8 +62,8 @@ def lock(tx: Transaction, group: Group) -> Blocked | None:
 class _Wait:
     """The wait of a verb for a lock.
 
-    When it is over, it no longer refers to the transaction: reference cycles live until they are
-    collected, and this one would keep bodies."""
+    When the wait is over, it no longer refers to the transaction. Otherwise a reference cycle would
+    keep bodies in memory until the next garbage collection."""
 
     __slots__ = ("_place", "_resume", "_timer", "_tx")
 
@@ -103,7 +103,7 @@ class _Wait:
 
 
 def group_of(tx: Transaction, live: Live) -> Group:
-    """Return the group of a conversation: the old one while another transaction is moving it."""
+    """Return the group of a conversation: its old group while another transaction is moving it."""
     group = live.group
     if group.holder is None or group.holder is tx:
         return group
@@ -123,7 +123,7 @@ def pin_one_of(tx: Transaction, group: Group) -> None:
 
 
 def locked(tx: Transaction, group_id: GroupId) -> Group:
-    """Return a group that this transaction has locked; `GroupNotFound` for any other (GRP-22)."""
+    """Return a group that this transaction has locked; raise `GroupNotFound` otherwise (GRP-22)."""
     group = tx.broker.groups.get(group_id)
     if group is None or group.holder is not tx:
         raise GroupNotFound(

@@ -54,14 +54,16 @@ def move(tx: Transaction, handle: Handle, group_id: GroupId) -> Blocked | None:
         )
     if group is not live.group:
         is_held = group.held is not None or live.group.held is not None
-        if is_held and live.beyond is None:  # so many are parked from now on, or no more (RCV-34)
+        if is_held and live.beyond is None:  # the number of parked messages changes (RCV-34)
             return live.queue.count_beyond(live)
         tx.move(live, group)
     return None
 
 
 def get_state(tx: Transaction, group_id: GroupId, *, take_lock: bool) -> bytes | Blocked | None:
-    """Return the state of a group that this transaction has locked, or locks now (GRP-22)."""
+    """Return the state of a group that this transaction has locked (GRP-22).
+
+    `take_lock`: lock the group first."""
     if take_lock:
         group = _named(tx, group_id)
         if isinstance(group, Blocked):
@@ -89,7 +91,7 @@ def set_state(tx: Transaction, group_id: GroupId, state: bytes | None) -> None:
 
 
 def _named(tx: Transaction, group_id: GroupId) -> Group | Blocked:
-    """Return the group with that id; the transaction pins one of its endpoints in memory."""
+    """Return the group with this id; the transaction pins one of its endpoints in memory."""
     found = tx.broker.group_members.look_up(group_id, tx)
     if found is None or (isinstance(found, Group) and not may_have(tx, found)):
         raise GroupNotFound(f"there is no conversation group {show(group_id)} (any more)")

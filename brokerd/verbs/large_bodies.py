@@ -22,7 +22,7 @@ STORED = "stored"
 def before_send(tx: Transaction, lives: Sequence[Live], body: bytes | None) -> Blocked | None:
     """Wait until a large body is stored: one copy for each message and each retained copy.
 
-    The groups stay locked meanwhile, so later messages queue behind it."""
+    The groups stay locked meanwhile, so later messages queue behind the message of the body."""
     if body is None or len(body) < tx.broker.options.large_body:
         return None
     wanted = len(lives) + sum(live.queue.retains for live in lives)

@@ -1,8 +1,8 @@
 """RECEIVE and GET CONVERSATION GROUP: choose a group, dequeue, wait (RCV, GRP-14 to GRP-17).
 
 Reads: the broker's memory.      Calls: locks, broker.queues, broker.transaction.
-Never: commits, or dequeues anything before all of it is in memory: if it has to wait, it returns
-`Blocked` and is called again (`broker.blocked`).
+Never: commits, or dequeues messages before all of them are in memory. A verb that has to wait
+returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """
 
@@ -79,45 +79,47 @@ class ReceiveRequest:
         self.conversation = conversation
         self.group = group
         self.even_held = False
-        """Whether it receives even from a group that is held (PBT-3)."""
+        """Whether the request receives even from a group that is held (PBT-3)."""
         self.wait = wait
-        """Seconds; None = answer immediately, FOREVER = wait without limit."""
+        """Seconds to wait; None = answer immediately, FOREVER = wait without limit."""
         self.expired = False
         self.timer: asyncio.TimerHandle | None = None
         self.chosen: Group | None = None
-        """The group it has locked."""
+        """The group that the request has locked."""
         self.awaited: Group | None = None
-        """The group it selects."""
+        """The group that the request selects."""
         self.fresh = False
-        """Whether it took that lock itself, so that it may give the lock back."""
+        """Whether the request itself locked that group, so that it may unlock it."""
         self.completed = False
-        """Whether the messages it takes of that group are in memory."""
+        """Whether the messages that it receives from that group are in memory."""
         self.ticket = 0
-        """The number in the line of waiters (RCV-21); 0 = it has not waited."""
+        """The number in the line of waiters (RCV-21); 0 = the request has not waited."""
         self.groups = groups
-        """How many receives it still stands for (RCV-44)."""
+        """The number of combined receives that remain to be executed (RCV-44)."""
         self.taken: list[Taken] = []
-        """The messages that the receives before have taken."""
+        """The messages that its earlier receives have dequeued."""
         self.owes: QueueState | None = None
         """The queue that woke it: if it takes nothing, the next waiter must be woken (RCV-21)."""
         self._end_wait: Resume | None = None
 
     def waits(self, end: Resume) -> None:
-        """Note that it waits for a message; `end` ends the wait."""
+        """Note that the request waits for a message; `end` ends the wait."""
         self._end_wait = end
 
     def woken(self, queue: QueueState) -> None:
-        """Note that it was woken, because there may be something for it."""
+        """Note that the request was woken, because there may be a message for it."""
         self._end_wait, self.owes = None, queue
 
     def give_up(self) -> None:
-        """End the wait as if its time were over, even one that has not begun (CLP-40)."""
+        """End the wait as if its time were over, even a wait that has not begun (CLP-40)."""
         self.expired = True
         if self._end_wait is not None:
             self._end_wait()
 
     def over(self) -> None:
-        """Stop the timer and wake the next waiter if due: it is answered, or never will be."""
+        """Stop the timer, and wake the next waiter if one has to be woken.
+
+        The request is answered, or never will be."""
         self._end_wait = None
         if self.timer is not None:
             self.timer.cancel()
@@ -133,10 +135,10 @@ class ReceiveRequest:
 
 
 def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
-    """Receive the messages of one group (RCV-1 to RCV-25), or of several, if it stands for several
-    receives (RCV-44).
+    """Receive the messages of one group, or of several groups (RCV-1 to RCV-25).
 
-    Return an empty list if the wait is over."""
+    They are several if the request combines several receives (RCV-44). Return an empty list if the
+    wait is over."""
     if request.groups == 1 and not request.taken:
         return _of_one_group(tx, request)
     while True:
@@ -156,7 +158,7 @@ def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
 
 
 def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> bool:
-    """Return whether the next of its receives may take anything; it does not wait (RCV-44)."""
+    """Return whether the next combined receive may take anything; it does not wait (RCV-44)."""
     request.wait = None
     if request.max_messages is not None:
         for one in found:
@@ -181,8 +183,8 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
         found.lock(tx)
         request.chosen = group = found
     only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
-    # `completed` is set before the wait: after it the receive takes what there is, even if that is
-    # less than expected, and does not wait for the store again.
+    # `completed` is set before the wait: after it the receive takes the messages in memory, even if
+    # they are fewer than expected, and does not wait for the store again.
     if not request.completed and queue.is_short(group, limit, only):
         request.completed = True
         return queue.complete(group, limit, size, only, tx.ended)
@@ -207,8 +209,9 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
 
 
 def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
-    """Return the group it has locked; None if there is none, or damage has been found in it
-    meanwhile, so that it is held."""
+    """Return the group that the request has locked; None = it has locked none.
+
+    If the group is held since, because damage was found in it, leave it and return None."""
     group = request.chosen
     if group is None or group.held is None or request.even_held:
         return group
@@ -254,7 +257,7 @@ def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | Non
     queue = _queue(tx, request)
     found = _best(tx, queue, but=tx.returned)
     if found is None:
-        found = queue.groups.best(tx)  # one returned before, as there is no other (GRP-16)
+        found = queue.groups.best(tx)  # a group returned before, as there is no other (GRP-16)
     if isinstance(found, Blocked):
         return found
     if found is None:
@@ -267,7 +270,7 @@ def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | Non
 
 
 def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
-    """Return the queue, if it may be received from now (RCV-17, GRP-17)."""
+    """Return the queue if it may be received from now, else raise an error (RCV-17, GRP-17)."""
     if tx.failure is not None:
         raise tx.failure
     queue = tx.broker.queues.get(request.queue)
@@ -340,7 +343,7 @@ def _selected(
 
 
 def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocked | None:
-    """Wait for a message. Return None if the time is over, or it does not wait (RCV-18)."""
+    """Wait for a message; None = the time is over, or the request does not wait (RCV-18)."""
     if request.wait is None or request.wait == 0 or request.expired:
         _found_nothing(queue, request)
         return None
@@ -389,14 +392,15 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
 
 
 def _found_nothing(queue: QueueState, request: ReceiveRequest) -> None:
-    """Report that nothing was found for it, or for the last receive it stood for (RCV-44)."""
+    """Report that the request found nothing, or its last receive did not (RCV-44)."""
     request.over()
     if not request.selective:
         queue.on_empty(queue)
 
 
 def _is_long(tx: Transaction, request: ReceiveRequest) -> bool:
-    """Return whether the wait may outlast any wait for a lock. If so, its end breaks no deadlock
-    (GRP-12)."""
+    """Return whether the wait may outlast any wait for a lock.
+
+    If so, its end does not break a deadlock (GRP-12)."""
     assert request.wait is not None
     return request.wait == FOREVER or request.wait > tx.broker.options.lock_timeout

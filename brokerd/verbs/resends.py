@@ -1,4 +1,4 @@
-"""RESEND PENDING: send what a broken dialog could not send on another dialog (PBT-12).
+"""RESEND PENDING: send the frozen messages of a broken dialog on another dialog (PBT-12).
 
 Reads: the frozen rows of the old dialog.      Calls: verbs.sends, broker.transaction.
 Never: removes anything from the old dialog: its rows go when the application ends it (DLP-50).
@@ -27,10 +27,10 @@ FROZEN: Final = frozenset({State.DISCONNECTED_INBOUND, State.ERROR})
 
 
 class Resent(msgspec.Struct, frozen=True):
-    """One message that was copied."""
+    """One message that was sent again."""
 
     sequence: int
-    """The position in the old dialog."""
+    """The sequence in the old dialog."""
     message_id: MessageId
     message_type: str
     may_have_arrived: bool
@@ -92,7 +92,7 @@ def _copy(tx: Transaction, out: Outgoing, target: Live) -> list[Resent] | Blocke
     if checked is not None:
         return checked
     bodies = {id(row.body): row.body for row, _ in held}
-    times = Counter(id(row.body) for row, _ in held)  # two messages may share one
+    times = Counter(id(row.body) for row, _ in held)  # two messages may share a body
     for key, body in bodies.items():  # all stored, one after the other, before anything is sent
         stored = large_bodies.before_send(tx, [target] * times[key], body)
         if stored is not None:

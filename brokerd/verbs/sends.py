@@ -77,7 +77,7 @@ class DialogOptions(msgspec.Struct, frozen=True):
 def begin_dialog(
     tx: Transaction, handle: Handle, from_service: str, to_service: str, options: DialogOptions
 ) -> Blocked | None:
-    """Begin a dialog under a handle made by the caller (DLG-1 to DLG-12)."""
+    """Begin a dialog under a handle chosen by the caller (DLG-1 to DLG-12)."""
     broker = tx.broker
     refuse_when_full(broker)
     _check_begin(broker, from_service, to_service, options)
@@ -136,7 +136,7 @@ def _check_rights(
 def _check_begin(
     broker: Broker, from_service: str, to_service: str, options: DialogOptions
 ) -> None:
-    """Refuse what can be refused from the catalog and the options alone."""
+    """Refuse a dialog that the catalog and the options alone show to be invalid."""
     if not options.by_broker:
         _refuse_system(broker, from_service, options.contract)
     catalog = broker.catalog_index
@@ -165,7 +165,7 @@ def _check_begin(
 
 
 def _check_post(broker: Broker, options: DialogOptions) -> None:
-    """Refuse a group for a posted dialog, which the broker ends by itself (PBT-4)."""
+    """Refuse a related group for a posted dialog, which the broker ends by itself (PBT-4)."""
     if options.related_conversation is not None or options.related_group is not None:
         raise InvalidArgument(
             "a posted dialog has a group of its own",
@@ -176,7 +176,7 @@ def _check_post(broker: Broker, options: DialogOptions) -> None:
 
 
 def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> None:
-    """Refuse what only the broker begins: subscribers have to trust events (OBJ-27, EVT-3)."""
+    """Refuse what only the broker may begin: subscribers have to trust events (OBJ-27, EVT-3)."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
     if is_reserved(from_service, contract):
@@ -184,7 +184,7 @@ def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> N
 
 
 def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
-    """Check that the handle is free; a handle that was not found is not looked up again."""
+    """Check that the handle is free; if it was not found before, do not look it up again."""
     endpoints = tx.broker.endpoints
     if endpoints.is_fresh(handle):
         return None
@@ -198,7 +198,7 @@ def _check_handle(tx: Transaction, handle: Handle) -> Blocked | None:
 
 
 def _related(tx: Transaction, options: DialogOptions) -> Group | Blocked | None:
-    """Return the group to join; None = a new one (DLG-7, DLG-9)."""
+    """Return the group to join; None = the dialog gets a new group (DLG-7, DLG-9)."""
     broker = tx.broker
     if options.related_conversation is not None:
         related = find(tx, options.related_conversation)
@@ -258,8 +258,10 @@ def send(
 
 
 def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: bytes | None) -> bool:
-    """Fast path of `send`: send an ordinary message on a dialog that is open, in memory and not
-    locked by others. Return False if nothing was done: then `send` does it, or refuses it."""
+    """Fast path of `send`: send an ordinary message on an open dialog.
+
+    The dialog is in memory and not locked by others. Return False if nothing was done: then `send`
+    sends the message, or refuses it."""
     broker = tx.broker
     live = broker.endpoints.find(handle)
     base = None if live is None else tx.view(live)
@@ -286,7 +288,7 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
 def _make_room(
     tx: Transaction, lives: Sequence[Live], body: bytes | None, size: int
 ) -> Blocked | None:
-    """Check that this much may be sent and retained; store a large body first."""
+    """Check that a message of `size` may be sent and retained; store a large body first."""
     blocked = retention.before_send(tx.broker, lives, size)
     if blocked is not None:
         return blocked
@@ -329,7 +331,7 @@ def find_and_lock(tx: Transaction, handles: Sequence[Handle]) -> list[Live] | Bl
 def send_as(
     tx: Transaction, live: Live, message_type: str, body: bytes | None, message_id: MessageId
 ) -> Blocked | None:
-    """Send a message on a dialog that is locked, under the id it had before (PBT-12)."""
+    """Send a message on a locked dialog, under the id that it had before (PBT-12)."""
     _check_send(tx, live, message_type)
     size = len(body or b"")
     blocked = retention.before_send(tx.broker, (live,), size)
@@ -371,7 +373,7 @@ def load_peer(tx: Transaction, live: Live) -> Blocked | None:
     if isinstance(found, Blocked):
         return found
     if found is None:
-        # A blocked verb starts over: looking up two absent peers each time, it would never end.
+        # A blocked verb starts over: with two absent peers looked up each time it would never end.
         tx.absent.add(endpoint.conversation_id)
     else:
         live.pair_with(found)

@@ -1,7 +1,7 @@
 """Conversation timers, and the clean-up of a dialog (DLG).
 
 Reads: the broker's memory.      Calls: locks, broker.transaction.
-Never: commits or waits: a verb that has to wait returns `Blocked` and is called again.
+Never: commits or waits. A verb that has to wait returns `Blocked` and is called again.
 Fails: with the errors of appendix A.
 """
 
@@ -20,7 +20,7 @@ from brokerd.verbs.sends import load_peer
 def set_timer(
     tx: Transaction, handle: Handle, milliseconds: int | None, name: str
 ) -> Blocked | None:
-    """Set or replace a conversation timer, or cancel it with None (DLG-35 to DLG-40, PBT-23)."""
+    """Set or replace a conversation timer; None cancels it (DLG-35 to DLG-40, PBT-23)."""
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
@@ -48,7 +48,7 @@ def set_timer(
 def clean_up(tx: Transaction, handle: Handle) -> Live | Blocked:
     """Remove an endpoint in any state, without notifying the peer (DLG-23, DLG-T27).
 
-    For administrators: a program that does this loses messages (DLG-24)."""
+    For administrators: a program that calls this loses messages (DLG-24)."""
     live = find(tx, handle)
     if isinstance(live, Blocked):
         return live
