@@ -17,7 +17,7 @@ class Boxcars:
         self._others_first = False
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        """Return items for a destination; on equal levels both sources go first by turns."""
+        """Return items for a destination; on equal levels the two sources alternate."""
         others = self._forwarder.level(address)
         if others is None:
             return self._transmitter.fill(address, room_bytes, room_items)

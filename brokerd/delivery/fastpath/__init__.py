@@ -1,4 +1,4 @@
-"""Fast path: ordinary messages skip what they do not need.
+"""Fast path: ordinary messages skip the steps that they do not need.
 
 A message is ordinary if `broker.ordinary` says so; every other one takes the general path (`verbs`,
 `broker.changeset`, `delivery.incoming`). Contract: a fast path decides nothing. It does exactly
@@ -6,13 +6,13 @@ what the general path would have done, or it does nothing and says so. `instance
 (`BrokerOptions.fast_paths`) switches all of them off; `tests/model/test_fast_path.py` plays random
 programs both ways.
 
-Modules, with the factor by which each shortens the loop's time of a message:
+Modules, with the factor by which each shortens the event loop's time per message:
 
-    rows            writes rows directly into the gathering flush; the other three are made of it
+    rows            writes rows directly into the gathering flush; the other three use it
     sends           transactions that only send: 5.0 for one message, 1.5 for a hundred
     short_dialogs   dialogs that are begun, sent on and ended in one transaction: 8.5
-    arrivals        whole messages of a peer, in order: 1.6 if each is of another dialog, 0.9 if
-                    four in a row are of one, which the general path stores in one step
+    arrivals        whole messages of a peer, in order: 1.6 if each belongs to another dialog, 0.9
+                    if four in a row belong to one, which the general path stores in one step
 
 Inside the general path are labelled branches (`# fast path`): `verbs.sends.send_ordinary` and
 `verbs.ends.end_ordinary` at the beginning of their verbs, `hand_over_ordinary` and `close_ordinary`

@@ -21,7 +21,7 @@ class OrdinaryArrivals(OrdinaryRows):
     __slots__ = ()
 
     def add(self, live: Live, item: Fragment) -> bool:
-        """Append a message to its queue; False = nothing was done."""
+        """Append a message to the queue of its receiver; False = nothing was done."""
         body = item.body or None
         if not ordinary.may_arrive(self._broker, live, item):
             return False

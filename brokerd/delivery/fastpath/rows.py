@@ -21,7 +21,7 @@ from brokerd.storage.hashes import body_hash
 
 
 class OrdinaryRows:
-    """Writes the rows of ordinary messages that join one flush together."""
+    """A run of ordinary messages, whose rows join one flush together."""
 
     __slots__ = ("_broker", "_flush", "_now", "_serial", "_target", "arrived")
 
@@ -58,7 +58,7 @@ class OrdinaryRows:
         message_id: MessageId,
         body: bytes | None,
     ) -> None:
-        """Append a message to the queue of an endpoint that has been stepped for it already."""
+        """Append a message to the queue of an endpoint that was already stepped for it."""
         store, flush, queue, priority = self._broker.store, self._flush, live.queue, got.priority
         size = len(body) if body else 0
         place = store.shelves.place(queue.queue.key) if queue.must_page(priority, size) else 0

@@ -175,7 +175,7 @@ class _Run(OrdinaryRows):
         return live, before, None, None, message_type, message_id, body
 
     def _write(self, one: _Sent) -> None:
-        """Write the rows of a message; if the far endpoint is here, onto its queue (SND-14)."""
+        """Write the rows of a message, onto the peer's queue if this broker has it (SND-14)."""
         live, _, peer, peer_before, message_type, message_id, body = one
         if peer is None or peer_before is None:
             self._to_transmission(one)

@@ -35,7 +35,7 @@ from brokerd.storage.changes import DialogLogRow, QueueRow
 
 
 class Terms(NamedTuple):
-    """The terms of such a dialog, which decide whether it is allowed; very many share them."""
+    """The terms of short dialogs, which decide whether they are ordinary; most share them."""
 
     from_service: str
     to_service: str
@@ -61,7 +61,8 @@ def converse_each(
 ) -> int:
     """Begin, send, end and commit, in order, up to the first dialog that needs the general path.
 
-    Return the number of dialogs. `done` is called with their requests once they are durable.
+    Return the number of dialogs finished so. `done` is called with their requests once they are
+    durable.
 
     Raises:
         StoreFault: nothing was done.
@@ -113,7 +114,7 @@ class _Run(OrdinaryRows):
         return True
 
     def _prepare(self, terms: Terms) -> bool:
-        """Prepare for dialogs with these terms. False = they are not ordinary."""
+        """Prepare for dialogs with these terms; False = they are not ordinary."""
         broker, names = self._broker, (terms.from_service, terms.to_service, terms.contract)
         if not ordinary.may_converse(broker, *names, terms.lifetime):
             return False
@@ -170,15 +171,15 @@ class _Run(OrdinaryRows):
 
 
 class _TargetTemplate:
-    """Makes target endpoints in memory that differ only in their ids.
+    """A maker of target endpoints in memory that differ only in their ids.
 
-    What `Broker.new_target` looks up for each endpoint is looked up once: dialogs of one message
-    come by the hundred, in one moment, from one service to another."""
+    The values that `Broker.new_target` looks up for each endpoint are looked up once: dialogs of
+    one message come by the hundred, in one moment, from one service to another."""
 
     __slots__ = ("_broker", "_contract", "_queue", "_template", "coming")
 
     def __init__(self, broker: Broker, template: DialogEndpoint) -> None:
-        """Create the maker; `template`: such a target, except for its key and its ids."""
+        """Create the maker; `template`: a target with the shared terms, without key and ids."""
         self._broker = broker
         self._template = template
         self._queue = broker.queues[broker.services[template.service].queue]
@@ -186,7 +187,7 @@ class _TargetTemplate:
         self.coming = broker.pairs.between(
             template.far_service, template.service, template.contract
         )
-        """Counts the messages that arrive for these targets."""
+        """Counters of the messages that arrive for these targets."""
         broker.lifetimes.at_latest(template.expires_at)
 
     def make(self, conversation_id: ConversationId, last_message: MessageId) -> Live:

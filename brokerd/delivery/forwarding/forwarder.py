@@ -1,6 +1,6 @@
 """Forwarder: sends arrivals for other instances on, from memory only (FWD).
 
-Reads:  items of boxcars, the ways of the router.   Calls: peers.router, forwarding.report.
+Reads:  items of boxcars, the router's ways.   Calls: peers.router, forwarding.report.
 Never:  acknowledges (FWD-3), joins fragments (FWD-4), inspects a body, or stops reading from a
         peer: if a next hop is slow, the memory for forwarded messages fills, and items that do not
         fit are dropped, because their sender still has them (FWD-2).
@@ -128,7 +128,7 @@ class Forwarder:
     # Arriving.
 
     def accept(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
-        """Hold the items for other instances; return those for this instance."""
+        """Hold the items for other instances; return the items for this instance."""
         ways, now = self._ways, self._clock.monotonic()
         ours: list[Item] = []
         woken: dict[str, None] = {}  # in the order of arrival; a set has no stable one (HK-1)
@@ -236,7 +236,7 @@ class Forwarder:
     # Dropping.
 
     def purge(self) -> int:
-        """Drop items held too long, every fifth tick (FWD-9); return how many."""
+        """Drop items held too long, every fifth tick (FWD-9); return their number."""
         self.report.notices_dropped += sum(map(len, self._notices.values()))
         self._notices.clear()
         now = self._clock.monotonic()
@@ -253,7 +253,7 @@ class Forwarder:
         return purged
 
     def routes_changed(self) -> None:
-        """Drop items that are held for an address that is not their way any more (FWD-11)."""
+        """Drop items held for an address that their way no longer leads to (FWD-11)."""
         for address in list(self._hops):
             self._drop_where(
                 address,
@@ -307,10 +307,10 @@ class Forwarder:
             consumed=one.item.hop.time_consumed + spent,
         )
 
-    # NOTICEs of others.
+    # NOTICEs of other instances.
 
     def pass_notice(self, notice: Notice) -> bool:
-        """Pass a NOTICE on to the sender of the fragment (NBT-6); return whether it left."""
+        """Pass a NOTICE on to the sender of the fragment (NBT-6); return whether it was sent."""
         if not self.forwarding or not notice.to_service:
             return False
         asked = ArrivalKey(

@@ -1,8 +1,8 @@
-"""Report of forwarded items and dropped ones: counters, log lines, NOTICEs (FWD-12, NBT-6).
+"""Report of forwarded and dropped items: counters, log lines, NOTICEs (FWD-12, NBT-6).
 
 Reads:  its arguments.      Calls: the log; `refuse`, to send a NOTICE to a neighbour.
-Never:  decides that an item is dropped, or writes a line for each message, except at level debug:
-        of many drops for one reason the first is logged, the others are summed up (MON-11).
+Never:  decides that an item is dropped, or writes a line per message, except at level debug: of
+        many drops for one reason the first is logged, and the others are summed up (MON-11).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHERS: Final = "(others)"
 
 
 class ReportOptions(msgspec.Struct, frozen=True):
-    """How much is logged."""
+    """Settings of the log of forwarded and dropped items."""
 
     each: bool = False
     """Whether each message gets a line, at level debug (MON-16)."""

@@ -26,7 +26,7 @@ from brokerd.telemetry.logs import AUDIT_CONVERSATION, HISTORY_LOST
 
 
 class Acknowledgements:
-    """Applies what the far side reports about the messages of this side."""
+    """Applier of the far side's reports about the messages of this side."""
 
     __slots__ = (
         "_answers",
@@ -50,9 +50,9 @@ class Acknowledgements:
         log: Log,
         peer_at: Callable[[str], InstanceId | None] | None,
     ) -> None:
-        """Take `peer_at`, which returns the instance at an address.
+        """Create the applier. `peer_at`: returns the instance at an address.
 
-        None: broker errors count from any neighbour (NBT-24)."""
+        `peer_at` None: broker errors count from any neighbour (NBT-24)."""
         self._rounds = rounds
         self._transmitter = transmitter
         self._answers = answers
@@ -114,10 +114,10 @@ class Acknowledgements:
         return True
 
     def contradicts(self, broker: Broker, live: Live, item: Fragment) -> bool:
-        """Return whether a repeat differs from the message stored under its sequence.
+        """Return whether a repeat's message differs from the one stored under its sequence.
 
-        True: its sender has lost its history and begun again at this sequence; the dialog was
-        ended (REL-15)."""
+        True: its sender has lost its history and begun again at this sequence; the dialog was ended
+        (REL-15)."""
         acks = None if live.outgoing is None else live.outgoing.acks
         if acks is None or acks.stored_message is None or item.sequence != acks.stored_sequence:
             return False
@@ -149,7 +149,8 @@ class Acknowledgements:
     def apply_error(
         self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
     ) -> None:
-        """Apply an error made by a broker, on arrival whatever gaps exist (DLG-30)."""
+        """Apply an error made by a broker at once, even if earlier messages are missing
+        (DLG-30)."""
         if not self._counts(live, neighbour):
             self._log.warning(
                 AUDIT_CONVERSATION,
@@ -166,12 +167,12 @@ class Acknowledgements:
         )
         for effect in outcome.effects:
             if isinstance(effect, dialog.Anomaly):
-                if live.endpoint.state not in OVER:  # there each repeat brings it again
+                if live.endpoint.state not in OVER:  # in these, each repeat brings it again
                     self._counters.unsequenced(live, effect.what)
                 return
 
     def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
-        """Return whether an error counts that this neighbour brought (NBT-24)."""
+        """Return whether an error that this neighbour brought counts (NBT-24)."""
         if self._peer_at is None or neighbour is None or live.endpoint.encryption:
             return True
         address = live.outgoing.route.address if live.outgoing is not None else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ArrivalMemory:
-    """Bytes that arrivals of all dialogs of the instance take."""
+    """The bytes that the arrivals of all dialogs of the instance take in memory."""
 
     __slots__ = ("_hard", "_high", "_low", "_pause", "_paused", "_resume", "size")
 
@@ -43,7 +43,7 @@ class ArrivalMemory:
         return self.size + size <= self._hard
 
     def check(self) -> None:
-        """Pause the reading from peers above the high mark, resume it below the low mark."""
+        """Pause reading from peers above the high mark, and resume it below the low mark."""
         if not self._paused and self.size > self._high:
             self._paused = True
             self._pause()
@@ -56,7 +56,8 @@ class EarlyShares:
     """Memory of early fragments, which wait for a gap to close, by the peer that brought them.
 
     Only the missing fragment or a tick ends their wait, so one peer could fill all memory and stop
-    the reading from the others. It may hold at most as much as it leaves free to them (DSP-16)."""
+    the reading from all others. A peer may hold at most as much as it leaves free for the others
+    (DSP-16)."""
 
     __slots__ = ("_by_peer", "_limit", "_total")
 

@@ -3,7 +3,7 @@
 Reads: runs of the dialogs.      Calls: open_changesets, inspection, transmitter, orphan_replies.
 Never: acknowledges before the commit (DLP-15).
 Wakes: in the next turn of the event loop after a run became due, once for all due runs.
-Fails: a dialog that cannot be stored is left out; the others go on.
+Fails: a dialog that cannot be stored is left out; the others continue.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
-"""Fragments of a dialog that are being stored, and how many were taken from its buffer for that."""
+"""Fragments of a dialog that are being stored, and the number taken from its buffer for that."""
 _Verdict = tuple[list[Fragment] | None, checks.Refusal | None]
 """The storable prefix of a run (None: do not create the endpoint), and the refusal of the rest."""
 
 
 class ArrivalWriter:
-    """Stores the runs of all dialogs that are due."""
+    """The writer that stores the due runs of all dialogs."""
 
     __slots__ = (
         "_answers",
@@ -94,10 +94,10 @@ class ArrivalWriter:
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
         self.restarts = 0
-        """Number of runs that were not being stored, and that a tick scheduled again (DSP-7)."""
+        """Number of runs that a tick scheduled again because they were not being stored (DSP-7)."""
 
     def schedule(self, one: ArrivingDialog) -> None:
-        """Store the run of a dialog soon, or once what is being stored of the dialog is durable."""
+        """Store the run of a dialog soon, or once its fragments being stored are durable."""
         assert one.arrivals is not None
         if not one.arrivals.busy:
             self._due[one.key] = one
@@ -165,7 +165,7 @@ class ArrivalWriter:
         return []
 
     def _inspected(self, one: ArrivingDialog, arrivals: Arrivals) -> list[Fragment]:
-        """Take the prefix of the run whose bodies have been checked; empty if the first has not."""
+        """Dequeue the prefix of the run whose bodies have been checked; it may be empty."""
         limit = self._limit if one.live is None else self._with_its_parts(one, one.live)
         if not limit:
             return []
@@ -180,10 +180,10 @@ class ArrivalWriter:
         return []
 
     def _with_its_parts(self, one: ArrivingDialog, live: Live) -> int:
-        """Return how many fragments may be stored now, given which parts are in memory (DSP-15).
+        """Return the number of fragments that may be stored now, given the parts in memory.
 
-        0: the first fragment completes a message whose earlier parts are only in the store. They
-        are read first, then the dialog is scheduled again."""
+        0: the first fragment completes a message whose earlier parts are only in the store
+        (DSP-15). They are read first, then the dialog is scheduled again."""
         assert one.arrivals is not None
         if not live.parts_stored:
             return self._limit
@@ -260,7 +260,7 @@ class ArrivalWriter:
         verdict: _Verdict,
         overruns: Mapping[int, str],
     ) -> Live | None:
-        """Step the endpoint with a run; None when the dialog was refused and no endpoint is kept.
+        """Step the endpoint with a run; None = the dialog was refused, and no endpoint is kept.
 
         `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
         changeset, counters = self._rounds.for_broker(one.broker), self._counters
@@ -332,9 +332,10 @@ class ArrivalWriter:
         return live
 
     def refuse(self, broker: Broker, live: Live, code: int, text: str) -> None:
-        """Answer with an error made by this broker; in state ER repeat the one it made, if any.
+        """Answer with an error made by this broker; in state ER repeat the earlier one, if any.
 
-        The error leaves once its cause is durable, so the dialog ends at both sides or at none."""
+        The error is sent once its cause is durable, so that the dialog ends on both sides or on
+        neither."""
         made = live.endpoint.error_code
         if live.endpoint.state is State.ERROR and made is not None and made < 0:
             code, text = checks.code_for_peer(made), live.endpoint.error_text or ""
@@ -350,7 +351,7 @@ class ArrivalWriter:
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:
         """Finish batches whose commit is durable.
 
-        `over`: dialogs that were gone already when the commit was joined."""
+        `over`: dialogs that had already ended when the commit was joined."""
         for one, live, run, taken in batches:
             assert one.arrivals is not None
             one.arrivals.stored(taken)
@@ -364,9 +365,9 @@ class ArrivalWriter:
     def stored(self, one: ArrivingDialog, live: Live, run: list[Fragment], *, over: bool) -> None:
         """Acknowledge fragments whose commit is durable, which must not happen before (DLP-15).
 
-        `over`: the dialog was gone when the commit was joined, so its end is durable, too. If it
-        went later, it is gone in memory alone: nothing is acknowledged here, but by the commit
-        of what ended it (REL-4).
+        `over`: the dialog had ended when the commit was joined, so its end is durable, too. If it
+        ended later, its end is in memory only: nothing is acknowledged here, but by the commit that
+        ended it (REL-4).
         """
         if live.gone:
             if run and over:
@@ -403,7 +404,7 @@ def check_run(
     run: list[Fragment],
     inspected: Mapping[int, bytes],
 ) -> tuple[list[Fragment], checks.Refusal | None]:
-    """Return the prefix of a run that may be stored, and why the rest may not (OBJ-29).
+    """Return the prefix of a run that may be stored, and the refusal of the rest, if any (OBJ-29).
 
     Without an endpoint the run begins a dialog, which `refuse_opening` has accepted. `inspected`:
     bodies that were checked already, by sequence; bodies of several fragments are joined."""

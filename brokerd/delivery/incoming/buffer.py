@@ -2,7 +2,7 @@
 
 Reads: its arguments.      Calls: nothing.
 Never: decides what happens to a dialog; it only puts fragments in order (DLP-35, DSP-1).
-Nothing here is durable or acknowledged, so all of it can be dropped at any time (DSP-14).
+No buffered fragment is durable or acknowledged, so all can be dropped at any time (DSP-14).
 """
 
 from brokerd.protocol.frames import Fragment
@@ -68,7 +68,7 @@ class Arrivals:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no fragment waits or is being stored."""
+        """Whether no fragment waits, and none is being stored."""
         return not self.run and not self._early and not self.busy
 
     @property
@@ -85,10 +85,10 @@ class Arrivals:
         return min(self._early)[0], last, fragment
 
     def catch_up(self, sequence: int) -> None:
-        """Skip messages before `sequence`, delivered directly by a sender of this broker (SND-14).
+        """Skip messages before `sequence`: senders of this broker delivered them (SND-14).
 
-        Direct delivery happens only while nothing of the dialog is under way, so the buffer is
-        empty."""
+        Such a direct delivery happens only while no message of the dialog is under way, so the
+        buffer is empty."""
         if self.sequence < sequence and self.is_empty:
             self.sequence, self.fragment = sequence, 0
             self._counts.clear()
@@ -101,7 +101,7 @@ class Arrivals:
         return item.fragment - self.fragment
 
     def agrees(self, item: Fragment) -> bool:
-        """Return whether its fragment count equals that of the message's earlier ones (DLP-13)."""
+        """Return whether its fragment count equals that of its message's others (DLP-13)."""
         return self._counts.get(item.sequence, item.fragments) == item.fragments
 
     def append(self, item: Fragment) -> None:
@@ -116,7 +116,7 @@ class Arrivals:
             self._append_next(following[0])
 
     def keep_early(self, item: Fragment, tick: int) -> bool:
-        """Keep a fragment that came too early; False = it is a repeat of one that is kept."""
+        """Keep a fragment that came too early; False = it repeats a kept fragment."""
         key = (item.sequence, item.fragment)
         if key in self._early:
             return False
@@ -130,7 +130,8 @@ class Arrivals:
     def dequeue_run(self, limit: int) -> list[Fragment]:
         """Dequeue and return up to `limit` fragments, which count as being stored from now on.
 
-        Large fragments are fewer: one dialog must not make a flush long for all others."""
+        Of large fragments it returns fewer: one dialog must not make a flush long for all
+        others."""
         size = 0
         for at, item in enumerate(self.run[:limit]):
             size += len(item.body)
@@ -149,7 +150,7 @@ class Arrivals:
         self.highest_seen = max(self.highest_seen, item.sequence)
 
     def stored(self, count: int) -> None:
-        """Remove the oldest `count` of the fragments being stored: they are durable or dropped."""
+        """Remove the oldest `count` of the fragments being stored, which are durable or dropped."""
         del self._storing[:count]
 
     def put_back(self, run: list[Fragment]) -> None:
@@ -198,7 +199,7 @@ class Arrivals:
         return tuple(found)
 
     def _drop_counts(self) -> None:
-        """Keep the counts only of messages that are stored or buffered in part."""
+        """Keep the fragment counts only of messages that are stored or buffered in part."""
         begun = {sequence for sequence, _ in self._early}
         if self.fragment:
             begun.add(self.sequence)

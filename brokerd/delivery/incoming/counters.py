@@ -68,10 +68,10 @@ class ArrivalCounters:
         self.dropped: Counter[str] = Counter()
         """Number of fragments dropped, by reason (DSP-13)."""
         self.memory_full_at: Instant | None = None
-        """When a fragment was last dropped for lack of memory; None = never."""
+        """Time at which a fragment was last dropped because memory was full; None = never."""
 
     def refuse(self, item: Item, reason: str, neighbour: InstanceId | None) -> None:
-        """Drop an item for which there is no recipient or no room; notify its sender (NBT-4)."""
+        """Drop an item without recipient, or without room for it; notify its sender (NBT-4)."""
         self.drop((item,), reason)
         if reason == MEMORY_FULL:
             self.memory_full_at = self._clock.utc()
@@ -79,9 +79,9 @@ class ArrivalCounters:
             self._notices.refuse(item, reason, neighbour)
 
     def drop(self, items: Iterable[Item], reason: str) -> int:
-        """Count and log dropped items; return the number of fragments. Send no NOTICE.
+        """Count and log dropped items without a NOTICE; return the number of fragments.
 
-        Items that were for others are reported through `not_forwarded` instead of logged here."""
+        Items for other instances are reported through `not_forwarded` instead of logged here."""
         count = 0
         for item in items:
             sequenced = type(item) is Fragment
@@ -115,7 +115,7 @@ class ArrivalCounters:
         )
 
     def corrupted(self, item: Fragment, reason: str) -> None:
-        """Count and log a fragment whose header contradicts earlier ones (DLP-13).
+        """Count and log a fragment whose header contradicts earlier fragments (DLP-13).
 
         No NOTICE is sent."""
         self.dropped[reason] += 1

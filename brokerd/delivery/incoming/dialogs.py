@@ -50,7 +50,7 @@ class ArrivingDialog:
         self.broker = broker
         self.key = key
         self.live: Live | None = None
-        """The endpoint; None while it is being read, and if the dialog has none."""
+        """The endpoint; None = it is being read, or the dialog has none."""
         self.arrivals: Arrivals | None = None
         self.loading = False
         self.waiting: list[tuple[Item, InstanceId | None]] = []
@@ -60,7 +60,7 @@ class ArrivingDialog:
         self.failures = 0
         """Number of times in a row that the run could not be stored (DSP-8)."""
         self.idle_since: float | None = None
-        """When a tick first found fragments that are not being processed (monotonic, DSP-9)."""
+        """Time at which a tick first found unprocessed fragments (monotonic, DSP-9)."""
         self.inspected: dict[int, bytes] = {}
         """Bodies that are being or have been checked, by sequence (`inspection.py`)."""
         self.inspecting_now = 0
@@ -77,7 +77,7 @@ class ArrivingDialog:
 
     @property
     def rests(self) -> bool:
-        """Whether the dialog has nothing in memory and nothing under way."""
+        """Whether the dialog has no arrival in memory, and none is being processed."""
         arrivals = self.arrivals
         if self.loading or self.waiting or self.inspecting_now or arrivals is None:
             return False
@@ -150,13 +150,13 @@ class ArrivingDialogs:
         return list(self.known.values())
 
     def came_from(self, one: ArrivingDialog, neighbour: InstanceId | None) -> None:
-        """Record the neighbour that brought a fragment; its ack may go back that way (NBT-1)."""
+        """Record the neighbour that brought a fragment: its ack may go back that way (NBT-1)."""
         one.neighbour = neighbour
         if one.live is not None and one.live.outgoing is not None:
             one.live.outgoing.acks.came_from(neighbour)
 
     def hold(self, one: ArrivingDialog, live: Live | None) -> None:
-        """Set the endpoint of a dialog, and pin it so that it does not leave memory meanwhile."""
+        """Set the endpoint of a dialog, and pin it so that it stays in memory."""
         if one.live is not None:
             one.live.unpin_for_arrivals()
         one.live = live
@@ -167,7 +167,7 @@ class ArrivingDialogs:
             out.acks.came_from(one.neighbour)
 
     def release(self, one: ArrivingDialog) -> None:
-        """Remove a dialog that has nothing in memory any more, and unpin its endpoint."""
+        """Remove a dialog that has nothing left in memory, and unpin its endpoint."""
         if one.live is not None:
             one.broker.unfinished.release(one.live)
         elif one.key[1]:
@@ -178,7 +178,8 @@ class ArrivingDialogs:
     def release_ended(self) -> None:
         """Remove dialogs that are over, unless they have arrivals in memory (PBT-5).
 
-        Not done when an endpoint ends, because its dialog may be in use by a caller then."""
+        This is not done at the end of an endpoint, because a caller may be using its dialog
+        then."""
         over = list(self._over)
         self._over.clear()
         for one in over:
@@ -215,7 +216,7 @@ class ArrivingDialogs:
         return None
 
     def _find(self, one: ArrivingDialog) -> None:
-        """Look up the endpoint; while it is read from the store, arrivals wait."""
+        """Look up the endpoint; arrivals wait while it is being read from the store."""
         found = one.broker.endpoints.look_up_conversation(one.key[0], not one.key[1])
         if isinstance(found, Blocked):
             one.loading = True
@@ -238,9 +239,9 @@ class ArrivingDialogs:
             self._loaded(one)
 
     async def _measure_parts(self, one: ArrivingDialog, live: Live) -> None:
-        """Read, after a restart, how much of an incomplete message is stored (DLP-11).
+        """Read the number and size of an incomplete message's parts after a restart (DLP-11).
 
-        The dialog may have been ended meanwhile, and its parts dropped."""
+        The dialog may have ended meanwhile, and its parts may have been dropped."""
         stored = await read_until_answered(
             one.broker.store.incomplete.known_parts, live.endpoint.key
         )

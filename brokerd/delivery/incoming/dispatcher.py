@@ -3,7 +3,7 @@
 Reads:  items of boxcars, endpoints of the brokers.   Calls: the modules in the table below.
 Never:  acknowledges before the commit (DLP-15), or keeps anything durable of its own (DSP-14).
 Wakes:  on arrival; a round stores the runs of all dialogs, in one changeset per broker (DSP-3).
-Fails:  a dialog that cannot be stored is left out and sent again by its peer; the others go on.
+Fails:  a dialog that cannot be stored is left out and sent again by its peer; the others continue.
 
 The modules in the order in which an arrival passes them:
 
@@ -11,9 +11,9 @@ The modules in the order in which an arrival passes them:
     fastpath.arrivals  stores a whole message that is next in order, of a dialog in state CO
     acknowledgements   applies the acknowledgement of an item, and errors made by a broker
     sequencer          sorts a fragment: next, early, repeated or refused
-    arrival_writer     stores what may be stored, in the open changesets, and owes the ack
+    arrival_writer     stores accepted fragments, in the open changesets, and owes the ack
 
-Beside them, `buffer` holds the arrivals of one dialog, `arrival_memory` counts the bytes of all
+In addition, `buffer` holds the arrivals of one dialog, `arrival_memory` counts the bytes of all
 buffers, and `counters` reports the outcome of each fragment."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     max_openings: int = 1000
     """Limit of dialogs of one peer whose first message is not complete (DSP-16)."""
     stale: timedelta = timedelta(seconds=10)
-    """How long a fragment may stay in memory without being processed (DSP-9)."""
+    """Time that a fragment may stay in memory without being processed (DSP-9)."""
     store_retries: int = 3
     """Number of failures in a row after which the buffer of a dialog is dropped (DSP-8)."""
     strict_error_origin: bool = False
@@ -72,7 +72,7 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
 
 
 class _FastRun:
-    """Arrivals of one broker on the fast path (`fastpath/arrivals.py`), with what to confirm."""
+    """Arrivals of one broker on the fast path (`fastpath/arrivals.py`), to be acknowledged."""
 
     __slots__ = ("_batches", "_run", "_tick", "broker")
 
@@ -83,7 +83,7 @@ class _FastRun:
         self._batches: list[Batch] = []
 
     def add(self, one: ArrivingDialog, item: Fragment) -> bool:
-        """Add one fragment to what is stored; False = nothing was done."""
+        """Add one fragment to those to be stored; False = nothing was done."""
         live, arrivals = one.live, one.arrivals
         assert live is not None
         assert arrivals is not None
@@ -125,10 +125,11 @@ class Dispatcher:
         ack_log: AckLog,
         peer_at: Callable[[str], InstanceId | None],
     ) -> None:
-        """Build the parts of the receiving side and connect them.
+        """Create the parts of the receiving side and connect them.
 
         `pause` and `resume` stop and restart the reading from all peers. `peer_at` returns the
-        instance at an address. `not_forwarded` reports a dropped item that was for others."""
+        instance at an address. `not_forwarded` reports a dropped item that was for another
+        instance."""
         self._clock = clock
         self._ack_log = ack_log
         self._stale = options.stale.total_seconds()
@@ -218,7 +219,7 @@ class Dispatcher:
 
     @property
     def memory_full_at(self) -> Instant | None:
-        """When a fragment was last dropped for lack of memory; None = never (DSP-10)."""
+        """Time at which a fragment was last dropped for lack of memory; None = never (DSP-10)."""
         return self._counters.memory_full_at
 
     @property
@@ -312,7 +313,7 @@ class Dispatcher:
     def purge(self) -> int:
         """Drop fragments that have been early or unprocessed for too long, every tick (DSP-9).
 
-        Schedule runs again that could not be stored (DSP-7, DSP-8). Return the number of dropped
+        Reschedule runs that could not be stored (DSP-7, DSP-8). Return the number of dropped
         fragments."""
         self._sequencer.tick += 1
         now = self._clock.monotonic()
@@ -373,7 +374,7 @@ class Dispatcher:
         one.waiting.append((item, neighbour))
 
     def _resume_dialog(self, one: ArrivingDialog) -> None:
-        """Sort the items that waited for the endpoint of their dialog, which is read now."""
+        """Sort the items that waited while the endpoint of their dialog was being read."""
         if not one.broker.enabled:  # switched off meanwhile
             self._drop_waiting(one, DropReason.BROKER_DISABLED)
             self._dialogs.release(one)
@@ -396,7 +397,7 @@ class Dispatcher:
 
 
 def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
-    """Return whether the fast path may try a fragment.
+    """Return whether the fast path may try to store a fragment.
 
     It has to be the next one of a known dialog, and its acknowledgement must change nothing."""
     live, arrivals = one.live, one.arrivals

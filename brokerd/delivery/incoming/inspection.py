@@ -44,7 +44,7 @@ def is_damaged(broker: Broker, live: Live | None, item: Fragment) -> bool:
 
 
 class ArrivalInspection:
-    """Releases runs of arrivals as far as their bodies have a verdict, or need none.
+    """Gate for runs of arrivals: releases fragments whose bodies have a verdict, or need none.
 
     Fragments before a body that is being checked are stored first; then the dialog waits for the
     verdict, and other dialogs do not. All bodies of a run are checked together."""
@@ -58,9 +58,9 @@ class ArrivalInspection:
         self._resume = resume
 
     def ready(self, one: ArrivingDialog, limit: int) -> int:
-        """Return how many fragments of the run may be stored now, and start the missing checks.
+        """Return the number of fragments of the run that may be stored now; start missing checks.
 
-        0: `resume` is called later, unless `refuses` returns why the first one is refused."""
+        0: `resume` is called later, unless `refuses` returns why the first fragment is refused."""
         arrivals, broker = one.arrivals, one.broker
         assert arrivals is not None
         ready = min(limit, len(arrivals.run))
@@ -78,7 +78,7 @@ class ArrivalInspection:
             verdict = self._verdict(one, item.sequence, kind, body)
             if verdict is None or verdict.outcome is Outcome.UNAVAILABLE:
                 ready = min(ready, at)  # no return: the bodies behind it are checked meanwhile
-            elif verdict.outcome is Outcome.OVERRUN:  # the last one stored: it parks its group
+            elif verdict.outcome is Outcome.OVERRUN:  # the last message stored: it parks its group
                 return min(ready, at + (not _has_unchecked(one.live)))
         return ready
 
@@ -106,10 +106,11 @@ class ArrivalInspection:
         return joined(one.live, [item]) if kept is None else kept
 
     def refuses(self, one: ArrivingDialog) -> str:
-        """Return why the first message of the run is refused for now; empty = it is ready or waits.
+        """Return why the first message of the run is refused for now; empty = it is not refused.
 
-        A group has one unchecked message at a time, which its row names. Until that is settled no
-        further one is checked, so that a sender cannot make the daemon try one after another."""
+        A group has one unchecked message at a time, which its row names. Until that message is
+        settled, no other one is checked, so that a sender cannot make the daemon try one after
+        another."""
         arrivals, inspection = one.arrivals, one.broker.inspection
         assert arrivals is not None
         first = arrivals.run[0]

@@ -15,7 +15,7 @@ from brokerd.ids import BrokerId
 
 
 class OpenChangesets:
-    """Collects what arrives together in one changeset per broker."""
+    """The open changesets in which arrivals are collected, at most one per broker."""
 
     __slots__ = ("_clock", "_open", "_then")
 
@@ -25,28 +25,28 @@ class OpenChangesets:
         self._then: dict[BrokerId, list[tuple[Broker, Callable[[], None]]]] = {}
 
     def for_broker(self, broker: Broker) -> Changeset:
-        """Return the open round of this broker; open one if there is none."""
+        """Return the open changeset of this broker; open one if none is open."""
         changeset = self._open.get(broker.broker_id)
         if changeset is None:
             changeset = self._open[broker.broker_id] = Changeset(broker, self._clock.utc())
         return changeset
 
     def touches_endpoints(self, broker: Broker) -> bool:
-        """Return whether an open round has changed endpoints of this broker."""
+        """Return whether an open changeset has changed endpoints of this broker."""
         changeset = self._open.get(broker.broker_id)
         return changeset is not None and changeset.touches_endpoints
 
     def finish_all(self, *, urgent: bool) -> None:
-        """Hand every open round to its commit pipeline."""
+        """Hand every open changeset to its commit pipeline."""
         for broker_id in list(self._open):
             self.finish(broker_id, urgent=urgent)
 
     def finish(
         self, broker_id: BrokerId, *, urgent: bool, then: Callable[[], None] | None = None
     ) -> None:
-        """Hand the round of one broker to its commit pipeline; call `then` once it is durable.
+        """Hand the open changeset of a broker to its commit pipeline; call `then` once durable.
 
-        If no round is open, `then` is called at once."""
+        If no changeset is open, `then` is called at once."""
         changeset = self._open.pop(broker_id, None)
         if changeset is None:
             if then is not None:
@@ -60,9 +60,10 @@ class OpenChangesets:
                 broker.store.after(do)
 
     def when_durable(self, broker: Broker, do: Callable[[], None]) -> None:
-        """Call `do` once everything that memory holds of this broker now is durable (REL-4).
+        """Call `do` once the present state of this broker in memory is durable (REL-4).
 
-        While a round is open, `do` waits for it: `store.after` knows only what has joined."""
+        While a changeset is open, `do` waits for it: `store.after` knows only changesets that have
+        joined."""
         if broker.broker_id in self._open:
             self._then.setdefault(broker.broker_id, []).append((broker, do))
         else:

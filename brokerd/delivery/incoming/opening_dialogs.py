@@ -1,4 +1,4 @@
-"""Opening dialogs: those whose first message is not complete, and their limit for a peer (DSP-16).
+"""Opening dialogs: those whose first message is not complete, and their limit per peer (DSP-16).
 
 Reads:  endpoints of dialogs begun by peers.      Calls: nothing.
 Never:  ends a dialog: its fragments were acknowledged, so it stays until it is complete or over.
@@ -24,7 +24,7 @@ class _Opening(Struct):
     broker: Broker | None = None
     endpoint: EndpointKey | None = None
     """Key of the endpoint; None until the commit of the first fragment is durable. Before that the
-    broker does not list it as incomplete, and `sweep` would take it for one that is over."""
+    broker does not list it as incomplete, and `sweep` would treat the dialog as over."""
 
 
 class OpeningDialogs:
@@ -42,7 +42,7 @@ class OpeningDialogs:
         return len(self._known)
 
     def begin(self, conversation_id: ConversationId, peer: InstanceId | None) -> bool:
-        """Count a dialog of which nothing is stored yet; False = the peer has reached its limit."""
+        """Count a dialog without stored fragments; False = the peer has reached its limit."""
         if conversation_id in self._known:
             return True
         if self._by_peer[peer] >= self._most:
@@ -52,7 +52,7 @@ class OpeningDialogs:
         return True
 
     def stored(self, broker: Broker, live: Live, peer: InstanceId | None) -> None:
-        """Update the count after a commit of fragments: the dialog may be an opening or not."""
+        """Update the count after a commit of fragments: the dialog is an opening or not."""
         endpoint = live.endpoint
         if live.gone or endpoint.state is not State.STARTED_INBOUND:
             self.remove(endpoint.conversation_id)
@@ -63,7 +63,7 @@ class OpeningDialogs:
         known.broker, known.endpoint = broker, endpoint.key
 
     def remove(self, conversation_id: ConversationId) -> None:
-        """Remove a dialog that is not an opening any more, or of which nothing is left."""
+        """Remove a dialog that is no longer an opening, or has no fragments left."""
         known = self._known.pop(conversation_id, None)
         if known is not None:
             self._by_peer[known.peer] -= 1
@@ -73,9 +73,9 @@ class OpeningDialogs:
     def sweep(self) -> None:
         """Remove openings that have ended, every tick, if one was refused since the last tick.
 
-        An administrator or the end of its lifetime ends an opening without a fragment. Searching
-        for such openings at each refusal would make refusals expensive, and a peer can cause
-        any number of them."""
+        An administrator or the end of its lifetime ends an opening without a fragment. A search for
+        such openings at each refusal would make refusals expensive, and a peer can cause any number
+        of refusals."""
         if not self._has_refused:
             return
         self._has_refused = False

@@ -1,7 +1,7 @@
 """Sequencer: decides about each arrival whether it is next, early, repeated or refused (DLP-48).
 
 Reads: the endpoint and the buffer of the dialog.      Calls: arrival_writer, acknowledgements.
-Never: stores; `arrival_writer.py` does, with what is consecutive.
+Never: stores; `arrival_writer.py` does, with consecutive fragments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHER_SERVICE, OTHER_CONTRACT, OTHER_BROKER = 11222, 11223, 11224
 
 
 class Sequencer:
-    """Sorts items one at a time, each of a dialog that the dispatcher has found."""
+    """The sorter of items, one at a time, each of a dialog that the dispatcher has found."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Sequencer:
         """Number of ticks so far; each dialog keeps the tick of its latest arrival."""
 
     def process(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
-        """Sort one item brought by `neighbour`; None = by a broker of this instance."""
+        """Sort one item brought by `neighbour`; None = a broker of this instance brought it."""
         # The endpoint is gone: drop the buffer, and sort the item like any other for a
         # dialog without an endpoint here.
         if one.live is not None and one.live.gone:
@@ -181,15 +181,15 @@ class Sequencer:
     def _may_begin(self, item: Fragment, neighbour: InstanceId | None) -> bool:
         """Return whether the neighbour may begin another dialog with this fragment (DSP-16).
 
-        A fragment that is a whole first message always may: it leaves nothing incomplete."""
+        A fragment that is a whole first message always may: it leaves no incomplete message."""
         is_whole = item.fragments == 1 and not item.sequence
         return is_whole or self._openings.begin(item.conversation_id, neighbour)
 
     def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
         """Return whether a fragment may create the endpoint that its dialog lacks here (DLP-48).
 
-        If not, answer it once the removal of the former endpoint is durable. A crash before
-        would bring it back, to wait forever for what was acknowledged (REL-4)."""
+        If not, answer it once the removal of the former endpoint is durable. A crash before that
+        would restore the endpoint, and it would wait forever for acknowledged messages (REL-4)."""
         settled = item.ack is not None and item.ack.first_acked
         # The message may be addressed to a broker id that this broker had before (MAN-6).
         former = item.hop.to_broker not in (b"", one.broker.broker_id)
@@ -225,7 +225,7 @@ class Sequencer:
                 self._transmitter.owe_ack(one.broker, out, 1, at_once=False)
 
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
-        """Process an application's Error on arrival, whatever gaps exist before it (DLG-30)."""
+        """Process an application's Error at once, even if earlier messages are missing (DLG-30)."""
         code, text = _read_error(item.body)  # the text is for an open dialog's application
         changeset = self._rounds.for_broker(one.broker)
         live = one.live

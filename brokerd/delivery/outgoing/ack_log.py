@@ -30,7 +30,7 @@ class AckLog:
         self._write("sent", broker, item, live, starvation_elevation=elevation)
 
     def received(self, broker: Broker, item: Item, live: Live | None) -> None:
-        """Log the ack of an item that arrived; `live` is None if its endpoint is not read yet."""
+        """Log the ack of an item that arrived; `live`: its endpoint, None = not read yet."""
         self._write("received", broker, item, live)
 
     def _write(

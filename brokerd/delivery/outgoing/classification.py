@@ -1,7 +1,7 @@
 """Classification of dialogs: where each one sends, or why it waits (XMT-5, XMT-6).
 
 Reads: routing tables, by way of the router.      Calls: peers.router, broker.changeset.
-Never: sends; the transmitter does, to the address that is decided here.
+Never: sends; the transmitter does, to the address that the classification decides.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"
-"""Stands in place of an address for any broker of this instance."""
+"""The value in place of an address for any broker of this instance."""
 NO_BINDING = -9727
 """Error code: the dialog requires encryption, and no dialog security is set up (DLG-12, SEC-14)."""
 
 
 class Classifier:
-    """Assigns addresses to dialogs, and keeps the delayed ones."""
+    """Classifier of dialogs: assigns addresses to them, and keeps the delayed ones."""
 
     __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")
 
@@ -45,7 +45,9 @@ class Classifier:
         log: Log,
         settled: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """Take `settled`, which is called once a dialog's choice of a route is stored (RTE-29)."""
+        """Create the classifier.
+
+        `settled`: called once a dialog's choice of a route is stored (RTE-29)."""
         self._router = router
         self._clock = clock
         self._log = log
@@ -94,7 +96,7 @@ class Classifier:
         return far is not None and self._router.names(broker, endpoint.far_service, far)
 
     def delay(self, broker: Broker, out: Outgoing, decision: Delayed) -> None:
-        """Record why a dialog has no address; it keeps its place and is tried again (XMT-9)."""
+        """Record why a dialog has no address; it keeps its place and is retried (XMT-9)."""
         if out.route.delay(decision, self._clock.utc()):
             self._log.info(
                 MESSAGE_CLASSIFY,
@@ -112,12 +114,12 @@ class Classifier:
         return affected(before, self._snapshot)
 
     def expired(self) -> Affected:
-        """Return which dialogs are affected by routes that expired since the last call (XMT-9)."""
+        """Return the dialogs affected by routes that expired since the last call (XMT-9)."""
         since, self._looked_at = self._looked_at, self._clock.utc()
         return expired(self._snapshot, since, self._looked_at)
 
     def mirrored(self, pair: Pair) -> Affected:
-        """Return which dialogs the mirrored routes to this pair of addresses affect (RTE-53)."""
+        """Return the dialogs affected by mirrored routes to this pair of addresses (RTE-53)."""
         found = Affected()
         for broker_id, routes in self._snapshot.routes.items():
             for route in routes:

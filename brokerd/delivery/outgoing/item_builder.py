@@ -17,7 +17,7 @@ from brokerd.storage.changes import OutgoingRow
 
 
 class ItemBuilder:
-    """Builds items, and clears the acknowledgements and errors that they carry."""
+    """Builder of items; clears the acknowledgements and errors that they carry."""
 
     __slots__ = ("_hops", "_time_to_live", "acks_carried", "acks_sent")
 
@@ -25,7 +25,7 @@ class ItemBuilder:
         self._hops = hops
         self._time_to_live = time_to_live // timedelta(milliseconds=1)
         self.acks_sent = self.acks_carried = 0
-        """Number of acknowledgements sent alone, and within a fragment (MON-9)."""
+        """Numbers of acknowledgements sent alone, and within a fragment (MON-9)."""
 
     def fragment(self, out: Outgoing, row: OutgoingRow, number: int, count: int) -> Fragment:
         """Return one fragment of a message, which carries an ack that is owed (DLP-18)."""

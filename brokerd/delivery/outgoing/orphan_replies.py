@@ -1,4 +1,4 @@
-"""Answers to items whose dialog has no endpoint here any more (DLP-48, DLG-T28, DLP-57).
+"""Answers to items whose dialog no longer has an endpoint here (DLP-48, DLG-T28, DLP-57).
 
 Reads: the item that is answered.      Calls: peers.router, protocol.frames.
 Never: keeps anything durable: if an answer is lost, the peer repeats the item and gets another.
@@ -28,11 +28,11 @@ MOST_WAITING = 10_000
 
 
 HandBack = Callable[[InstanceId, list[Item]], bool]
-"""Gives items to a neighbour over its open connection; False = it takes none now (NBT-1)."""
+"""Gives items to a neighbour over its open connection; False = it accepts none now (NBT-1)."""
 
 
 class OrphanReplies:
-    """Unsequenced items that belong to no endpoint, by destination."""
+    """Unsequenced items without an endpoint here, by destination."""
 
     def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop], ack_log: AckLog) -> None:
         self._router = router
@@ -47,9 +47,9 @@ class OrphanReplies:
     def acknowledge(
         self, broker: Broker, item: Fragment, *, neighbour: InstanceId | None = None
     ) -> None:
-        """Acknowledge a message for a dialog that is gone, so that it is not repeated.
+        """Acknowledge a message of a dialog that is gone, so that it is not sent again.
 
-        To a target FIRST_ACKED is set: an initiator that is gone never sends message 0 again."""
+        For a target FIRST_ACKED is set: an initiator that is gone never sends message 0 again."""
         settled = not item.from_initiator
         ack = Ack(item.sequence, WHOLE, item.sequence, 0, broker.broker_id, first_acked=settled)
         self._send(
@@ -94,7 +94,7 @@ class OrphanReplies:
         )
 
     def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
-        """End the stray endpoint of a broker that is not the bound one (DLP-45)."""
+        """End the stray endpoint of a broker other than the bound one (DLP-45)."""
         endpoint = live.endpoint
         self._route(
             broker,
@@ -156,7 +156,7 @@ class OrphanReplies:
         )
 
     def request_first_acked(self, broker: Broker, endpoint: DialogEndpoint) -> None:
-        """Ask the initiator whether message 0 is settled, by acknowledging once more (DLP-57)."""
+        """Ask the initiator whether message 0 is settled, by another acknowledgement (DLP-57)."""
         assert not endpoint.is_initiator, "only a target is fooled by a repeated message 0"
         far, service = endpoint.far_broker, endpoint.far_service
         if far is None:
@@ -198,7 +198,7 @@ class OrphanReplies:
     def _send(
         self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
     ) -> None:
-        """Send an answer to the item's broker, or without a route back the way it came (NBT-1)."""
+        """Send an answer to the item's broker; without a route, back to `neighbour` (NBT-1)."""
         far, initiator = item.from_broker, not item.from_initiator
         if self._route(broker, item.from_service, far, answer, initiator) or not neighbour:
             return
@@ -210,9 +210,8 @@ class OrphanReplies:
     ) -> bool:
         """Route an answer and queue it.
 
-        False: no route leads to it. True also if this broker's delivery is off: the answer is
-        dropped, and must not take the arrival path either.
-        """
+        False: no route leads to its destination. True also if this broker's delivery is off: the
+        answer is dropped, and must not be sent back the way the item came either."""
         decision = self._router.for_orphan_reply(
             broker, service, far, answer.conversation_id, from_initiator=from_initiator
         )

@@ -1,7 +1,7 @@
 """Order in which dialogs send to one destination: by level, then first come first served (OBJ-59).
 
 Reads: the levels of the dialogs.      Calls: nothing.
-Never: sends; the transmitter does, with the dialogs it gets from here.
+Never: sends; the transmitter does, with the dialogs that the line returns.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Turns:
     """The dialogs that have something for one destination, those of the highest level first.
 
     A dialog gains one level for each `starvation` seconds that it has waited (TRN-42). Its own
-    level is read when it joins, so a dialog that needs several turns takes on a changed level
-    between two turns (OBJ-57)."""
+    level is read when it joins, so a changed level takes effect when the dialog joins for its next
+    turn (OBJ-57)."""
 
     __slots__ = ("_chosen", "_levels", "_now", "_starvation")
 
@@ -44,7 +44,7 @@ class Turns:
         line.append((self._now(), out))
 
     def first(self) -> Outgoing:
-        """Choose the dialog whose turn it is and return it; the line must not be empty."""
+        """Choose and return the dialog whose turn it is; the line must not be empty."""
         self._chosen = self._next()
         return self._levels[self._chosen][0][1]
 
@@ -96,9 +96,9 @@ class Line:
     def __init__(self, ready: Turns) -> None:
         self.ready = ready
         self.acks: OrderedDict[Outgoing, None] = OrderedDict()
-        """Dialogs whose acknowledgement or error is due, in the order in which it became so."""
+        """Dialogs whose acknowledgement or error is due, in the order in which they became due."""
         self.outbox = Histogram()
-        """Time from SEND to first transmission, of messages sampled at most once a turn."""
+        """Time from SEND to first transmission, of at most one sampled message per turn."""
         self.wire = Histogram()
         """Time from transmission to acknowledgement, of one message at a time per dialog."""
 

@@ -1,7 +1,7 @@
 """Reclassification of dialogs whose route no longer holds (XMT-7 to XMT-12).
 
 Reads: endpoints of the brokers.      Calls: classification; the transmitter, to resume dialogs.
-Never: sends, or touches a dialog that a change does not concern (NBT-10).
+Never: sends, or touches a dialog that is not concerned by a change (NBT-10).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", 
 
 
 class Reclassification:
-    """Withdraws dialogs from the lines of their destinations and classifies them again."""
+    """Reclassifier: withdraws dialogs from their destinations and classifies them again."""
 
     __slots__ = ("_brokers", "_classifier", "_lines", "_queue_all", "reclassified")
 
@@ -37,7 +37,9 @@ class Reclassification:
         lines: dict[str, Line],
         queue_all: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """Take `queue_all`, which queues what a dialog has to send, if its destination is known."""
+        """Create the reclassifier.
+
+        `queue_all`: queues everything that a dialog has to send, if its destination is known."""
         self._brokers = brokers
         self._classifier = classifier
         self._lines = lines
@@ -48,8 +50,8 @@ class Reclassification:
     def reclassify(self) -> int:
         """Classify delayed dialogs and those of expired routes again, every second tick (XMT-9).
 
-        Of delayed dialogs with the same routing key only one is matched, as long as it finds no
-        route. Return the number of dialogs."""
+        Of delayed dialogs with the same routing key only one is matched, as long as no route is
+        found. Return the number of dialogs."""
         count = self._reroute(self._classifier.expired(), "route_expired")
         delayed, self._classifier.delayed = self._classifier.delayed, {}
         found: dict[object, Delayed] = {}
@@ -75,23 +77,23 @@ class Reclassification:
         return count + len(delayed)
 
     def reroute(self) -> int:
-        """Classify the dialogs again that a change of routing concerns, now (XMT-11, NBT-10).
+        """Reclassify the dialogs that a change of routing concerns, immediately (XMT-11, NBT-10).
 
         Fragments on the wire are left to the retransmission rules (XMT-7). Return the number of
         dialogs."""
         return self._reroute(self._classifier.changed(), "metadata")
 
     def principal_changed(self, pair: Pair) -> int:
-        """Classify the dialogs of a mirrored route again whose principal changed (RTE-53).
+        """Reclassify the dialogs of a mirrored route whose principal has changed (RTE-53).
 
         Return the number of dialogs."""
         return self._reroute(self._classifier.mirrored(pair), "mirror")
 
     def bound(self, broker: Broker, out: Outgoing) -> None:
-        """Classify a dialog again that is now bound to a broker, if a route names that broker.
+        """Reclassify a dialog that is now bound to a broker, if a route names that broker.
 
-        A bound dialog is routed by its broker (RTE-6); without such a route the result would be
-        the same as before."""
+        A bound dialog is routed by its broker (RTE-6); without such a route the result would be the
+        same as before."""
         if not out.live.gone and self._classifier.is_named(broker, out):
             self._again([(broker, out)], "bound")
 
@@ -182,7 +184,8 @@ class Reclassification:
 def _waits_for_duplicate(out: Outgoing) -> bool:
     """Return whether a dialog waits because of a duplicate broker.
 
-    The broker may be named by its route alone, which the dialog has not been given yet."""
+    The broker may be named only by the dialog's route, which the dialog has not been assigned
+    yet."""
     decision = out.route.decision
     return isinstance(decision, Delayed) and decision.reason == Reason.DUPLICATE_BROKER
 

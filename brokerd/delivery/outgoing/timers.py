@@ -1,9 +1,9 @@
 """Timers of the dialogs: when to send again, and when to acknowledge (DLP-18, DLP-19, DLP-27).
 
 Reads: when the window of a dialog, or its acknowledgement, is due.      Calls: `due`, for each.
-Never: decides what is sent again; the window does (`protocol.sending`). Makes no acknowledgement.
+Never: decides what is sent again (the window does, `protocol.sending`), or makes acknowledgements.
 
-Each of the two has one timer of the event loop for all dialogs.
+Retransmissions and acknowledgements each have one timer of the event loop for all dialogs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
 
 _CLOSE = 0.001
-"""Seconds by which a timer may be early."""
+"""Seconds by which a timer may fire early."""
 FEW = 1024
 """Number of heap entries up to which stale ones are not removed."""
 
@@ -42,7 +42,7 @@ class RetransmissionTimers:
         self._at = 0.0
 
     def arm(self, out: Outgoing) -> None:
-        """Schedule a check of the dialog's timer for when it is due (DLP-27)."""
+        """Schedule the check of the dialog's timer at its due time (DLP-27)."""
         due = out.window.due
         if due is None or (out.route.timer and out.route.timer <= due):
             return
@@ -99,7 +99,7 @@ class RetransmissionTimers:
 class AckTimers:
     """Acknowledgements that wait a moment for a fragment that could carry them (DLP-18, DLP-19).
 
-    All of them wait equally long."""
+    All wait for the same time."""
 
     __slots__ = ("_clock", "_delay", "_due", "_line", "_timer")
 
@@ -115,7 +115,7 @@ class AckTimers:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, broker: Broker, out: Outgoing) -> None:
-        """Make an acknowledgement due after the delay, unless a fragment carries it before."""
+        """Make an acknowledgement due after the delay, unless a fragment carries it earlier."""
         due = self._clock.monotonic() + self._delay
         out.acks.due(due)
         self._line.append((due, out, broker))

@@ -41,8 +41,8 @@ class Attempts(NamedTuple):
     """Number and instants of attempts; 0 and None where nothing was tried and nothing is due."""
 
     times: int = 0
-    """How often the oldest fragment was sent since the peer last acknowledged anything. For a
-    dialog that waits for a route: how often the routes were matched since then (XMT-9)."""
+    """Number of times that the oldest fragment was sent since the peer last acknowledged anything.
+    For a dialog that waits for a route: number of matches with the routes since then (XMT-9)."""
     last_at: Instant | None = None
     next_at: Instant | None = None
 
@@ -52,9 +52,8 @@ def attempts(
 ) -> Attempts:
     """Return the attempts of one dialog.
 
-    `next_pass`: when delayed dialogs are classified again at the latest. `held_until`: until when
-    the dialog's destination is suppressed; None = it is not suppressed.
-    """
+    `next_pass`: latest time at which delayed dialogs are classified again. `held_until`: time until
+    which the dialog's destination is suppressed; None = it is not suppressed."""
     if out.held:  # the dialog sends nothing more (DLP-50)
         return Attempts()
     if isinstance(out.route.decision, Delayed):

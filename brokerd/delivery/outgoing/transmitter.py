@@ -71,10 +71,10 @@ class Transmitter:
     ) -> None:
         """Create the transmitter.
 
-        `hand_back` sends acknowledgements that have no route back to the neighbour that brought
-        the message; None = they wait for a route (NBT-1). `orphan_replies` returns those for an
-        address, up to a number. `is_online` tests whether a connection serves an address.
-        """
+        `hand_back` sends acknowledgements that have no route back to the neighbour that brought the
+        message; None = they wait for a route (NBT-1). `orphan_replies` returns answers without an
+        endpoint for an address, up to a number. `is_online` tests whether a connection serves an
+        address."""
         self._brokers = brokers
         self._clock = clock
         self._options = options
@@ -103,8 +103,8 @@ class Transmitter:
         self.retransmitted = 0
         """Number of fragments that were retransmitted (MON-9)."""
         self.resumed = 0
-        """Number of dialogs resumed after a pause of this transmitter (XMT-15), or after their peer
-        had no room or its queue was off (DSP-11)."""
+        """Number of dialogs resumed after a pause of this transmitter (XMT-15), or after the end of
+        a refusal because their peer had no room or its queue was off (DSP-11)."""
         self.sent_at_level = [0] * (HIGHEST_PRIORITY + 1)
         """Number of fragments sent, by the level of their dialog (MON-12)."""
 
@@ -137,10 +137,9 @@ class Transmitter:
         self._announce(address)
 
     def owe_ack(self, broker: Broker, out: Outgoing, count: int, *, at_once: bool) -> None:
-        """Acknowledge fragments soon that were stored or repeated (DLP-18, DLP-19).
+        """Acknowledge stored or repeated fragments soon (DLP-18, DLP-19).
 
-        `at_once`: without waiting for a fragment that could carry the acknowledgement.
-        """
+        `at_once`: do not wait for a fragment that could carry the acknowledgement."""
         owed = out.acks.owe(count)
         if at_once or owed >= self._options.ack_every:
             self._ack_now(broker, out)
@@ -197,7 +196,7 @@ class Transmitter:
             )
 
     def _queue_all(self, broker: Broker, out: Outgoing) -> None:
-        """Queue all that a dialog has to send, if its destination is known."""
+        """Queue everything that a dialog has to send, if its destination is known."""
         self.ready(broker, out)
         if out.acks.is_owing:
             self._ack_now(broker, out)
@@ -375,10 +374,9 @@ class Transmitter:
         )
 
     def _end_pause(self) -> None:
-        """Send again after a pause, beginning with all that is not acknowledged (DLP-29).
+        """Resume sending after a pause, beginning with all unacknowledged fragments (DLP-29).
 
-        Fragments dequeued before the error count as sent, but may never have left.
-        """
+        Fragments dequeued before the error count as sent, but may never have left."""
         self._paused = False
         for broker in self._brokers.values():
             for live in broker.endpoints.all():
@@ -399,7 +397,7 @@ class Transmitter:
             self.ready(broker, out)
 
     def acknowledged(self, broker: Broker, out: Outgoing) -> None:
-        """Go on sending after the peer acknowledged something: the window may have room."""
+        """Continue sending after the peer acknowledged something: the window may have room."""
         route = out.route
         route.refusal_over()
         if route.timed is not None and route.address is not None:
@@ -410,7 +408,7 @@ class Transmitter:
             self.ready(broker, out)
 
     def _retransmit(self, out: Outgoing, now: float) -> None:
-        """Retransmit what is due; while the destination is offline, the timer stands (DLP-28)."""
+        """Retransmit due fragments; while the destination is offline, the timer stands (DLP-28)."""
         address = out.route.address
         if address is None or (address != HERE and not self._is_online(address)):
             self._requeue(out)

@@ -1,7 +1,7 @@
-"""Ways: where arrivals go, decided once for each conversation and direction (RTE-26).
+"""Ways: the destinations of arrivals, decided once per conversation and direction (RTE-26).
 
 Reads:  the header of an item.      Calls: the router, which applies the instance table.
-Never:  delivers or forwards; the dispatcher and the forwarder do, both by the same way.
+Never:  delivers or forwards; the dispatcher and the forwarder do, both by the ways kept here.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from brokerd.routing.classify import ArrivalKey, Arriving, Dropped, Remote
 from brokerd.routing.reasons import DropReason, Reason
 
 ENOUGH_HOPS: Final = 255
-"""Hops with which a way is decided; an item with fewer hops than the way needs is dropped."""
+"""Number of hops assumed for a decision; an item with fewer hops than its way needs is dropped."""
 _ASKED_FOR: Final = (
     Reason.BCN_PENDING,
     Reason.BCN_FAILED,
     Reason.MIRROR_INITIALISING,
     Reason.MIRROR_ERROR,
 )
-"""Reasons for which no way is kept: each arrival has to ask for the route or principal again."""
+"""Reasons for which no way is kept: each arrival has to request the route or principal again."""
 _Key = tuple[ConversationId, bool]
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class Ways:
         self._used = {key: at for key, at in self._used.items() if key in self._choices}
 
     def trim(self) -> int:
-        """Drop ways and choices unused for long, every second tick; return how many (XMT-10)."""
+        """Drop long unused ways and choices, every second tick; return their number (XMT-10)."""
         self._now = now = self._clock.monotonic()
         since = now - self._age
         old = [key for key, at in self._used.items() if at < since]
@@ -132,7 +132,7 @@ class Ways:
         return way
 
     def _remember(self, into: dict[_Key, _T], key: _Key, value: _T) -> None:
-        """Store a value, and drop the oldest one beyond the limit."""
+        """Store a value; drop the oldest value beyond the limit."""
         into.pop(key, None)
         into[key] = value
         self._used[key] = self._now

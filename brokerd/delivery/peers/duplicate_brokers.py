@@ -1,9 +1,10 @@
 """Duplicate brokers: two instances deliver for one id, such as a copy switched on (PBT-13).
 
 Reads:  the broker lists of neighbours and of this instance.      Calls: routing.duplicates.
-Never:  decides which of the two is the copy: an administrator does; the later one gets nothing.
+Never:  decides which of the two is the copy: an administrator does; the later one is sent
+        nothing.
 Wakes:  when a neighbour sends its list, when the own list changes, in every second tick.
-Fails:  a duplicate at an instance that sends no list is not found; delivery goes on.
+Fails:  a duplicate at an instance that sends no list is not found; delivery continues.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Around(msgspec.Struct, frozen=True):
     place: Callable[[InstanceId], str]
     """Returns the address of a neighbour that is ONLINE; empty = unknown."""
     heard_at: Callable[[InstanceId], float]
-    """Returns when anything last arrived from a neighbour (monotonic)."""
+    """Returns when the last data arrived from a neighbour (monotonic)."""
     peer_at: Callable[[str], InstanceId | None]
     """Returns the instance at an address; None = unknown."""
     is_suppressed: Callable[[str], bool]
     """Tests whether an address has failed and is not tried now (TRN-15, TRN-16)."""
     connect: Callable[[str], None]
-    """Opens a connection to an address, if there is none."""
+    """Opens a connection to an address, unless one exists."""
     name_of: Callable[[BrokerId], str]
     """Returns the name of a broker of this instance; empty = no broker here has the id."""
     changed: Callable[[frozenset[BrokerId]], None]
@@ -60,10 +61,10 @@ class DuplicateBrokers:
     def __init__(
         self, *, me: InstanceId, here: str, clock: Clock, log: Log, keepalive: float, around: Around
     ) -> None:
-        """Begin without any known duplicates.
+        """Create the record of duplicates, which is empty at first.
 
-        `here`: the name of this instance. `keepalive`: seconds after which the connection of a
-        dead peer is lost (TRN-30)."""
+        `here`: the name of this instance. `keepalive`: seconds after which the connection of a dead
+        peer is lost (TRN-30)."""
         self._me = me
         self._here = here
         self._clock = clock
@@ -74,14 +75,15 @@ class DuplicateBrokers:
         self._places: dict[InstanceId, str] = {}
         self._since: dict[Duplicate, Instant] = {}
         self._held: dict[BrokerId, dict[InstanceId, str]] = {}
-        """The instances that are sent nothing for a broker, with the detail for waiting dialogs."""
+        """Instances to which nothing for a broker is sent, with the detail for waiting dialogs."""
 
     # For routing and views.
 
     def why_barred(self, broker_id: BrokerId | None, address: str) -> str:
         """Return why nothing for a broker may be sent to an address; empty = it may (RTE-72).
 
-        `broker_id` None: the reason for any broker for which nothing may be sent there."""
+        `broker_id` None: return the reason for any broker for which nothing may be sent to the
+        address."""
         if not self._held:
             return ""
         peer = self._around.peer_at(address)
@@ -134,7 +136,7 @@ class DuplicateBrokers:
         self._evaluate()
 
     def left(self, peer: InstanceId) -> None:
-        """Record that no connection leads to a neighbour any more."""
+        """Record that no connection leads to a neighbour any longer."""
         self._namers.left(peer, self._clock.monotonic())
 
     # Periodic check.
@@ -142,9 +144,8 @@ class DuplicateBrokers:
     def check_contested(self) -> int:
         """Check the contested brokers, every second tick; return the number of duplicates.
 
-        The instances that name the same broker get the own list once more, so that they have to
-        prove that they are alive (TRN-30), and so that their connections are not closed as idle.
-        """
+        The instances that name the same broker get the own list once more: they have to prove that
+        they are alive (TRN-30), and their connections are not closed as idle."""
         for peer in list(self._namers.contested()):
             if not self._namers.is_away(peer):
                 self._around.tell(peer, self._own)
@@ -192,7 +193,7 @@ class DuplicateBrokers:
         return "here" if instance == self._me else self._places.get(instance, "")
 
     def _show(self, instance: InstanceId) -> str:
-        """Return name or id of an instance, and its place."""
+        """Return name or id of an instance, and its address."""
         if instance == self._me:
             return f"{self._here} (here)"
         return f"instance {show(instance)} at {self._place(instance) or 'an unknown address'}"

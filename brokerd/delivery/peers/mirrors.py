@@ -23,7 +23,7 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MIRRORED_ROUTE
 
 ASK_EVERY: Final = 1.0
-"""Seconds between two questions for the same pair, however many messages arrive for it."""
+"""Least seconds between two questions for the same pair, however many messages arrive for it."""
 _ROLES: Final = {one.value: one for one in Role}
 
 
@@ -39,7 +39,7 @@ class Around(msgspec.Struct, frozen=True):
     own: Callable[[BrokerId], Standing]
     """Returns the role of this instance for a broker."""
     changed: Callable[[Pair], None]
-    """Called when a pair has another principal, or none any more."""
+    """Called when a pair has another principal, or no longer has one."""
 
 
 class Mirrors:
@@ -53,7 +53,7 @@ class Mirrors:
         self._requested_at: dict[Pair, float] = {}
         self._news: dict[Pair, None] = {}
         self.around: Around | None = None
-        """The functions to ask with; while it is None, no address is asked."""
+        """The functions for asking peers; None = no address is asked."""
 
     # For routing and views.
 
@@ -70,11 +70,11 @@ class Mirrors:
         return self.known(pair).where
 
     def known(self, pair: Pair) -> Known:
-        """Return what is known of a pair, for views."""
+        """Return the known facts of a pair, for views."""
         return self._known.get(pair) or Known(pair)
 
     def keep(self, names: Mapping[Pair, Sequence[str]]) -> None:
-        """Set the present mirrored routes; drop what is known of any others (RTE-58)."""
+        """Set the present mirrored routes; drop the known facts of all others (RTE-58)."""
         self._names = names
         self._known = {pair: known for pair, known in self._known.items() if pair in names}
         self._requested_at = {pair: at for pair, at in self._requested_at.items() if pair in names}
@@ -82,7 +82,7 @@ class Mirrors:
     # Events of the transport.
 
     def record_role(self, addresses: Sequence[str], answer: RoleAnswer) -> None:
-        """Record the role for a broker that the peer at these addresses has answered."""
+        """Record the role for a broker, as answered by the peer at these addresses."""
         standing = Standing(_ROLES.get(answer.role, Role.UNKNOWN), answer.epoch)
         for pair in list(self._known):
             if pair.broker_id == answer.broker_id:
@@ -90,7 +90,7 @@ class Mirrors:
                     self._learn(pair, address, standing)
 
     def came_online(self, address: str) -> None:
-        """Ask an address that came ONLINE again: its role may have changed."""
+        """Ask an address that came ONLINE again, because its role may have changed."""
         for pair in self._pairs_at(address):
             self._request_role(pair, address)
 

@@ -26,7 +26,7 @@ from brokerd.routing.explain import Explanation
 from brokerd.transport.destination import DestinationState, DestinationStatus
 
 CONNECT_WAIT: Final = 5.0
-"""Seconds that a TRACE waits for a connection, before the address is reported unreachable."""
+"""Seconds that a TRACE waits for a connection before the address is reported as unreachable."""
 MOST_DETAIL: Final = 500
 MOST_REMEMBERED: Final = 1000
 MOST_IN_A_SECOND: Final = 50
@@ -43,7 +43,7 @@ class Pong(msgspec.Struct, frozen=True):
 
 
 class Pinging:
-    """Sends, passes on, returns and reports TRACEs; one per instance."""
+    """Sender, forwarder and reporter of TRACEs; one per instance."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Pinging:
         send_to: Callable[[str, Trace], bool],
         answers: bool,
     ) -> None:
-        """Take the functions that send a TRACE.
+        """Create the sender of TRACEs.
 
         `send` uses the open connection of a neighbour. `send_to` sends to an address; False = a
         connection is being opened. `answers`: whether neighbours get any answer (NBT-4)."""
@@ -218,7 +218,7 @@ class Pinging:
             self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))
 
     def _note(self, trace: Trace) -> None:
-        """Keep the steps known so far, for the case that the ping times out."""
+        """Keep the steps known so far, in case the ping times out."""
         pending = self._pending.get(trace.number)
         if pending is not None and len(trace.steps) >= len(pending[1][0].steps):
             pending[1][0] = trace
@@ -232,6 +232,6 @@ class Pinging:
 
 
 def _amended(trace: Trace, reason: str, detail: str) -> Trace:
-    """Return the TRACE with the reason why its last step failed."""
+    """Return the TRACE with the reason for the failure of its last step."""
     last = msgspec.structs.replace(trace.steps[-1], reason=reason, detail=detail)
     return msgspec.structs.replace(trace, steps=(*trace.steps[:-1], last))

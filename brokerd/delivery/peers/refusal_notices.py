@@ -26,7 +26,7 @@ RESUME = "resume"
 """Reason of a NOTICE that takes a refusal back (DSP-11)."""
 _TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
 """Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
-reason is the detail of `target_notice`."""
+reason becomes the detail of `target_notice`."""
 _MOST = 100_000
 """Limit of NOTICEs sent, and of refused senders, that are remembered; the oldest are dropped."""
 
@@ -44,7 +44,7 @@ class NoticeOptions(msgspec.Struct, frozen=True):
 
 
 class RefusalNotices:
-    """Sends NOTICEs to neighbours and applies those received; one per instance."""
+    """Sender of NOTICEs to neighbours, which also applies received ones; one per instance."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class RefusalNotices:
         send: Callable[[InstanceId, Notice], object],
         resume: Callable[[Broker, Outgoing], None],
     ) -> None:
-        """Take `send`, which sends a NOTICE to a neighbour; `resume` makes a dialog send again."""
+        """Create the sender of NOTICEs.
+
+        `send`: sends a NOTICE to a neighbour. `resume`: makes a dialog send again."""
         self._brokers = brokers
         self._clock = clock
         self._options = options
@@ -64,14 +66,14 @@ class RefusalNotices:
         self._sent_at: OrderedDict[tuple[Sender, str], float] = OrderedDict()
         self._refused: dict[tuple[str, str], OrderedDict[Sender, _Answer]] = {}
         self.sent = self.taken = 0
-        """Number of NOTICEs sent to neighbours, and of those received and applied (MON-9)."""
+        """Numbers of NOTICEs sent to neighbours, and of NOTICEs received and applied (MON-9)."""
 
-    # As the side that refuses.
+    # This side refuses.
 
     def refuse(
         self, item: Fragment, reason: str, neighbour: InstanceId | None, detail: str = ""
     ) -> None:
-        """Report why a fragment was refused, once per dialog and reason in 10 s (NBT-4)."""
+        """Report why a fragment was refused, once in 10 s per dialog and reason (NBT-4)."""
         if neighbour is None:
             self._note(_notice(item, reason, detail))
         elif self._options.notices and self._is_new((_sender(item), reason)):
@@ -86,7 +88,7 @@ class RefusalNotices:
         neighbour: InstanceId | None,
         reason: Reason,
     ) -> None:
-        """Report that a queue takes nothing, and remember the sender for `release` (DSP-11)."""
+        """Report that a queue accepts nothing, and remember the sender for `release` (DSP-11)."""
         waiting = self._refused.setdefault((broker.name, queue.name), OrderedDict())
         sender = _sender(item)
         waiting[sender] = _notice(item, RESUME, ""), neighbour
@@ -96,7 +98,7 @@ class RefusalNotices:
         self.refuse(item, reason, neighbour)
 
     def release(self, broker: Broker) -> int:
-        """Send `resume` to senders whose queue takes messages again; return how many (DSP-11)."""
+        """Send `resume` to senders whose queue accepts messages; return their number (DSP-11)."""
         released = 0
         for place in [place for place in self._refused if place[0] == broker.name]:
             queue = broker.queues.get(place[1])
@@ -104,7 +106,7 @@ class RefusalNotices:
                 continue
             refused = self._refused.pop(place)
             if queue is None or not broker.enabled:
-                continue  # the senders learn the outcome when they repeat
+                continue  # the senders get the outcome when they send again
             for sender, (what, neighbour) in refused.items():
                 for reason in _TAKEN_BACK:
                     self._sent_at.pop((sender, reason), None)
@@ -140,7 +142,7 @@ class RefusalNotices:
             self._sent_at.popitem(last=False)
         return True
 
-    # As the side that is refused.
+    # The other side has refused.
 
     def apply(self, notice: Notice) -> bool:
         """Apply a NOTICE of a neighbour; False = it concerns no dialog of this instance."""

@@ -92,8 +92,7 @@ class Router:
         """Called with a broker, service and broker id that lack a route; returns the reason for the
         delay (BCN-3)."""
         self.ambiguous: Callable[[str, list[str]], None] = lambda _service, _brokers: None
-        """Called once with a service and the brokers that have it if no route chooses one (NBT-18).
-        """
+        """Called once with a service and the brokers that have it, if no route chooses (NBT-18)."""
         self.barred: Barred = nobody_barred
         """Returns why nothing for a broker may be sent to an address; empty = it may (RTE-72)."""
         self._copies: dict[str, list[str]] = {}
@@ -151,7 +150,7 @@ class Router:
         return frozenset(normalise(route.address) for route in self._routes - before)
 
     def _why_off(self, broker_id: BrokerId) -> str:
-        """Return which broker of this instance has the id, and why it does not serve.
+        """Return why the broker of this instance with this id does not serve, with its name.
 
         Empty: it serves, or no broker of this instance has the id."""
         for name, reason in self._absent.items():
@@ -164,7 +163,7 @@ class Router:
         return ""
 
     def snapshot(self) -> Snapshot:
-        """Return what routing is based on now, for a later comparison (XMT-11)."""
+        """Return the facts on which routing is based now, for a later comparison (XMT-11)."""
         return Snapshot(
             routes={
                 broker.broker_id: frozenset(broker.store.catalog.routes.values())
@@ -199,17 +198,17 @@ class Router:
     def places_changed(self) -> None:
         """Discard all ways, because messages that pass through may have to go elsewhere.
 
-        No route has changed, but the principal of a mirrored one (RTE-53), or a broker has a
+        No route has changed, but a mirrored route has another principal (RTE-53), or a broker has a
         duplicate (RTE-72)."""
         self._clear_ways()
 
     def allow_forwarding(self, allowed: bool) -> None:
-        """Set whether messages for others may pass through, and rebuild (FWD-1)."""
+        """Set whether messages for other instances may pass through, and rebuild (FWD-1)."""
         self._forwarding = allowed
         self.rebuild()
 
     def outgoing(self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing) -> OutgoingDecision:
-        """Return where a dialog sends (XMT-5), and keep its choice of a route (RTE-29)."""
+        """Return the destination of a dialog (XMT-5), and keep its choice of a route (RTE-29)."""
         decision = self._classify(broker, endpoint, out)
         if not isinstance(decision, Delayed):
             out.route.keep_choice(decision.choice)
@@ -224,12 +223,11 @@ class Router:
         bound: bool = False,
         decided: OutgoingDecision | None = None,
     ) -> Explanation:
-        """Return where a key is routed to, with every step of the decision.
+        """Return the destination of a routing key, with every step of the decision.
 
         No turn of the balancer is used, and no peer is asked. `bound`: the dialog has its target.
         `decided`: the decision by which the dialog sends now; None = decide as for the next
-        message.
-        """
+        message."""
         if isinstance(key, ArrivalKey):
             return self._explain_arriving(key)
         pinned_here = key.from_initiator and key.broker_id == broker.broker_id
@@ -272,7 +270,7 @@ class Router:
     def explain_dialog(
         self, broker: Broker, endpoint: DialogEndpoint, out: Outgoing | None
     ) -> tuple[DialogKey, Explanation]:
-        """Return the routing key of a dialog, and where it leads (RTE-29, RTE-32).
+        """Return the routing key of a dialog, and its destination (RTE-29, RTE-32).
 
         The decision is the one by which the dialog sends now, or else the one for its next
         message."""
@@ -289,8 +287,8 @@ class Router:
     def delivers_here(self, broker: Broker, live: Live) -> bool:
         """Return whether a dialog's far service is in its own broker, by its own routes (SND-14).
 
-        Callers may ask several times for one message. If there was a choice, the dialog keeps it,
-        so that it uses one turn of the balancer (RTE-26)."""
+        Callers may call this several times for one message. If there are several routes, the dialog
+        keeps the chosen one, so that it uses one turn of the balancer (RTE-26)."""
         endpoint = live.endpoint
         if endpoint.far_service not in broker.services:
             return False
@@ -304,7 +302,7 @@ class Router:
     def always_here(self, broker: Broker, service: str) -> bool:
         """Return whether `delivers_here` holds for every new dialog to a service with no broker id.
 
-        True only if a single route matches, because then nothing has to be chosen."""
+        True only if a single route matches, because then no route has to be chosen."""
         if service not in broker.services:
             return False
         found = self._tables[broker.broker_id].find(
@@ -328,18 +326,18 @@ class Router:
         *,
         from_initiator: bool,
     ) -> OutgoingDecision:
-        """Return where a reply without an endpoint goes; request no missing route (BCN-3)."""
+        """Return the destination of a reply without endpoint; request no missing route (BCN-3)."""
         holder = None if far else self._holder(conversation_id, initiator=not from_initiator)
         return self._decide(
             broker, DialogKey(service, far, broker.broker_id, from_initiator, holder)
         )
 
     def arriving(self, item: Item) -> Arriving:
-        """Return where an item from outside goes (DSP-4)."""
+        """Return the destination of an item from outside (DSP-4)."""
         return self.ways.arriving(item)
 
     def notified(self, key: ArrivalKey) -> Arriving:
-        """Return where an arrival without a conversation goes, such as a NOTICE."""
+        """Return the destination of an arrival without a conversation, such as a NOTICE."""
         return self._arriving(key, None)
 
     def _arriving(self, key: ArrivalKey, previous: Choice | None) -> Arriving:

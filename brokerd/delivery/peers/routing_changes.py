@@ -1,4 +1,4 @@
-"""Routing changes: which dialogs they concern, so that no others are disturbed (XMT-11). PURE.
+"""Routing changes: the dialogs concerned, so that no others are disturbed (XMT-11). PURE.
 
 Reads: snapshots of routing, before and after a change.      Calls: nothing.
 Never: classifies; the transmitter classifies the dialogs concerned again.
@@ -19,7 +19,7 @@ from brokerd.routing.table import places
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that routing depends on, at one moment."""
+    """Everything that routing depends on, at one moment."""
 
     routes: Mapping[BrokerId, frozenset[Route]] = {}
     """Routes of each broker; those of `instance` are the instance routing table."""
@@ -97,7 +97,7 @@ def affected(before: Snapshot, after: Snapshot) -> Affected:
 
 
 def _leading_to(own: frozenset[str], routing: Snapshot, found: Affected) -> None:
-    """Add the dialogs of routes to these own addresses, which are routed once more (RTE-41).
+    """Add the dialogs of routes to these own addresses: such dialogs are routed once more (RTE-41).
 
     TRANSPORT routes are included, because their address is part of a service name."""
     for broker_id, routes in routing.routes.items():
@@ -107,7 +107,7 @@ def _leading_to(own: frozenset[str], routing: Snapshot, found: Affected) -> None
 
 
 def expired(routing: Snapshot, since: Instant, now: Instant) -> Affected:
-    """Return the dialogs that routes concern which have expired since an instant (XMT-9)."""
+    """Return the dialogs concerned by routes that have expired since an instant (XMT-9)."""
     found = Affected()
     for broker_id, routes in routing.routes.items():
         for route in routes:
