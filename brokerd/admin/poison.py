@@ -1,6 +1,6 @@
 """Administration of poison: groups that are held, queues that are off (PBT-3, PSN-11).
 
-Reads:  one broker.      Calls: receives and verbs, in transactions of its own, and the store.
+Reads:  one broker.      Calls: verbs.receives, verbs.ends, in transactions of its own; the store.
 Never:  touches a group that is not held, or a message while a transaction has its group.
 Fails:  `GroupNotFound`: the group is not held; `LockTimeout` names the holder of its lock.
 Every verb is written to the log with its actor and reason.

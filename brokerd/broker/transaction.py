@@ -1,6 +1,6 @@
 """A transaction: its locks, the effects of its verbs, its commit or rollback (design D2, REL-3).
 
-Reads: the broker's memory.      Calls: changeset, groups, queues.
+Reads: the broker's memory.      Calls: changeset, moves, savepoints, queues.
 Never: waits, except for its own commit (`committed`). Verbs (`verbs.sends`) fill it; a session or
 a reader commits it.
 

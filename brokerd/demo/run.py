@@ -1,6 +1,6 @@
 """The demo: two instances converse, are killed in mid-stream, and are checked from the outside.
 
-Calls:  place for files, daemon for processes, client for the dialogs, settled, reports.report.
+Calls:  place for files, daemon for processes, client for the dialogs, reports.report.
 Never:  leaves a process behind, or reports success for something that was not checked.
 Order of events: both daemons start; the client converses; west is killed after a third of the
 answers and east after two thirds, each started again immediately; both stores settle; both daemons

@@ -1,6 +1,6 @@
 """Changes: what follows for the other parts when objects, addresses or neighbours have changed.
 
-Reads:  the record of parts.      Calls: router, transmitter, notices, readers, forwarder.
+Reads:  the record of parts.      Calls: router, transmitter, refusal_notices, readers, forwarder.
 Never:  changes an object itself.
 """
 

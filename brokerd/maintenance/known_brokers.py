@@ -1,6 +1,6 @@
 """Known brokers: the names and ids that this instance has, so that a lost file is noticed (MAN-16).
 
-Reads:  `msdb`, at a start; whether a file exists.      Calls: storage, absent.
+Reads:  `msdb`, at a start; whether a file exists.      Calls: storage, absent_brokers.
 Never:  believes its memory rather than a file that exists, or makes or moves a file.
 Wakes:  when a broker is opened, gets a new identifier, or is forgotten.
 Fails:  a broker without a file is absent, alone; its name is not used for a new one (MAN-17).

@@ -1,7 +1,7 @@
 """Mirroring: brokers whose file is shared with a partner; the one that has it open is principal
 (RTE-55).
 
-Reads:  the lock file beside a store, the epoch in it.      Calls: absent, which opens brokers.
+Reads:  the lock file beside a store, its epoch.      Calls: absent_brokers, to open a broker.
 Never:  takes a store by force: the owner lock decides (design D1), and only its end frees it.
 Wakes:  every tick, beside the other passes: opening may take long.
 Fails:  a store that another process has opened meanwhile ends the instance (REL-5): a stale

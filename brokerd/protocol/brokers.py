@@ -1,6 +1,6 @@
 """BROKERS frames: an instance names the brokers it delivers for to its neighbours (TRN-46).
 
-Reads:  nothing; fields in, values out, and back.    Calls: `protocol.wire`.
+Reads:  nothing; fields in, values out, and back.    Calls: nothing.
 Never:  knows which other instances name a broker; `routing.duplicates` compares.
 """
 

@@ -1,4 +1,4 @@
-"""Removals: messages that were received are noted at once and deleted later, many together.
+"""Deferred removals: received messages are noted first and deleted later, many together.
 
 Reads:  nothing.      Calls: the statements it is given.
 Never:  lets a noted message be read, or deletes a note before its message.

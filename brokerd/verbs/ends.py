@@ -1,6 +1,6 @@
 """END of dialogs (DLG-18 to DLG-25, DLG-47), within a transaction.
 
-Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
+Reads: the broker's memory.      Calls: verbs.sends, broker.transaction, protocol.dialog.
 Never: commits, or changes anything before it has all it needs. A verb that has to wait returns
 `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.

@@ -1,6 +1,6 @@
 """MOVE CONVERSATION, and the state that an application keeps for a group (GRP-18 to GRP-22).
 
-Reads: the broker's memory.      Calls: locks, broker.transaction.
+Reads: the broker's memory.      Calls: group_locks, broker.transaction.
 Never: commits, or changes anything before it has every lock it needs.
 Fails: with the errors of appendix A; the session then marks the transaction as failed.
 """

@@ -1,6 +1,6 @@
 """RECEIVE and GET CONVERSATION GROUP: choose a group, dequeue, wait (RCV, GRP-14 to GRP-17).
 
-Reads: the broker's memory.      Calls: locks, broker.queues, broker.transaction.
+Reads: the broker's memory.      Calls: group_locks, broker.queues, broker.transaction.
 Never: commits, or dequeues messages before all of them are in memory. A verb that has to wait
 returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.

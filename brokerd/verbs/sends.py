@@ -1,6 +1,6 @@
 """BEGIN DIALOG, SEND and their relatives, each within a transaction (DLG, SND).
 
-Reads: the broker's memory.      Calls: locks, broker.transaction, broker.queues.
+Reads: the broker's memory.      Calls: group_locks, broker.transaction, broker.queues.
 Never: commits, answers a client, or changes anything before it has all it needs: a verb that has to
 wait returns `Blocked` and is called again (`broker.blocked`).
 Fails: with the errors of appendix A; the session then marks the transaction as failed.

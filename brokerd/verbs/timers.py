@@ -1,6 +1,6 @@
 """Conversation timers, and the clean-up of a dialog (DLG).
 
-Reads: the broker's memory.      Calls: locks, broker.transaction.
+Reads: the broker's memory.      Calls: group_locks, broker.transaction.
 Never: commits or waits. A verb that has to wait returns `Blocked` and is called again.
 Fails: with the errors of appendix A.
 """
