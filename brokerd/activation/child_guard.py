@@ -1,4 +1,4 @@
-"""Guard: stands between the daemon and one child reader, so that the child outlives neither.
+"""Child guard: stands between the daemon and one child reader, so that the child outlives neither.
 
 Started as leader of a process group of its own: `child_guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
 Reads:  its standard input, which its parent holds open: end of file means that the parent is gone.

@@ -1,8 +1,8 @@
 """The keys that KEY=VALUE words of `create` and `alter` may say, with meaning and default.
 
 Reads:  nothing.      Calls: nothing.
-Never:  judges a value: the daemon does. A test compares the keys with those of the file of objects.
-To add an option to an object: a row here, and what `declared_objects` says.
+Never:  checks a value: the daemon does. A test compares the keys with those of the file of objects.
+To add an option to an object: a row here, and its form in `objects.forms`.
 """
 
 from collections.abc import Iterable, Mapping

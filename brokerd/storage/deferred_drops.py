@@ -1,4 +1,4 @@
-"""Drops: a dialog that ends with very many unread messages is noted; they are deleted later.
+"""Deferred drops: unread messages of an ended dialog are noted first and deleted later.
 
 Reads:  nothing.      Calls: the writing connection, in steps that `sweeps.py` submits.
 Never:  lets a message be read whose endpoint is noted, or deletes a note before the last of the

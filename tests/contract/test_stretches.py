@@ -89,7 +89,7 @@ seeds = pytest.mark.parametrize("random", range(6), indirect=True)
 
 
 def page_of(found, key, limit, size, after):
-    """The answer of `page_messages_of`, in plain words."""
+    """Return the page of a conversation that the store should read, filtered in Python."""
     place = (-9, 0) if after is None else (after[1], after[0])
     mine = [row for row in found if row.endpoint == key]
     rest = [row for row in mine if (row.sequence, row.queuing_order) > place][:limit]

@@ -89,7 +89,7 @@ async def test_by_default_a_dialog_lasts_10_minutes_or_10000_messages(
     await brokerd_clock.advance(3)
     assert (await bk.post("warehouse", Order("3"))).handle == first.handle  # the last on it
     assert (await bk.post("warehouse", Order("4"))).handle != first.handle
-    assert PoolOptions().messages == 10_000  # `test_a_dialog_gives_way` says what it does
+    assert PoolOptions().messages == 10_000  # see `test_a_dialog_gives_way_by_age_and_by_count`
 
 
 @pytest.mark.rule("PBT-22")

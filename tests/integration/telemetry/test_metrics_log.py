@@ -160,7 +160,7 @@ def test_without_a_metrics_log_no_closing_line_is_written_and_old_ones_go(tmp_pa
     async def converse(daemon: Daemon) -> None:
         async with await daemon.session() as session:
             await session.end(await talk(session, b"one"))
-            async with session.transaction() as tx:  # one that never has an endpoint (one_way.py)
+            async with session.transaction() as tx:  # no endpoint of the initiator
                 mine = await tx.begin_dialog("urn:desk", "urn:shop", "talk")
                 await tx.send(mine, b"two", "Ask")
                 await tx.end(mine)
