@@ -259,7 +259,7 @@ class Assembly:
             avoid=destinations.is_suppressed if settings.routing.prefer_online else None,
             exempt_local=settings.bcn.exempt_local,
             mirrors=parts.mirrors,
-            options=part_options.ways(settings),
+            options=part_options.arrival_routes(settings),
         )
         parts.ack_log = AckLog(log=parts.log, is_on=part_options.logs_each_ack(settings))
         parts.answers = OrphanReplies(

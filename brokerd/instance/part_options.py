@@ -11,7 +11,7 @@ from brokerd.delivery.forwarding.forwarder import MEGABYTE, ForwarderOptions
 from brokerd.delivery.forwarding.report import ReportOptions
 from brokerd.delivery.incoming.dispatcher import DispatcherOptions
 from brokerd.delivery.outgoing.transmitter import TransmitterOptions
-from brokerd.delivery.peers.arrival_routes import WayOptions
+from brokerd.delivery.peers.arrival_routes import ArrivalRouteOptions
 from brokerd.delivery.peers.refusal_notices import NoticeOptions
 from brokerd.dynamic_routing.requester import RequesterOptions
 from brokerd.dynamic_routing.requests import Form
@@ -19,9 +19,9 @@ from brokerd.sessions.options import SessionOptions
 from brokerd.transport.options import TransportOptions
 
 
-def ways(settings: Settings) -> WayOptions:
-    """Return the options of the router's cache of routes."""
-    return WayOptions(settings.transmitter.cache_age, settings.transmitter.cache_size)
+def arrival_routes(settings: Settings) -> ArrivalRouteOptions:
+    """Return the options of the router's cache of arrival routes."""
+    return ArrivalRouteOptions(settings.transmitter.cache_age, settings.transmitter.cache_size)
 
 
 def check_limits(settings: Settings) -> Limits:

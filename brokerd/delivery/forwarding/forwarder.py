@@ -1,6 +1,6 @@
 """Forwarder: sends arrivals for other instances on, from memory only (FWD).
 
-Reads:  items of boxcars, the router's ways.   Calls: peers.router, forwarding.report.
+Reads:  items of boxcars, arrival routes.      Calls: peers.router, forwarding.report.
 Never:  acknowledges (FWD-3), joins fragments (FWD-4), inspects a body, or stops reading from a
         peer: if a next hop is slow, the memory for forwarded messages fills, and items that do not
         fit are dropped, because their sender still has them (FWD-2).
@@ -96,7 +96,7 @@ class Forwarder:
         notice: Callable[[str, Notice], bool],
     ) -> None:
         self._router = router
-        self._ways = router.ways
+        self._arrival_routes = router.arrival_routes
         self._clock = clock
         self._max_age = options.max_age.total_seconds()
         self._starvation = options.starvation.total_seconds()
@@ -128,13 +128,13 @@ class Forwarder:
     # Arriving.
 
     def accept(self, items: list[Item], headers: list[Header], peer: InstanceId) -> list[Item]:
-        """Hold the items for other instances; return the items for this instance."""
-        ways, now = self._ways, self._clock.monotonic()
+        """Hold the items for other instances; return those for this instance."""
+        arrival_routes, now = self._arrival_routes, self._clock.monotonic()
         ours: list[Item] = []
         woken: dict[str, None] = {}  # in the order of arrival; a set has no stable one (HK-1)
         for item, header in zip(items, headers, strict=True):
-            way = ways.for_item(item)
-            address = way.address
+            route = arrival_routes.for_item(item)
+            address = route.address
             if address is None:
                 ours.append(item)
                 continue
@@ -145,14 +145,14 @@ class Forwarder:
                 size = ITEM_COST + len(item.body)
             else:
                 size = ITEM_COST
-            reason = self._refusal(item, key, way.hops, size, address)
+            reason = self._refusal(item, key, route.hops, size, address)
             if reason is not None:
                 self.report.dropped_one(item, reason, size=size, address=address, peer=peer)
                 continue
             line = self._hops.get(address)
             if line is None:
                 line = self._hops[address] = _NextHop()
-            line.held.append(Held(item, header, key, way.hops, now, peer, size))
+            line.held.append(Held(item, header, key, route.hops, now, peer, size))
             line.size += size
             self.used += size
             if key is not None:
@@ -253,7 +253,7 @@ class Forwarder:
         return purged
 
     def routes_changed(self) -> None:
-        """Drop items held for an address that their way no longer leads to (FWD-11)."""
+        """Drop items that are held for an address to which their route no longer leads (FWD-11)."""
         for address in list(self._hops):
             self._drop_where(
                 address,
@@ -262,7 +262,7 @@ class Forwarder:
             )
 
     def _leads_elsewhere(self, address: str, one: Held) -> bool:
-        return self._ways.for_item(one.item).address != address
+        return self._arrival_routes.for_item(one.item).address != address
 
     def configure(self, *, forwarding: bool, limit: int) -> None:
         """Apply new settings at once (END-6, END-9); without forwarding drop all items (FWD-17)."""
@@ -319,10 +319,10 @@ class Forwarder:
             not notice.from_initiator,
             notice.hops,
         )
-        way = self._router.notified(asked)
-        if isinstance(way, Remote) and way.hops_used <= notice.hops:
-            less = msgspec.structs.replace(notice, hops=notice.hops - way.hops_used)
-            return self._send_notice(way.address, less)
+        decision = self._router.notified(asked)
+        if isinstance(decision, Remote) and decision.hops_used <= notice.hops:
+            less = msgspec.structs.replace(notice, hops=notice.hops - decision.hops_used)
+            return self._send_notice(decision.address, less)
         self.report.notices_dropped += 1
         return False
 

@@ -12,7 +12,7 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.state import Live
 from brokerd.clock import Clock, Instant
-from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
+from brokerd.delivery.peers.arrival_routes import ArrivalRouteOptions, ArrivalRoutes
 from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.routing_changes import Snapshot
 from brokerd.errors import BrokerError
@@ -68,7 +68,7 @@ class Router:
         forwarding: bool,
         avoid: Callable[[str], bool] | None = None,
         exempt_local: bool = False,
-        options: WayOptions | None = None,
+        options: ArrivalRouteOptions | None = None,
         mirrors: Mirrors | None = None,
     ) -> None:
         """Create the router and build its tables.
@@ -98,8 +98,11 @@ class Router:
         self._copies: dict[str, list[str]] = {}
         self.rebuilt: Callable[[], None] = lambda: None
         """Called when the tables have changed, or a route of the instance has expired."""
-        self.ways = Ways(
-            self._arriving, is_here=self._is_here, clock=clock, options=options or WayOptions()
+        self.arrival_routes = ArrivalRoutes(
+            self._arriving,
+            is_here=self._is_here,
+            clock=clock,
+            options=options or ArrivalRouteOptions(),
         )
         self._expires_at: Instant | None = None
         self._tables: dict[BrokerId, RoutingTable] = {}
@@ -146,7 +149,7 @@ class Router:
             why_off=self._why_off,
         )
         self._mirrors.keep(_pairs(self._brokers.values()))
-        self._clear_ways()
+        self._clear_arrival_routes()
         return frozenset(normalise(route.address) for route in self._routes - before)
 
     def _why_off(self, broker_id: BrokerId) -> str:
@@ -176,14 +179,14 @@ class Router:
         )
 
     def expire(self) -> int:
-        """Discard unused ways (XMT-10), or all ways if a route has expired (RTE-65).
+        """Discard unused arrival routes (XMT-10), or all if a route expired (RTE-65).
 
-        Called every second tick. Return the number of unused ways, plus 1 if a route had
+        Called every second tick. Return the number of unused arrival routes, plus 1 if a route had
         expired."""
-        trimmed = self.ways.trim()
+        trimmed = self.arrival_routes.trim()
         if self._expires_at is None or self._clock.utc() < self._expires_at:
             return trimmed
-        self._clear_ways()
+        self._clear_arrival_routes()
         return trimmed + 1
 
     def learn_own(self, addresses: frozenset[str]) -> None:
@@ -196,11 +199,11 @@ class Router:
         return frozenset(one.broker_id for one in self._hosts if one.enabled)
 
     def places_changed(self) -> None:
-        """Discard all ways, because messages that pass through may have to go elsewhere.
+        """Discard all arrival routes: messages that pass through may have to go elsewhere.
 
         No route has changed, but a mirrored route has another principal (RTE-53), or a broker has a
         duplicate (RTE-72)."""
-        self._clear_ways()
+        self._clear_arrival_routes()
 
     def allow_forwarding(self, allowed: bool) -> None:
         """Set whether messages for other instances may pass through, and rebuild (FWD-1)."""
@@ -333,8 +336,8 @@ class Router:
         )
 
     def arriving(self, item: Item) -> Arriving:
-        """Return the destination of an item from outside (DSP-4)."""
-        return self.ways.arriving(item)
+        """Return where an item from outside goes (DSP-4)."""
+        return self.arrival_routes.arriving(item)
 
     def notified(self, key: ArrivalKey) -> Arriving:
         """Return the destination of an arrival without a conversation, such as a NOTICE."""
@@ -365,12 +368,12 @@ class Router:
             for broker in self._brokers.values()
         )
 
-    def _clear_ways(self) -> None:
+    def _clear_arrival_routes(self) -> None:
         now = self._clock.utc()
         routes = self._brokers[MSDB].store.catalog.routes.values()
         ends = [one.expires_at for one in routes if one.expires_at is not None]
         self._expires_at = min((one for one in ends if one > now), default=None)
-        self.ways.clear()
+        self.arrival_routes.clear()
         self.rebuilt()
 
     def key_of(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKey:

@@ -281,16 +281,16 @@ async def test_forwarding_moves_what_the_middle_sends_by_way_of_itself(rig: Thro
 
 @pytest.mark.rule("XMT-10", "PER-12")
 @through()
-async def test_ways_that_nobody_uses_are_forgotten_by_the_pass(rig: Through) -> None:
+async def test_unused_arrival_routes_are_discarded_by_the_pass(rig: Through) -> None:
     handle = await rig.east.session.begin_dialog("east", "west")
     await rig.east.session.send(handle, b"x")
     await rig.pass_time(2)
-    ways = rig.middle.instance.parts.router.ways
-    assert len(ways._ways) == 2  # there and back
+    arrival_routes = rig.middle.instance.parts.router.arrival_routes
+    assert len(arrival_routes._routes) == 2  # there and back
     await rig.pass_time(290)
-    assert len(ways._ways) == 2
+    assert len(arrival_routes._routes) == 2
     await rig.pass_time(40)  # five minutes, and two passes
-    assert len(ways._ways) == 0
+    assert len(arrival_routes._routes) == 0
 
 
 @pytest.mark.rule("FWD-18", "RTE-V6", "RTE-30")

@@ -14,7 +14,7 @@ from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
 from brokerd.delivery.forwarding.forwarder import ITEM_COST, Forwarder, ForwarderOptions
 from brokerd.delivery.forwarding.report import ForwardReport, ReportOptions
-from brokerd.delivery.peers.arrival_routes import WayOptions, Ways
+from brokerd.delivery.peers.arrival_routes import ArrivalRouteOptions, ArrivalRoutes
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Hop, Item
 from brokerd.protocol.neighbour import Notice
@@ -43,11 +43,11 @@ class Stand(NullLog):
         self.refused: list[tuple[int, str, InstanceId]] = []
         self.woken: list[str] = []
         self.online = True
-        self.ways = Ways(
+        self.arrival_routes = ArrivalRoutes(
             lambda key, _choice: self.notified(key),
             is_here=lambda _item: False,
             clock=self,  # type: ignore[arg-type]
-            options=WayOptions(),
+            options=ArrivalRouteOptions(),
         )
         self.report = ForwardReport(
             clock=self,  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_a_route_that_is_no_more() -> None:
     stand = Stand()
     stand.take(fragment(1), fragment(2, to_service="other", conversation=b"d" * 16))
     stand.routes["to"] = LOCAL
-    stand.ways.clear()
+    stand.arrival_routes.clear()
     stand.forwarder.routes_changed()
     assert stand.reasons() == {"route_no_longer_valid": 1}
     assert len(stand.leave(Y)) == 1
