@@ -105,7 +105,7 @@ def _parsed() -> argparse.Namespace:
         "--no-fast-paths",
         dest="fast_paths",
         action="store_false",
-        help="every message goes the general way",
+        help="every message takes the general path",
     )
     parser.add_argument("--dir", type=Path, default=Path("build/chaos"), help="of all files")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")

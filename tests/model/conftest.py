@@ -1,7 +1,7 @@
 """The option that plays the random programs without the fast path.
 
 It is known where `tests/model` is named on the command line. `test_fast_path.py` plays each of its
-programs both ways, whatever the option says.
+programs on both paths, whatever the option says.
 """
 
 from tests.model.machine import Machine
@@ -9,7 +9,7 @@ from tests.model.machine import Machine
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--no-fast-paths", action="store_true", help="every message goes the general way"
+        "--no-fast-paths", action="store_true", help="every message takes the general path"
     )
 
 

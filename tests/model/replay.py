@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model.replay", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument(
-        "--no-fast-paths", action="store_true", help="every message goes the general way"
+        "--no-fast-paths", action="store_true", help="every message takes the general path"
     )
     given = parser.parse_args(argv)
     Machine.fast_paths = not given.no_fast_paths

@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--as-found", action="store_true", help="do not make a failing one short")
     parser.add_argument("--keep-going", action="store_true", help="go on behind a failing batch")
     parser.add_argument(
-        "--no-fast-paths", action="store_true", help="every message goes the general way"
+        "--no-fast-paths", action="store_true", help="every message takes the general path"
     )
     given = parser.parse_args(argv)
     Machine.fast_paths = not given.no_fast_paths

@@ -4,9 +4,9 @@ Each program is played twice, with the switch on and off. What clients were answ
 view, the log and the store that is left are compared. Ids and keys are numbered in the order in
 which they come up, since the two paths draw different ones.
 
-Arrivals take the general path in both, and `integration/fastpath/test_arrivals.py` compares their two
-paths: which of two dialogs in one boxcar is stored first is left open, and would decide what a
-later RECEIVE gets.
+Arrivals take the general path in both, and `integration/fastpath/test_arrivals.py` compares the
+two paths of an arrival: which of two dialogs in one boxcar is stored first is left open, and would
+decide what a later RECEIVE gets.
 """
 
 import re

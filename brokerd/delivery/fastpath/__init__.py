@@ -4,7 +4,7 @@ A message is ordinary if `broker.ordinary` says so; every other one takes the ge
 `broker.changeset`, `delivery.incoming`). Contract: a fast path decides nothing. It does exactly
 what the general path would have done, or it does nothing and says so. `instance.fast_paths = false`
 (`BrokerOptions.fast_paths`) switches all of them off; `tests/model/test_fast_path.py` plays random
-programs both ways.
+programs on both paths.
 
 Modules, with the factor by which each shortens the event loop's time per message:
 

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--no-fast-paths",
         dest="fast_paths",
         action="store_false",
-        help="every message goes the general way",
+        help="every message takes the general path",
     )
     return parser
 

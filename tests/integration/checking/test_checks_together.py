@@ -1,4 +1,4 @@
-"""Checks of what a client writes together begin together, and its sends then take the quick way."""
+"""Bodies that a client writes together are checked together; their sends take the fast path."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -52,7 +52,7 @@ class Place:
         self.gate = Gate(daemon.broker)
 
     async def dialogs(self, number: int) -> list[bytes]:
-        """Dialogs on which one message was sent, so that the next ones may go the quick way."""
+        """Dialogs on which one message was sent, so that the next ones may take the fast path."""
         made: list[bytes] = []
         for _ in range(number):
             handle = await self.session.begin_dialog("urn:here", "urn:there", "counts")

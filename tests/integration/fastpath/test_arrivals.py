@@ -1,4 +1,4 @@
-"""The straight way of an arrival and the long one do the same (`delivery.fastpath.arrivals`)."""
+"""The fast path of arrivals does what the general path does (`delivery.fastpath.arrivals`)."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def _ack(out: Outgoing) -> Ack:
 
 
 def boxcars(daemon: Daemon) -> list[list[Fragment]]:
-    """Plain messages of several dialogs, and between them whatever is not plain."""
+    """Ordinary messages of several dialogs, and between them all that are not ordinary."""
 
     def item(dialog: int, sequence: int, **fields: Any) -> Fragment:
         return arriving(daemon, dialog, sequence, **fields)
@@ -88,7 +88,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.rule("DSP-3", "DLG-T9", "NBT-15")
-def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bool] = []
     add = OrdinaryArrivals.add
 
@@ -97,13 +97,13 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return taken[-1]
 
     monkeypatch.setattr(OrdinaryArrivals, "add", counting)
-    (tmp_path / "straight").mkdir()
-    straight = outcome(tmp_path / "straight")
+    (tmp_path / "fast").mkdir()
+    by_the_fast_path = outcome(tmp_path / "fast")
     assert sum(taken) == 10
-    assert len(straight["messages"]) == 22
+    assert len(by_the_fast_path["messages"]) == 22
     monkeypatch.setattr(OrdinaryArrivals, "add", lambda *_args: False)
-    (tmp_path / "long").mkdir()
-    assert outcome(tmp_path / "long") == straight
+    (tmp_path / "general").mkdir()
+    assert outcome(tmp_path / "general") == by_the_fast_path
 
 
 @pytest.mark.rule("DLP-15", "REL-4")

@@ -1,4 +1,4 @@
-"""The straight way of a send and the long one do the same (`delivery.fastpath.sends`)."""
+"""The fast path of sends does what the general path does (`delivery.fastpath.sends`)."""
 
 import asyncio
 import gc
@@ -53,13 +53,13 @@ async def converse(daemon: Daemon, session: Session, found: list[Any]) -> None:
     )
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[int]:
-    """How many requests each call took the straight way for; never any unless `straight`."""
+def watched(monkeypatch: pytest.MonkeyPatch, *, fast: bool = True) -> list[int]:
+    """Numbers of requests that each call sent on the fast path; 0 unless `fast`."""
     taken: list[int] = []
     send_each = sends.send_each
 
     def counting(*args: Any, **options: Any) -> int:
-        taken.append(send_each(*args, **options) if straight else 0)
+        taken.append(send_each(*args, **options) if fast else 0)
         return taken[-1]
 
     monkeypatch.setattr(fast_requests, "send_each", counting)
@@ -67,14 +67,14 @@ def watched(monkeypatch: pytest.MonkeyPatch, *, straight: bool = True) -> list[i
 
 
 @pytest.mark.rule("SND-14", "SND-5", "DLG-T8", "DLG-T9")
-def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = watched(monkeypatch)
-    (tmp_path / "straight").mkdir()
-    by_the_straight_way = outcome(tmp_path / "straight")
+    (tmp_path / "fast").mkdir()
+    by_the_fast_path = outcome(tmp_path / "fast")
     assert sum(taken) == 2 * len(BODIES) - 1  # the first message opens the dialog
-    watched(monkeypatch, straight=False)
-    (tmp_path / "long").mkdir()
-    assert outcome(tmp_path / "long") == by_the_straight_way
+    watched(monkeypatch, fast=False)
+    (tmp_path / "general").mkdir()
+    assert outcome(tmp_path / "general") == by_the_fast_path
 
 
 Given = Sequence[tuple[bytes, bytes, str]]
@@ -91,11 +91,11 @@ async def in_one(session: Session, messages: Given) -> "asyncio.Future[None]":
 
 
 @pytest.mark.rule("SND-14", "SND-5", "SND-4", "REL-3")
-@pytest.mark.parametrize("straight", [True, False])
-def test_a_transaction_of_sends_is_whole_and_in_order_either_way(
-    straight: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_transaction_of_sends_is_whole_and_in_order_on_either_path(
+    fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = watched(monkeypatch, straight=straight)
+    taken = watched(monkeypatch, fast=fast)
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
@@ -132,7 +132,7 @@ def test_a_transaction_of_sends_is_whole_and_in_order_either_way(
         await session.close()
 
     play(program, tmp_path)
-    assert sum(taken) == (2 if straight else 0)
+    assert sum(taken) == (2 if fast else 0)
 
 
 @pytest.mark.rule("REL-3", "SND-3", "CLP-34")
@@ -161,7 +161,7 @@ def test_a_transaction_of_sends_that_is_refused_leaves_no_trace(
         await session.close()
 
     play(program, tmp_path)
-    assert taken == [0, 1], "the refused one took the long way, the one behind it did not"
+    assert taken == [0, 1], "the refused one took the general path, the one behind it did not"
 
 
 @pytest.mark.rule("GRP-4", "CLP-31")
@@ -219,7 +219,7 @@ def test_sends_are_refused_while_the_store_is_full_wherever_they_go(
 
 
 @pytest.mark.rule("CLP-31", "SND-5")
-def test_sends_written_together_keep_their_order_around_one_that_is_not_simple(
+def test_sends_written_together_keep_their_order_around_one_that_is_not_ordinary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = watched(monkeypatch)

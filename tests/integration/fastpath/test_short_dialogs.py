@@ -1,4 +1,4 @@
-"""Dialogs of one message: their straight ways and the long ones do the same."""
+"""The fast paths of dialogs of one message do what the general path does."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def outcome(tmp_path: Path) -> list[Any]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
-    """What the two straight ways are asked from here on, and answer."""
+    """Results of the two fast paths from here on: dialogs sent by each call, and ends done."""
     begun: list[int] = []
     ended: list[bool] = []
 
@@ -108,16 +108,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bool]]:
 
 
 @pytest.mark.rule("DLG-16", "DLG-33", "SND-14", "DLG-T12", "DLG-T16")
-def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_paths_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = counted(monkeypatch)
-    by_the_straight_way = outcome(tmp_path / "straight")
+    by_the_fast_path = outcome(tmp_path / "fast")
     assert (sum(begun), len(begun)) == (len(BODIES), len(BODIES))
     assert ended == [True] * 2
     monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
     monkeypatch.setattr(fast_requests, "end_ordinary", lambda *_args: False)
-    by_the_long_way = outcome(tmp_path / "long")
-    for straight, long in zip(by_the_straight_way, by_the_long_way, strict=True):
-        assert straight == long
+    by_the_general_path = outcome(tmp_path / "general")
+    for fast, general in zip(by_the_fast_path, by_the_general_path, strict=True):
+        assert fast == general
 
 
 async def queue_off(session: Session) -> None:
@@ -143,7 +143,7 @@ async def two_routes(session: Session) -> None:
 
 @pytest.mark.rule("DLG-1", "OBJ-40", "SND-14", "PBT-14", "RCV-31")
 @pytest.mark.parametrize("changed", [queue_off, retained, checked, a_route_away, two_routes])
-def test_where_there_is_something_to_decide_the_long_way_is_taken(
+def test_where_there_is_something_to_decide_the_general_path_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Any
 ) -> None:
     begun = []
@@ -177,24 +177,24 @@ def test_where_there_is_something_to_decide_the_long_way_is_taken(
 def test_what_is_refused_is_refused_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
 ) -> None:
-    told: list[Any] = []
+    outcomes: list[Any] = []
 
     async def program(daemon: Daemon) -> None:
         session = await daemon.session()
         try:
             await post(session, **wrong)
-            told.append(None)
+            outcomes.append(None)
         except BrokerError as error:
-            told.append((error.code, error.message))
-        told.append((await left(daemon, session))[:2])
+            outcomes.append((error.code, error.message))
+        outcomes.append((await left(daemon, session))[:2])
         await session.close()
 
-    (tmp_path / "straight").mkdir()
-    play(program, tmp_path / "straight")
+    (tmp_path / "fast").mkdir()
+    play(program, tmp_path / "fast")
     monkeypatch.setattr(fast_requests, "converse_each", lambda *_args, **_options: 0)
-    (tmp_path / "long").mkdir()
-    play(program, tmp_path / "long")
-    assert told[:2] == told[2:]
+    (tmp_path / "general").mkdir()
+    play(program, tmp_path / "general")
+    assert outcomes[:2] == outcomes[2:]
 
 
 @pytest.mark.rule("CLP-31", "CLP-34")

@@ -510,7 +510,7 @@ def test_a_bound_dialog_follows_the_route_that_names_its_broker(
 def test_a_dialog_takes_one_turn_where_its_own_broker_has_the_service_too(
     tmp_path: Path, among: str
 ) -> None:
-    """Whether a message may go straight to a queue of this broker is asked more than once."""
+    """The broker checks more than once whether direct delivery is possible."""
 
     @three
     async def program(brokers: Brokers) -> None:

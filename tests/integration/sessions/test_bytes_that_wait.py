@@ -147,7 +147,7 @@ def test_behind_a_client_so_many_bytes_wait_and_no_more(tmp_path: Path, within: 
 @pytest.mark.rule("CLP-30")
 @scenario
 async def test_then_no_body_is_taken_for_a_dialog_that_is_free_either(daemon: Daemon) -> None:
-    """Which would go straight, without waiting for anybody."""
+    """A send on it would take the fast path, without waiting for a lock."""
     raw = await ready(daemon)
     raw.write(
         ask(2, None, "transact", 1, [begin_dialog(I2), send(I2, b"opens")]),

@@ -359,7 +359,7 @@ async def test_a_message_that_fails_validation_errors_both_sides(
 async def test_what_waits_for_a_queue_comes_at_once_also_the_second_time(
     daemon: Daemon, session: Session
 ) -> None:
-    """Messages go straight onto the queue between two times that it is off."""
+    """Messages are delivered directly between two times that the queue is off (SND-14)."""
     handle = await talk(session, b"0")
     for number in (1, 3):
         await session.alter("queue", "shop", status="off")
@@ -386,7 +386,7 @@ async def test_while_the_target_queue_is_off_messages_wait_in_order(
     arrived = daemon.instance.parts.dispatcher.received
     await session.send(peer.endpoint.handle, b"the other direction", "Answer")
     assert bodies(await take(session, "desk")) == [b"the other direction"]
-    assert daemon.instance.parts.dispatcher.received == arrived  # it went straight
+    assert daemon.instance.parts.dispatcher.received == arrived  # it was delivered directly
     assert await rows(daemon, "transmission_queue") == 1
     await daemon.switch("shop", on=True)
     await session.send(handle, b"3", "Ask")  # may not overtake (SND-15)

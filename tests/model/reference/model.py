@@ -361,7 +361,7 @@ class Model(Receiving):
             self._hand_over(group)
 
     def _hand_over(self, group: Group) -> None:
-        """A lock goes straight to who has waited longest for it (CLP-31)."""
+        """Give a released lock to its longest waiter (CLP-31)."""
         line = [one for one in self.waiting if one.blocked_by is group]
         if line:
             self.take_lock(min(line, key=lambda one: one.number).tx, group)

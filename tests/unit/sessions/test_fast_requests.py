@@ -1,4 +1,4 @@
-"""Sends written together are read as they are wanted, whichever way they take."""
+"""Sends written together are read as they are wanted, on either path."""
 
 from collections import deque
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from brokerd.sessions import fast_requests
 
 
 @pytest.mark.rule("CLP-62")
-def test_sends_that_take_the_long_way_are_not_read_again_and_again(
+def test_sends_that_take_the_general_path_are_not_read_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = 0
