@@ -125,13 +125,13 @@ def _module(path: str, name: str) -> object:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        told = f"{type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {error}"
         hint = (
             "run the command in the directory of the module, or put that on PYTHONPATH; a daemon "
             "searches its own packages, PYTHONPATH and working directory"
         )
         raise HandlerError(
-            f"handler {path}: module {name} does not import: {told}",
+            f"handler {path}: module {name} does not import: {cause}",
             hint=hint if isinstance(error, ModuleNotFoundError) else f"mend module {name}",
         ) from error
 

@@ -145,9 +145,9 @@ class Activator:
                     pause = RECONNECT_FIRST
                     await self._read(service, session)
             except (BrokerError, OSError) as error:
-                told = error.message if isinstance(error, BrokerError) else str(error)
+                text = error.message if isinstance(error, BrokerError) else str(error)
                 self._log.warning(
-                    ACTIVATOR, subclass="lost", service=service.name, error=told, retry_in=pause
+                    ACTIVATOR, subclass="lost", service=service.name, error=text, retry_in=pause
                 )
             await self._wait(pause)
             pause = min(RECONNECT_MOST, pause * 2)
@@ -221,8 +221,8 @@ class Activator:
         place = application.free_slot()
         if place is None:  # held by a process that has left its group
             self.counts["slot_held"] += 1
-            told = "a process of an ended instance still runs outside of its process group"
-            self._log_event("slot_held", application, error=told)
+            text = "a process of an ended instance still runs outside of its process group"
+            self._log_event("slot_held", application, error=text)
             return
         application.plan = plans.started(application.plan)
         self._spawn(self._run(application, place, {"why": why, **facts}))

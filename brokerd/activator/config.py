@@ -66,12 +66,12 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: str | None = None
     """Name of the instance; None = any instance."""
 
-    def fits(self, told: dict[str, Any]) -> bool:
+    def fits(self, event: dict[str, Any]) -> bool:
         """Return whether a notification is for this trigger."""
         return (
-            told.get("queue") == self.queue
-            and told.get("broker") == self.broker
-            and self.instance in (None, told.get("instance"))
+            event.get("queue") == self.queue
+            and event.get("broker") == self.broker
+            and self.instance in (None, event.get("instance"))
         )
 
 

@@ -28,7 +28,7 @@ _LIMIT = 60.0
 """Seconds for one step."""
 _LOAD_LIMIT = 300.0
 """Seconds for the whole load of a phase."""
-_TOLD_EVERY = 5.0
+_REPORT_EVERY = 5.0
 _LOOK = 0.01
 _NOT_COUNTED = 2
 """Rounds in which something is loaded for the first time."""
@@ -173,7 +173,7 @@ async def _step_load(
         ramp_interval=_STEP_RAMP,
         drain_wait="500ms",
     )
-    readers, full, memory, told = 0, 0.0, 0, 0.0
+    readers, full, memory, reported_at = 0, 0.0, 0, 0.0
     most = options.groups * options.messages
     while True:
         tasks = await session.view("activated_tasks")
@@ -189,8 +189,8 @@ async def _step_load(
                 f"{left} of {most} messages are left after {_LOAD_LIMIT:g} s",
                 hint="ask for less with --work, --messages or --groups",
             )
-        if now - told > _TOLD_EVERY:
-            told = now
+        if now - reported_at > _REPORT_EVERY:
+            reported_at = now
             say(f"  {counted(left, 'message')} to go")
         await asyncio.sleep(_LOOK)  # noqa: TID251
     rate = most / (time.monotonic() - began)  # noqa: TID251

@@ -24,7 +24,7 @@ _FEW = 1_000
 _SAMPLES = 200
 _PIPELINED = 8
 """Transactions of sends under way while the queue is filled."""
-_TOLD_EVERY = 5.0
+_REPORT_EVERY = 5.0
 
 
 class BacklogOptions(Options, frozen=True, kw_only=True):
@@ -103,10 +103,10 @@ async def _fill(
 ) -> None:
     """Send `count` messages, in transactions of `options.batch`, on the dialogs in turn."""
     body = bytes(options.size)
-    left, told = count, perf_counter()
+    left, reported_at = count, perf_counter()
 
     async def fill_some(turn: int) -> None:
-        nonlocal left, told
+        nonlocal left, reported_at
         while left > 0:
             some = min(options.batch, left)
             left -= some
@@ -114,8 +114,8 @@ async def _fill(
                 for at in range(some):
                     await tx.send(handles[(turn + at) % len(handles)], body, "Item")
             turn += some
-            if say is not None and perf_counter() - told > _TOLD_EVERY:
-                told = perf_counter()
+            if say is not None and perf_counter() - reported_at > _REPORT_EVERY:
+                reported_at = perf_counter()
                 say(f"  {left} to go")
 
     await asyncio.gather(*(fill_some(at * 7) for at in range(_PIPELINED)))
@@ -123,18 +123,18 @@ async def _fill(
 
 async def _drain(session: Session, options: BacklogOptions, say: Say) -> int:
     """Receive all messages, in transactions of up to `options.batch`; return their number."""
-    taken, told = 0, perf_counter()
+    taken, reported_at = 0, perf_counter()
 
     async def drain_some() -> None:
-        nonlocal taken, told
+        nonlocal taken, reported_at
         while True:
             async with session.transaction() as tx:
                 messages = await tx.receive("bench_q", options.batch)
             if not messages:
                 return
             taken += len(messages)
-            if perf_counter() - told > _TOLD_EVERY:
-                told = perf_counter()
+            if perf_counter() - reported_at > _REPORT_EVERY:
+                reported_at = perf_counter()
                 say(f"  {taken} taken")
 
     await asyncio.gather(*(drain_some() for _ in range(_PIPELINED)))

@@ -27,7 +27,7 @@ from brokerd.clock import SystemClock
 from brokerd.model import END_DIALOG
 from brokerd.units import counted
 
-_TOLD_EVERY = 5.0
+_REPORT_EVERY = 5.0
 _CLIENTS = 8
 _DIALOGS = 64
 """Dialogs that stay open, for the messages that dialogs are compared with."""
@@ -189,7 +189,7 @@ class _Samples:
 async def _gone(daemons: list[Daemon], say: Say) -> int:
     """Wait until no endpoint is left, at most `_GONE_LIMIT` seconds; return the number left."""
     clock = SystemClock()
-    deadline, told = clock.monotonic() + _GONE_LIMIT, 0.0
+    deadline, reported_at = clock.monotonic() + _GONE_LIMIT, 0.0
     while True:
         left = 0
         for one in daemons:
@@ -197,8 +197,8 @@ async def _gone(daemons: list[Daemon], say: Say) -> int:
                 left += (await session.view_page("conversation_endpoints", limit=1)).rows != []
         if not left or clock.monotonic() > deadline:
             return await _left(daemons) if left else 0
-        if clock.monotonic() - told > _TOLD_EVERY:
-            told = clock.monotonic()
+        if clock.monotonic() - reported_at > _REPORT_EVERY:
+            reported_at = clock.monotonic()
             say("  waiting for closed endpoints to go")
         await clock.sleep_until(clock.monotonic() + 0.5)
 
@@ -301,10 +301,10 @@ async def _answer(
 
     Without `ends` messages are counted. Over a network a message may come before its EndDialog.
     """
-    done, told = 0, perf_counter()
+    done, reported_at = 0, perf_counter()
 
     async def read() -> None:
-        nonlocal done, told
+        nonlocal done, reported_at
         while done < count:
             async with session.transaction() as tx:
                 messages = await tx.receive("bench_q", _MESSAGES, wait=0.2, groups=_GROUPS)
@@ -313,8 +313,8 @@ async def _answer(
             if samples is not None:
                 samples.sample(done)
             room.give(count_now)
-            if say is not None and perf_counter() - told > _TOLD_EVERY:
-                told = perf_counter()
+            if say is not None and perf_counter() - reported_at > _REPORT_EVERY:
+                reported_at = perf_counter()
                 say(f"  {done} done")
 
     await asyncio.gather(*(read() for _ in range(readers)))

@@ -80,7 +80,7 @@ class BrokerEvents(Protocol):
         """Process lifetimes or timers that may have expired (PER-23)."""
         ...
 
-    def dialogs_changed(self, broker: Broker, told: list[DialogEvent], /) -> None:
+    def dialogs_changed(self, broker: Broker, events: list[DialogEvent], /) -> None:
         """Report events of dialogs, once their changeset is durable (EVT-10)."""
         ...
 

@@ -136,12 +136,12 @@ def struck(refusal: Refusal) -> Refusal:
     return (AGAINST_SCHEMA if code == REFUSED_BY_SCHEMA else code), text
 
 
-_TOLD = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORED}
+_CODE_FOR_PEER = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEER_RESTORED}
 
 
 def code_for_peer(code: int) -> int:
-    """Return the code reported to the peer if an endpoint fails with `code` (DLG-43, MAN-5)."""
-    return _TOLD.get(code, code)
+    """Return the code reported to the peer of an endpoint that failed with this (DLG-43, MAN-5)."""
+    return _CODE_FOR_PEER.get(code, code)
 
 
 def check_before_sending(kind: MessageType, body: bytes | None, judge: Judge = problem) -> None:

@@ -22,9 +22,9 @@ from brokerd.ids import GroupId, show
 KEPT: Final = 256
 MOST: Final = 2 * KEPT
 """Groups remembered at once; dropping half of them at a time costs little for each."""
-TOLD: Final = 20
+LISTED: Final = 20
 LEAST_PART: Final = 0.01
-"""The least share of a window's messages with which one of the `TOLD` largest groups is listed."""
+"""The least share of a window's messages with which a group is listed."""
 
 
 class HotWindow(msgspec.Struct, frozen=True):
@@ -60,10 +60,10 @@ class HotGroups:
             return None
         ordered = sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
         least = self._received * LEAST_PART
-        told = [one for one in ordered[:TOLD] if one[1] >= least]
-        next_one = ordered[len(told)][1] if len(told) < len(ordered) else 0
+        largest = [one for one in ordered[:LISTED] if one[1] >= least]
+        next_one = ordered[len(largest)][1] if len(largest) < len(ordered) else 0
         window = HotWindow(
-            groups={show(group): count for group, count in told}, within=self._within + next_one
+            groups={show(group): count for group, count in largest}, within=self._within + next_one
         )
         self._counts = {}
         self._received = self._within = 0

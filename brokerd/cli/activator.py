@@ -69,12 +69,12 @@ def run(config: ActivatorConfig, name: str) -> None:
 
 async def _run(activator: Activator, config: ActivatorConfig, name: str) -> None:
     task = asyncio.ensure_future(activator.run())
-    told = [False]
+    is_stopping = [False]
 
     def on_signal() -> None:
-        if told[0]:
+        if is_stopping[0]:
             task.cancel()
-        told[0] = True
+        is_stopping[0] = True
         activator.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):

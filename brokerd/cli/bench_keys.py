@@ -228,8 +228,8 @@ def explained(function: _F) -> _F:
     rows = KEYS[function.__name__]
     about = [_MICROSECONDS] if any("_us" in key for key, _ in rows) else []
     about += [_PERCENTILES] if any(key.endswith("latency_us") for key, _ in rows) else []
-    told = textwrap.wrap(" ".join(about), _WIDTH)
-    lines = ["\b", "Keys of the result:", *_lines(rows), *told]
+    notes = textwrap.wrap(" ".join(about), _WIDTH)
+    lines = ["\b", "Keys of the result:", *_lines(rows), *notes]
     function.__doc__ = "\n\n".join((inspect.cleandoc(function.__doc__), "\n".join(lines)))
     return function
 

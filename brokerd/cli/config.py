@@ -134,10 +134,10 @@ def _start_problems(
             print_line(f"{file}: warning: {problem.message}, now")
         else:
             yield problem
-    told = {problem.message for problem in problems}
+    reported = {problem.message for problem in problems}
     with suppress(BrokerError):
         for gone in preflight.missing_stores(settings).values():
-            if gone.message not in told:
+            if gone.message not in reported:
                 print_line(f"{file}: warning: {gone.with_cure}")
 
 

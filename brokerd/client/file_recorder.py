@@ -83,16 +83,16 @@ class FileRecorder:
             ValueError: the recorder is closed.
             OSError: it cannot be written.
         """
-        told: dict[str, object] = {name: fields[name] for name in _KEPT if name in fields}
-        told |= {"op": fields["op"], "kind": fields["kind"], "tx": fields.get("tx")}
+        kept: dict[str, object] = {name: fields[name] for name in _KEPT if name in fields}
+        kept |= {"op": fields["op"], "kind": fields["kind"], "tx": fields.get("tx")}
         for name, field in (("client", "client"), ("dialog", "handle"), ("group", "group")):
             value = fields.get(field)
             if isinstance(value, bytes):
-                told[name] = value.hex()
+                kept[name] = value.hex()
         if "body" in fields:
             body = fields["body"]
-            told["size"] = len(body) if isinstance(body, bytes) else 0
-        line = Line(i=self._count, t=round(self._clock.monotonic() * 1e6), **told)  # type: ignore[arg-type]  # a recorder is told values of the types it names
+            kept["size"] = len(body) if isinstance(body, bytes) else 0
+        line = Line(i=self._count, t=round(self._clock.monotonic() * 1e6), **kept)  # type: ignore[arg-type]  # the caller passes values of these types
         self._count += 1
         self._file.write(self._encode(line) + b"\n")
 

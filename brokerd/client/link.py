@@ -394,9 +394,9 @@ class Link:
             self._settle(self._waiting.pop(frame.request), frame.value)
         elif type(frame) is Failed:
             pending = self._waiting.pop(frame.request)
-            told = pending.subject or pending
-            self._tokens.discard(told.token)
-            told.fail(rebuild(frame))
+            subject = pending.subject or pending
+            self._tokens.discard(subject.token)
+            subject.fail(rebuild(frame))
         elif type(frame) is Goodbye:
             self._goodbye(frame.reason)
 
@@ -571,8 +571,8 @@ class Link:
         self._tokens.discard_all()
         self._open_txs.clear()
         for pending in asked:
-            told = pending.subject or pending
-            told.fail(OutcomeUnknown() if told.token >= 0 else copy(error), quiet=True)
+            subject = pending.subject or pending
+            subject.fail(OutcomeUnknown() if subject.token >= 0 else copy(error), quiet=True)
         for pending in unasked:
             pending.fail(copy(error), quiet=True)
         self._wake_all()

@@ -97,5 +97,5 @@ def rollback_options(error: BaseException | None) -> dict[str, object]:
         return {}
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # it was told to stop
         return {"counts": False}
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return {"error": told[:MOST_TEXT]}
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return {"error": text[:MOST_TEXT]}

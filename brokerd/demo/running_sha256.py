@@ -141,8 +141,8 @@ def _fastest() -> Callable[[list[int], bytes, int], list[int]]:
     except (OSError, AttributeError):  # the module cannot be loaded, or hides OpenSSL's functions
         return compress_slowly
     padded = b"abc\x80" + bytes(59) + b"\x18"
-    told = _state.pack(*compress(list(_FIRST), padded, _BLOCK), 0)[:32]
-    return compress if told == hashlib.sha256(b"abc").digest() else compress_slowly
+    digest = _state.pack(*compress(list(_FIRST), padded, _BLOCK), 0)[:32]
+    return compress if digest == hashlib.sha256(b"abc").digest() else compress_slowly
 
 
 _blocks: Final = _fastest()

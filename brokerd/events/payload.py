@@ -12,7 +12,7 @@ from brokerd.clock import Instant, show_instant
 from brokerd.events.subscription import Event, Owed
 from brokerd.ids import ID_SIZE, BrokerId, show
 
-_NOT_TOLD: Final = frozenset({"exc_info", "event", "broker", "queue", "repeated"})
+_LEFT_OUT: Final = frozenset({"exc_info", "event", "broker", "queue", "repeated"})
 
 
 def make_event(
@@ -29,7 +29,7 @@ def make_event(
 
     The payload has `event`, `posted_at`, `instance`, `broker`, `broker_id`, for an event about a
     queue `queue`, then the fields of the event (ACT-38)."""
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "event": name,
         "posted_at": show_instant(at),
         "instance": instance,
@@ -37,10 +37,10 @@ def make_event(
         "broker_id": None if broker_id is None else show(broker_id),
     }
     if queue is not None:
-        told["queue"] = queue
-    told |= {key: fact for key, fact in facts.items() if key not in _NOT_TOLD}
-    body = orjson.dumps(told, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    return Event(name, broker, queue, _subject(told), body)
+        fields["queue"] = queue
+    fields |= {key: fact for key, fact in facts.items() if key not in _LEFT_OUT}
+    body = orjson.dumps(fields, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    return Event(name, broker, queue, _subject(fields), body)
 
 
 def owed_again(key: int, body: bytes) -> Owed | None:
@@ -48,14 +48,14 @@ def owed_again(key: int, body: bytes) -> Owed | None:
 
     None = the body is not that of an event."""
     try:
-        told: Any = orjson.loads(body)
-        return Owed(key, str(told["event"]), _subject(told), body)
+        fields: Any = orjson.loads(body)
+        return Owed(key, str(fields["event"]), _subject(fields), body)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
 
 
-def _subject(told: Mapping[str, object]) -> str:
-    return f"{told.get('broker')}/{told.get('queue', '')}"
+def _subject(fields: Mapping[str, object]) -> str:
+    return f"{fields.get('broker')}/{fields.get('queue', '')}"
 
 
 def _plain(value: object) -> object:

@@ -206,13 +206,13 @@ class Journal:
     async def _open_lines(self) -> AsyncIterator[list[DialogLine]]:
         """Yield lines of the endpoints that are not closed, those in memory first."""
         for broker in list(self._brokers.values()):
-            told = set[EndpointKey]()
+            in_memory = set[EndpointKey]()
             keys = [live.endpoint.key for live in broker.endpoints.all()]
             for at in range(0, len(keys), PAGE):
                 found = [
                     live for key in keys[at : at + PAGE] if (live := broker.endpoints.get(key))
                 ]
-                told.update(live.endpoint.key for live in found)
+                in_memory.update(live.endpoint.key for live in found)
                 yield [line for live in found for line in _line(broker, live, live.endpoint)]
                 await self._clock.sleep_until(0)  # let others run
             after = None
@@ -221,7 +221,7 @@ class Journal:
                 yield [
                     line
                     for stored in page
-                    if stored.key not in told
+                    if stored.key not in in_memory
                     for line in _line(broker, broker.endpoints.get(stored.key), stored)
                 ]
 

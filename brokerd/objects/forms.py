@@ -215,13 +215,13 @@ class ObjectForms:
 
     def check_activated(self, at: str, queue: Value) -> None:
         """Check that a queue with activation has no QUEUE_ACTIVATION notification (ACT-35)."""
-        told = [
+        declared = [
             one
             for one in self._known[Kind.EVENT_NOTIFICATION].values()
             if isinstance(one, EventNotification)
         ]
         assert isinstance(queue, Queue), "only a queue is activated"
-        for _, name in notifications.activated_twice([queue], told):
+        for _, name in notifications.activated_twice([queue], declared):
             self._problems.add(
                 f"{at}.activation",
                 f'event notification "{name}" is for QUEUE_ACTIVATION of "{queue.name}", which '

@@ -281,8 +281,8 @@ class Connection:
     def _clock_due(self) -> float | None:
         if self.peer_clock is None:
             return None
-        _, told_at = self.peer_clock
-        return max(told_at, self._asked_at or told_at) + CLOCK_EVERY
+        _, reported_at = self.peer_clock
+        return max(reported_at, self._asked_at or reported_at) + CLOCK_EVERY
 
     def _ping(self, now: float) -> Write:
         self._pings += 1

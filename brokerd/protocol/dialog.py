@@ -525,15 +525,15 @@ def _fault(endpoint: DialogEndpoint, event: FaultStruck, _now: Instant) -> Step:
     has not ended it (CO), or if its message 0 is refused (DLG-T6)."""
     refused = _to(endpoint, Trigger.REFUSED)
     if refused is not None:
-        told_why = Refuse(event.code, event.description)
-        return _moved(endpoint, refused, WithdrawOutgoing(), DropUnread(), told_why)
+        refusal = Refuse(event.code, event.description)
+        return _moved(endpoint, refused, WithdrawOutgoing(), DropUnread(), refusal)
     state = _to(endpoint, Trigger.FAULT)
     if state is None:
         return _anomaly(endpoint, "fault")
     known = endpoint.state is State.CONVERSING
     failed = _replace(endpoint, state=state, error_code=event.code, error_text=event.description)
-    told: tuple[Effect, ...] = (Refuse(event.code, event.description),) if known else ()
-    return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing(), *told))
+    notice: tuple[Effect, ...] = (Refuse(event.code, event.description),) if known else ()
+    return Step(failed, (DeliverError(event.code, event.description), FreezeOutgoing(), *notice))
 
 
 _STEPS: dict[type, Callable[..., Step]] = {

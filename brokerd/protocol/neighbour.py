@@ -87,8 +87,8 @@ class Hello(Struct, frozen=True):
     @property
     def clock(self) -> int:
         """The sender's UTC in microseconds as of this frame; 0 = not reported (TRN-47)."""
-        told = self.options.get(CLOCK)
-        return told if type(told) is int and 0 < told <= MAX_INT else 0
+        clock = self.options.get(CLOCK)
+        return clock if type(clock) is int and 0 < clock <= MAX_INT else 0
 
 
 class Reject(Struct, frozen=True):

@@ -47,8 +47,8 @@ class ReportResult:
     @property
     def made_again(self) -> dict[str, str]:
         """The days whose existing pages were made again, each with the reason (BI-L7)."""
-        told = [line.removeprefix(_AGAIN) for line in self.said if line.startswith(_AGAIN)]
-        return {date: why for date, _, why in (one.partition(", because ") for one in told)}
+        lines = [line.removeprefix(_AGAIN) for line in self.said if line.startswith(_AGAIN)]
+        return {date: why for date, _, why in (one.partition(", because ") for one in lines)}
 
     @property
     def verdict(self) -> str:

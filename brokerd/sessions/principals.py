@@ -73,9 +73,9 @@ def _near(name: str) -> str:
 
 
 def _uid(transport: asyncio.BaseTransport) -> int | None:
-    told = transport.get_extra_info(PEER_UID)
-    if isinstance(told, int):
-        return told
+    peer_uid = transport.get_extra_info(PEER_UID)
+    if isinstance(peer_uid, int):
+        return peer_uid
     there = transport.get_extra_info("socket")
     if there is None or there.family != socket.AF_UNIX:
         return None

@@ -162,13 +162,13 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
     """Raise `StoreDamaged` if the file is another broker's and would take this broker's place."""
     found = connection.execute("SELECT broker_name FROM store").fetchone()
     if found != (name,):
-        told = found[0] if found else "nobody"
-        own = path.parent / f"{told}.db"
+        owner = found[0] if found else "nobody"
+        own = path.parent / f"{owner}.db"
         again = f"call the file {own.name} again"
         if own.exists():  # the name is taken: this file is a copy, and the other one may be in use
             again = f"move it to another directory, as {own.name} is there"
         raise StoreDamaged(
-            f"{path} is the store of broker {told}, not of {name}",
+            f"{path} is the store of broker {owner}, not of {name}",
             hint=f"{again}, or put a backup of {name} in its place",
         )
 

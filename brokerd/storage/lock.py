@@ -52,9 +52,9 @@ class OwnerLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            told = os.pread(self._file, _MOST, 0)
+            content = os.pread(self._file, _MOST, 0)
             os.close(self._file)
-            raise _held(path, told) from error
+            raise _held(path, content) from error
         self._owner = Owner(os.getpid(), socket.gethostname(), show_instant(clock.utc()))
         try:
             self._write()
@@ -125,8 +125,8 @@ def lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
-def _held(path: Path, told: bytes) -> StoreLocked:
-    return StoreLocked(f"{path} is open in {_show(told)}")
+def _held(path: Path, content: bytes) -> StoreLocked:
+    return StoreLocked(f"{path} is open in {_show(content)}")
 
 
 def _unusable(path: Path, error: OSError) -> StoreDamaged:
@@ -136,9 +136,9 @@ def _unusable(path: Path, error: OSError) -> StoreDamaged:
     )
 
 
-def _show(told: bytes) -> str:
+def _show(content: bytes) -> str:
     try:
-        owner = msgspec.json.decode(told, type=Owner)
+        owner = msgspec.json.decode(content, type=Owner)
     except msgspec.DecodeError:
         return "another process"
     return f"process {owner.pid} on {owner.host} since {owner.since}"

@@ -90,15 +90,15 @@ class Loss(msgspec.Struct, frozen=True):
     def _show_damage(self) -> str:
         if self.is_in_file:
             return f"{self.log} {self.problem}; the store's file has all that was in it"
-        told = f"{self.log} {self.problem}: "
-        told += f"at least {counted(self.frames, 'page')}" if self.frames else "what"
+        text = f"{self.log} {self.problem}: "
+        text += f"at least {counted(self.frames, 'page')}" if self.frames else "what"
         if self.commits:
-            told += f" of at least {counted(self.commits, 'transaction')}"
+            text += f" of at least {counted(self.commits, 'transaction')}"
         missing = "that was confirmed is" if self.frames == 1 else "that were confirmed are"
-        told += f" {missing} missing" if self.frames else " was confirmed is unknown"
+        text += f" {missing} missing" if self.frames else " was confirmed is unknown"
         if self.confirmed_at:
-            told += f"; the last was confirmed at {show_instant(self.confirmed_at)}"
-        return told
+            text += f"; the last was confirmed at {show_instant(self.confirmed_at)}"
+        return text
 
 
 def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:

@@ -154,8 +154,8 @@ class Tokens:
             return gone, []
         last = max(early[-1][0], self._forgotten_early_at or early[-1][0])
         self._forgotten_early_at = last
-        told: Row = (NOBODY, -1, b"", last)
-        return [*gone, *(client for _, client in early)], [told]
+        mark: Row = (NOBODY, -1, b"", last)
+        return [*gone, *(client for _, client in early)], [mark]
 
 
 def write(script: Script, dropped: Sequence[ClientId], rows: Sequence[Row]) -> None:

@@ -104,8 +104,8 @@ def _rows(connection: Connection) -> Iterator[Finding]:
     for table, problem, keys, rest in _WRONG:
         query = f"{_LIVE} SELECT {', '.join(keys)} FROM {rest} LIMIT {MOST}"  # noqa: S608  # ours
         for row in connection.execute(query).fetchall():
-            told = [f"{key.split()[-1]} {value}" for key, value in zip(keys, row, strict=True)]
-            yield Finding(table, ", ".join(told), problem)
+            columns = [f"{key.split()[-1]} {value}" for key, value in zip(keys, row, strict=True)]
+            yield Finding(table, ", ".join(columns), problem)
 
 
 def _left_over(connection: Connection) -> Iterator[Finding]:
@@ -114,8 +114,8 @@ def _left_over(connection: Connection) -> Iterator[Finding]:
         query = f"SELECT count(*), count(DISTINCT endpoint_key) FROM {table} WHERE {where}"  # noqa: S608  # ours
         rows, dialogs = connection.execute(query).fetchone()
         if rows:
-            told = f"{counted(rows, 'row')} of {counted(dialogs, 'dialog')}"
-            yield Finding(table, told, "are over: the next start deletes them", is_left_over=True)
+            amount = f"{counted(rows, 'row')} of {counted(dialogs, 'dialog')}"
+            yield Finding(table, amount, "are over: the next start deletes them", is_left_over=True)
 
 
 def _bodies(connection: Connection) -> Iterator[Finding]:

@@ -74,13 +74,13 @@ class Receipt(msgspec.Struct, eq=False):
     side: str | None
     hash: str | None
     seq: int | None
-    told: dict[str, int] = {}
+    records: dict[str, int] = {}
     """How often each node recorded it; records by different nodes are one receipt."""
 
     @property
     def count(self) -> int:
         """How often the transaction received the message."""
-        return max(self.told.values())
+        return max(self.records.values())
 
 
 class Transaction(msgspec.Struct, eq=False):
@@ -268,7 +268,7 @@ class Index:
             )
             tx.receipts[event.uid] = got
             self.receipts.setdefault(event.uid, []).append(got)
-        got.told[event.node] = got.told.get(event.node, 0) + 1
+        got.records[event.node] = got.records.get(event.node, 0) + 1
 
     def _read_outcome(self, at: int, event: Event) -> None:
         tx = self._transaction(at, event)

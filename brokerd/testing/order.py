@@ -139,8 +139,8 @@ def _is_before_in_time(index: Index, a: Send, b: Send) -> bool:
 def _learn_sequence(index: Index, send: Send) -> None:
     """Take over the sequence number from a receipt: senders mostly do not know it."""
     if send.seq is None:
-        told = [got.seq for got in index.receipts.get(send.uid, ()) if got.seq is not None]
-        send.seq = told[0] if told else None
+        numbers = [got.seq for got in index.receipts.get(send.uid, ()) if got.seq is not None]
+        send.seq = numbers[0] if numbers else None
 
 
 def _arrived(index: Index, send: Send) -> Arrived | None:

@@ -23,17 +23,17 @@ class Finding(msgspec.Struct, frozen=True):
 
 def ends_once(index: Index) -> Iterator[Finding]:
     """Check CHK-6: a side receives the end of its dialog once, and no message after it."""
-    told: dict[tuple[str, str], Event] = {}
+    ends: dict[tuple[str, str], Event] = {}
     for event in index.events_of("ended"):
         if not _committed(index, event):
             continue
         place = (event.dialog or "", event.side or "")
-        before = told.setdefault(place, event)
+        before = ends.setdefault(place, event)
         if before is not event and not _overtaken(before, event):
             text = f"the {event.side} of dialog {event.dialog} was told twice that it is over"
             yield Finding("CHK-6", text, (before, event))
     for event in index.events_of("receive"):
-        end = told.get((event.dialog or "", event.side or ""))
+        end = ends.get((event.dialog or "", event.side or ""))
         places = index.places
         if end is None or event.uid is None or places[id(event)] < places[id(end)]:
             continue

@@ -264,11 +264,11 @@ class RigInstance:
         twice = [place for place, count in handled.items() if count > 1]
         if sent and len(handled) == sent and not twice:
             return
-        told = [f"{name}: {sent} sent, {len(handled)} handled by {self.name}"]
-        told += [f"{len(twice)} of them more than once: {', '.join(twice)}"] if twice else []
+        lines = [f"{name}: {sent} sent, {len(handled)} handled by {self.name}"]
+        lines += [f"{len(twice)} of them more than once: {', '.join(twice)}"] if twice else []
         for one in self._rig.instances.values():
-            told += [f"left at {one.name}: {text}" for text in one.left()]
-        raise AssertionError("\n  ".join(told))
+            lines += [f"left at {one.name}: {text}" for text in one.left()]
+        raise AssertionError("\n  ".join(lines))
 
     async def assert_settled(self, within: Duration = SETTLE_WITHIN) -> None:
         """Wait until no dialog is open and no message waits; fail after `within` (virtual)."""

@@ -137,11 +137,11 @@ class SystemNetwork:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
-        told = (
+        reasons = (
             f"{tcp_address(str(where[0]), port)}: {str(error) or 'no answer'}"
             for (*_, where), error in zip(found, failures, strict=True)
         )
-        raise OSError(failures[-1].errno, "; ".join(told))
+        raise OSError(failures[-1].errno, "; ".join(reasons))
 
     async def places(self, address: str) -> frozenset[str]:
         """Resolve the name to addresses with the port; a literal is returned unresolved."""

@@ -119,18 +119,18 @@ class _Work:
 
     # The peer is notified only by `done`: before the end is durable, a crash could undo it.
     def _commit(self, tx: Transaction, live: Live, ending: Ending) -> None:
-        told = live.endpoint.state in _KNOWN_TO_PEER
+        peer_knows = live.endpoint.state in _KNOWN_TO_PEER
         peer = live.peer if live.is_local else None
         tx.want(live, ending.event())
         tx.keep_locks()
-        if told and peer is not None and not peer.gone:
+        if peer_knows and peer is not None and not peer.gone:
             view = tx.view(peer)
             if view is not None and dialog.may(view, Trigger.PEER_ERROR):
                 tx.want(peer, dialog.ErrorReceived(ending.code, ending.text))
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done() -> None:
-            if told and not live.is_local:
+            if peer_knows and not live.is_local:
                 self._tell(self._broker, live, ending.code, ending.text)
             if not durable.done():
                 durable.set_result(None)

@@ -17,7 +17,7 @@ from brokerd.telemetry.metrics import HeldLock
 
 LEAST_S: Final = 1.0
 """Seconds from which a lock is reported; shorter ones are ordinary work."""
-TOLD: Final = 3
+LISTED: Final = 3
 """Locks reported for each queue."""
 
 Place = tuple[str, str]
@@ -57,7 +57,7 @@ class HeldLocks:
         for locked_at, client, tx in sorted(old, key=lambda one: (one[0], one[2].opened)):
             group = tx.locked[0]
             rows = found[tx.broker.name, group.queue.name]
-            if len(rows) < TOLD and not group.queue.is_system:
+            if len(rows) < LISTED and not group.queue.is_system:
                 key = (tx.broker.name, tx.opened)
                 began = Instant(utc - int((now - locked_at) * SECOND))
                 since = self._since[key] = known.get(key, began)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from brokerd.broker.hot_groups import KEPT, MOST, TOLD, HotGroups
+from brokerd.broker.hot_groups import KEPT, LISTED, MOST, HotGroups
 from brokerd.ids import GroupId, show
 
 
@@ -46,7 +46,7 @@ def test_no_group_has_more_than_is_said_of_it_and_the_hot_ones_are_named(seed: i
     window = hot.collect()
     assert window is not None
     total = sum(truth.values())
-    assert len(window.groups) <= TOLD
+    assert len(window.groups) <= LISTED
     for name, count in truth.items():
         told = window.groups.get(name, 0)
         assert told <= count <= told + window.within
