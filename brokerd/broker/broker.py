@@ -406,7 +406,7 @@ class Broker:
         self.endpoints.remove(live)
         self._drop(live)
 
-    def goes_direct(self, live: Live, sequence: int) -> bool:
+    def delivers_directly(self, live: Live, sequence: int) -> bool:
         """Return whether this message of a dialog can be delivered inside this broker now (SND-14).
 
         The first message decides whether the dialog is local, and notes that in `is_local`."""

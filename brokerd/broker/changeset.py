@@ -238,7 +238,7 @@ class Changeset:
     def _send(self, live: Live, effect: dialog.StoreOutgoing, message: NewMessage | None) -> None:
         if live.queue.retains and message is not None and not effect.flags:
             self._retain_sent(live, effect.sequence, message)
-        direct = not effect.frozen and self._broker.goes_direct(live, effect.sequence)
+        direct = not effect.frozen and self._broker.delivers_directly(live, effect.sequence)
         if direct and self._is_checked(message):
             hand_over(self, self._broker, live, effect, message)
             return

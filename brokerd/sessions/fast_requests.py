@@ -180,10 +180,10 @@ def perform_ordinary(tx: Transaction, verb: str, args: list[Any]) -> bool:
     """Perform a SEND on one open dialog, or an END of dialogs that the other side has ended.
 
     False = nothing was done."""
-    fast = _ORDINARY.get(verb)
-    if fast is None or tx.state is not TxState.OPEN:
+    perform = _ORDINARY.get(verb)
+    if perform is None or tx.state is not TxState.OPEN:
         return False
-    if tx.verbs >= tx.broker.options.max_verbs or not fast(tx, args):
+    if tx.verbs >= tx.broker.options.max_verbs or not perform(tx, args):
         return False
     tx.begin_verb(verb)
     tx.count_verbs()
@@ -211,8 +211,8 @@ def _end(tx: Transaction, args: list[Any]) -> bool:
     handles = args[0] if type(args[0]) is list else args[:1]
     if not 0 < len(handles) <= MAX_VERBS:
         return False
-    plain = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
-    return len(plain) == len(handles) and end_ordinary(tx, plain)
+    named = [Handle(one) for one in handles if type(one) is bytes and len(one) == ID_SIZE]
+    return len(named) == len(handles) and end_ordinary(tx, named)
 
 
 _ORDINARY: Final[Mapping[str, Callable[[Transaction, list[Any]], bool]]] = {

@@ -162,8 +162,8 @@ class OpenTx(Work):
         self._failed(request, verb, TransactionAborted("it was rolled back while it waited"))
         self.run()
 
-    def do_at_once(self, frame: Request) -> bool:
-        """Perform a plain request on the fast path, if no earlier request is pending.
+    def run_ordinary(self, frame: Request) -> bool:
+        """Perform an ordinary request on the fast path, if no earlier request is pending.
 
         Return False if nothing was done."""
         is_first = self.tx.idle and not self._todo

@@ -238,7 +238,7 @@ class ClientSession(asyncio.Protocol):
                 unread.popleft()
                 self._other(frame)
                 continue
-            if frame.verb == "transact" and self._may_send_at_once:
+            if frame.verb == "transact" and self._may_take_fast_path:
                 room = self._clients.options.outstanding - self.responses.outstanding
                 sent = perform_leading(self, unread, room)
                 if sent:
@@ -251,9 +251,9 @@ class ClientSession(asyncio.Protocol):
             self._request(frame)
 
     @property
-    def _may_send_at_once(self) -> bool:
-        """Whether no earlier request has to come first, so that the fast path is open (CLP-31,
-        CLP-71)."""
+    def _may_take_fast_path(self) -> bool:
+        """Whether no earlier request has to come first, so that a request may take the fast path
+        (CLP-31, CLP-71)."""
         line = self.line
         free = not line.is_waiting and not self.gate.is_closed and self.rights is None
         return self._welcomed and free and not self._draining and not line.is_loaded
@@ -398,7 +398,7 @@ class ClientSession(asyncio.Protocol):
             self.responses.failed(frame.request, error)
         elif open_tx is None:
             self.responses.failed(frame.request, no_such_transaction(number))
-        elif not open_tx.do_at_once(frame):
+        elif not open_tx.run_ordinary(frame):
             open_tx.add(frame.request, wire.parse_request(number, frame.verb, frame.args))
 
     def _open(self, frame: frames.Request, number: int) -> None:

@@ -125,4 +125,4 @@ def _has_verdict(broker: Broker, kind: MessageType, body: bytes) -> bool:
 
 def _stays(tx: Transaction, live: Live) -> bool:
     endpoint = tx.view(live)
-    return endpoint is not None and tx.broker.goes_direct(live, endpoint.send_sequence)
+    return endpoint is not None and tx.broker.delivers_directly(live, endpoint.send_sequence)

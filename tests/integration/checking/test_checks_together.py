@@ -157,15 +157,15 @@ async def test_what_the_sender_checks_itself_is_refused_to_it(place: Place) -> N
 
 
 @pytest.mark.rule("OBJ-61", "CLP-51")
-@pytest.mark.parametrize("quick", [True, False])
-def test_checked_sends_have_the_same_effect_on_either_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: bool
+@pytest.mark.parametrize("fast", [True, False])
+def test_checked_sends_have_the_same_effect_on_either_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     taken: list[bool] = []
     send_held_up: Callable[..., bool] = fast_requests.send_held_up
 
     def counting(*args: Any) -> bool:
-        taken.append(quick and send_held_up(*args))
+        taken.append(fast and send_held_up(*args))
         return taken[-1]
 
     monkeypatch.setattr(work, "send_held_up", counting)
@@ -178,7 +178,7 @@ def test_checked_sends_have_the_same_effect_on_either_way(
         await place.wait()
         place.finish_all()
         await asyncio.gather(*sent)
-        assert taken.count(True) == (6 if quick else 0)
+        assert taken.count(True) == (6 if fast else 0)
         received = await place.session.receive("there", autocommit=True)
         assert [(one.sequence, one.body) for one in received] == [
             (at + 1, count(at)) for at in range(6)
