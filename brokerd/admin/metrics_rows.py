@@ -299,7 +299,7 @@ class Figures:
                 ),
                 **{
                     f"reclassified_{why}": count
-                    for why, count in transmitter.rerouting.reclassified.items()
+                    for why, count in transmitter.reclassification.reclassified.items()
                 },
                 "arbitrations_lost": self._destinations.arbitrations_lost,
                 **self._transport(),

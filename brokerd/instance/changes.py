@@ -33,7 +33,7 @@ class Changes:
         """Let routing and activation take account of changed objects at once (XMT-11, ACT-6e)."""
         parts = self._parts
         parts.destinations.release(parts.router.rebuild())
-        parts.transmitter.rerouting.reroute()
+        parts.transmitter.reclassification.reroute()
         parts.notices.release(broker)
         self.queues_changed(broker)
         parts.tasks.spawn_counted(timers.release(broker))
@@ -61,10 +61,10 @@ class Changes:
         parts = self._parts
         parts.router.rebuild()
         if not broker.enabled:
-            parts.transmitter.rerouting.withhold(broker)
+            parts.transmitter.reclassification.withhold(broker)
             parts.dispatcher.drop_broker(broker)
-        parts.transmitter.rerouting.reroute()
-        parts.transmitter.rerouting.reclassify()
+        parts.transmitter.reclassification.reroute()
+        parts.transmitter.reclassification.reclassify()
         parts.notices.release(broker)
         self.queues_changed(broker)
 
@@ -72,7 +72,7 @@ class Changes:
 
     def routes_answered(self) -> None:
         """Classify again what waits for a route, after a request was answered (BCN-7)."""
-        self._parts.transmitter.rerouting.reclassify()
+        self._parts.transmitter.reclassification.reclassify()
 
     def tables_rebuilt(self) -> None:
         """Notify the forwarder and the duplicate check that the routing tables were rebuilt."""
@@ -83,12 +83,12 @@ class Changes:
     def principal_changed(self, pair: Pair) -> None:
         """Route anew after a mirrored route changed its principal, or lost it (RTE-53, RTE-54)."""
         self._parts.router.places_changed()
-        self._parts.transmitter.rerouting.principal_changed(pair)
+        self._parts.transmitter.reclassification.principal_changed(pair)
 
     def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
         """Route the dialogs of brokers whose duplicates appeared or went away (RTE-72)."""
         self._parts.router.places_changed()
-        self._parts.transmitter.rerouting.duplicates_changed(broker_ids)
+        self._parts.transmitter.reclassification.duplicates_changed(broker_ids)
 
     # Of the broker endpoint.
 
@@ -100,7 +100,7 @@ class Changes:
         """
         parts = self._parts
         parts.router.learn_own(parts.destinations.own_addresses())
-        parts.transmitter.rerouting.reroute()
+        parts.transmitter.reclassification.reroute()
 
     def endpoint_moved(self) -> None:
         """Learn the own addresses anew after the endpoint was altered, started or stopped."""
@@ -112,5 +112,5 @@ class Changes:
         parts = self._parts
         limit = endpoint.forward_size_mb * MEGABYTE
         parts.forwarder.configure(forwarding=endpoint.forwarding, limit=limit)
-        parts.transmitter.rerouting.reroute()
-        parts.transmitter.rerouting.reclassify()
+        parts.transmitter.reclassification.reroute()
+        parts.transmitter.reclassification.reclassify()

@@ -39,7 +39,7 @@ def passes(
         Pass("mirrors", 1, parts.mirroring.check, apart=True),  # RTE-55
         Pass("mirrored_routes", fast, parts.mirrors.check_addresses),  # RTE-56
         Pass("duplicate_brokers", fast, parts.duplicates.check_contested),  # RTE-71
-        Pass("transmitter", fast, parts.transmitter.rerouting.reclassify),  # XMT-9
+        Pass("transmitter", fast, parts.transmitter.reclassification.reclassify),  # XMT-9
         Pass("instance_routes", fast, parts.router.expire),  # RTE-65
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
         Pass("dialog_counts", slow, parts.journal.count_dialogs, apart=True),  # design D12

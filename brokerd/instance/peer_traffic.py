@@ -76,7 +76,7 @@ class PeerTraffic:
     def reached_self(self, address: str) -> None:
         """Route what goes to an address that leads back here as if it had arrived (RTE-41)."""
         self._changes.own_addresses_changed()
-        self._parts.transmitter.rerouting.move_away(address)
+        self._parts.transmitter.reclassification.move_away(address)
 
     def neighbour_met(self, peer: InstanceId) -> None:
         """Exchange broker lists with a neighbour that came ONLINE."""

@@ -260,7 +260,7 @@ class EventChanges:
 
 
 class Changes:
-    """The changes of one transaction, or of one round of the dispatcher."""
+    """The changes of one transaction, or of arrivals that the dispatcher stores together."""
 
     __slots__ = (
         "acknowledged",

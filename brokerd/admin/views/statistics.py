@@ -78,7 +78,7 @@ class StatisticsViews:
                 "retransmitted_fragments_total": transmitter.retransmitted,
                 "duplicate_fragments_total": dispatcher.duplicates,
                 "delayed_dialogs": transmitter.delayed_count(),
-                "reclassified_by_trigger": dict(transmitter.rerouting.reclassified),
+                "reclassified_by_trigger": dict(transmitter.reclassification.reclassified),
                 "resumed_for_resources_total": transmitter.resumed,
                 "clean_ups_resumed_total": sum(one.store.metrics.clean_ups for one in brokers),
                 "route_requests_by_outcome": dict(self._requests()),

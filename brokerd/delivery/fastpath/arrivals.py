@@ -1,7 +1,7 @@
 """Fast path of whole messages that arrive in order on open dialogs.
 
 Reads: the broker's memory.      Calls: protocol.dialog, the gathering flush of the store.
-Never: decides anything that the dispatcher's rounds would decide otherwise. If there is anything to
+Never: decides anything that the general path would decide otherwise. If there is anything to
 decide (a refusal, a gap, a fragment, an end, a state other than CO), it does nothing, and the
 dispatcher takes the general path. A test compares the paths.
 """

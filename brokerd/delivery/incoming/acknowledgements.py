@@ -30,11 +30,11 @@ class Acknowledgements:
 
     __slots__ = (
         "_answers",
+        "_changesets",
         "_clock",
         "_counters",
         "_log",
         "_peer_at",
-        "_rounds",
         "_transmitter",
         "history_lost",
     )
@@ -42,7 +42,7 @@ class Acknowledgements:
     def __init__(
         self,
         *,
-        rounds: OpenChangesets,
+        changesets: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
         counters: ArrivalCounters,
@@ -53,7 +53,7 @@ class Acknowledgements:
         """Create the applier. `peer_at`: returns the instance at an address.
 
         `peer_at` None: broker errors count from any neighbour (NBT-24)."""
-        self._rounds = rounds
+        self._changesets = changesets
         self._transmitter = transmitter
         self._answers = answers
         self._counters = counters
@@ -71,24 +71,24 @@ class Acknowledgements:
             if not self._step(broker, live, ack):
                 return
             if out is not None and live.endpoint.bound and not endpoint.bound:
-                now_bound = partial(self._transmitter.rerouting.bound, broker, out)
-                self._rounds.when_durable(broker, now_bound)
+                now_bound = partial(self._transmitter.reclassification.bound, broker, out)
+                self._changesets.when_durable(broker, now_bound)
             was_sent = out is not None and out.acks.first_acked_sent
             if live.gone and endpoint.is_initiator and not was_sent:
                 settled = partial(self._answers.send_first_acked, broker, live, ack)
                 # Once durable: a crash before it would bring message 0 back.
-                self._rounds.when_durable(broker, settled)
+                self._changesets.when_durable(broker, settled)
         if out is None:
             return
         removal = out.acknowledge(ack, self._clock.monotonic())
         if removal is not None:
-            self._rounds.for_broker(broker).remove_outgoing(live, removal)
+            self._changesets.for_broker(broker).remove_outgoing(live, removal)
         if not live.gone:
             self._transmitter.acknowledged(broker, out)
             if endpoint.is_initiator and not endpoint.first_acked and live.endpoint.first_acked:
                 settle = partial(self._settle, broker, out)
                 # Once durable: a crash before it would bring message 0 back (REL-14).
-                self._rounds.when_durable(broker, settle)
+                self._changesets.when_durable(broker, settle)
 
     def _settle(self, broker: Broker, out: Outgoing) -> None:
         """Send FIRST_ACKED from now on: the target may forget that it had message 0 (DLP-57)."""
@@ -98,7 +98,7 @@ class Acknowledgements:
 
     def _step(self, broker: Broker, live: Live, ack: Ack) -> bool:
         """Step the endpoint with an acknowledgement; False = it was refused."""
-        outcome = self._rounds.for_broker(broker).step(
+        outcome = self._changesets.for_broker(broker).step(
             live, dialog.AckReceived(ack, broker.options.replay_guard)
         )
         for effect in outcome.effects:
@@ -123,7 +123,7 @@ class Acknowledgements:
             return False
         if item.message_id == acks.stored_message or live.endpoint.state is not State.CONVERSING:
             return False
-        outcome = self._rounds.for_broker(broker).step(
+        outcome = self._changesets.for_broker(broker).step(
             live, dialog.FaultStruck(dialog.HISTORY_LOST, dialog.UNKNOWN_SENT)
         )
         for effect in outcome.effects:
@@ -144,7 +144,7 @@ class Acknowledgements:
         )
         out = broker.outgoing(live)
         answer = partial(self._transmitter.refuse, broker, out, refusal.code, refusal.description)
-        self._rounds.when_durable(broker, answer)
+        self._changesets.when_durable(broker, answer)
 
     def apply_error(
         self, broker: Broker, live: Live, item: BrokerErrorItem, neighbour: InstanceId | None
@@ -162,7 +162,7 @@ class Acknowledgements:
                 neighbour=show(neighbour) if neighbour is not None else None,
             )
             return
-        outcome = self._rounds.for_broker(broker).step(
+        outcome = self._changesets.for_broker(broker).step(
             live, dialog.ErrorReceived(item.code, item.description)
         )
         for effect in outcome.effects:

@@ -43,6 +43,7 @@ class ArrivalWriter:
 
     __slots__ = (
         "_answers",
+        "_changesets",
         "_clock",
         "_counters",
         "_dialogs",
@@ -54,7 +55,6 @@ class ArrivalWriter:
         "_most_failures",
         "_notices",
         "_openings",
-        "_rounds",
         "_scheduled",
         "_transmitter",
         "restarts",
@@ -64,7 +64,7 @@ class ArrivalWriter:
         self,
         *,
         dialogs: ArrivingDialogs,
-        rounds: OpenChangesets,
+        changesets: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
         counters: ArrivalCounters,
@@ -77,7 +77,7 @@ class ArrivalWriter:
         retries: int,
     ) -> None:
         self._dialogs = dialogs
-        self._rounds = rounds
+        self._changesets = changesets
         self._transmitter = transmitter
         self._answers = answers
         self._counters = counters
@@ -135,13 +135,15 @@ class ArrivalWriter:
             live = self._step(one, run, verdict, overruns)
             if live is not None:
                 stored.setdefault(one.broker.broker_id, []).append((one, live, run, taken))
-        # Only now, when all runs of a broker are in its round: one changeset for all (DSP-3).
+        # Only now, when all runs of a broker are in its changeset (DSP-3).
         for broker_id, batches in stored.items():
             # Which dialogs are over must be noted before the commit: one that ends after that is
             # acknowledged by whatever ended it, once that is durable (REL-4).
             over = [live for _, live, _, _ in batches if live.gone]
-            self._rounds.finish(broker_id, urgent=True, then=partial(self.durable, batches, over))
-        self._rounds.finish_all(urgent=True)
+            self._changesets.finish(
+                broker_id, urgent=True, then=partial(self.durable, batches, over)
+            )
+        self._changesets.finish_all(urgent=True)
 
     def _batch(self, one: ArrivingDialog) -> list[Fragment]:
         arrivals = one.arrivals
@@ -263,7 +265,7 @@ class ArrivalWriter:
         """Step the endpoint with a run; None = the dialog was refused, and no endpoint is kept.
 
         `overruns`: messages of the run whose checks came to no verdict, by sequence (OBJ-62)."""
-        changeset, counters = self._rounds.for_broker(one.broker), self._counters
+        changeset, counters = self._changesets.for_broker(one.broker), self._counters
         live, first = one.live, run[0]
         good, refusal = verdict
         if good is None:
@@ -293,7 +295,7 @@ class ArrivalWriter:
 
     def _receive(self, broker: Broker, live: Live, run: list[Fragment]) -> list[Fragment]:
         """Step the endpoint with the storable run; return the part that its state accepts."""
-        changeset = self._rounds.for_broker(broker)
+        changeset = self._changesets.for_broker(broker)
         event = dialog.FragmentsReceived(run, broker.options.replay_guard)
         before = live.endpoint.receive_sequence, live.endpoint.receive_fragment
         outcome = changeset.step(live, event)
@@ -346,7 +348,7 @@ class ArrivalWriter:
             self._transmitter.refuse(broker, out, code, text)
 
         live.pin()  # a closed endpoint would leave memory, and the answer with it
-        self._rounds.when_durable(broker, answer)
+        self._changesets.when_durable(broker, answer)
 
     def durable(self, batches: list[Batch], over: Container[Live] = ()) -> None:
         """Finish batches whose commit is durable.

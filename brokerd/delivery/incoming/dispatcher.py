@@ -2,7 +2,7 @@
 
 Reads:  items of boxcars, endpoints of the brokers.   Calls: the modules in the table below.
 Never:  acknowledges before the commit (DLP-15), or keeps anything durable of its own (DSP-14).
-Wakes:  on arrival; a round stores the runs of all dialogs, in one changeset per broker (DSP-3).
+Wakes:  on arrival; stores the runs of all dialogs together, one changeset per broker (DSP-3).
 Fails:  a dialog that cannot be stored is left out and sent again by its peer; the others continue.
 
 The modules in the order in which an arrival passes them:
@@ -145,7 +145,7 @@ class Dispatcher:
         )
         self._early = early = EarlyShares(options.mem_low)
         self._openings = openings = OpeningDialogs(options.max_openings)
-        self._rounds = rounds = OpenChangesets(clock)
+        self._changesets = changesets = OpenChangesets(clock)
         self._dialogs = dialogs = ArrivingDialogs(
             brokers=brokers,
             router=router,
@@ -156,7 +156,7 @@ class Dispatcher:
         )
         self._writer = writer = ArrivalWriter(
             dialogs=dialogs,
-            rounds=rounds,
+            changesets=changesets,
             transmitter=transmitter,
             answers=answers,
             counters=counters,
@@ -169,7 +169,7 @@ class Dispatcher:
             retries=options.store_retries,
         )
         self._acknowledgements = acknowledgements = Acknowledgements(
-            rounds=rounds,
+            changesets=changesets,
             transmitter=transmitter,
             answers=answers,
             counters=counters,
@@ -181,7 +181,7 @@ class Dispatcher:
             dialogs=dialogs,
             writer=writer,
             acknowledgements=acknowledgements,
-            rounds=rounds,
+            changesets=changesets,
             transmitter=transmitter,
             answers=answers,
             counters=counters,
@@ -270,7 +270,7 @@ class Dispatcher:
             self._take_general_path(item, neighbour)
         if run is not None:
             counters.stored += run.join(durable)
-        self._rounds.finish_all(urgent=False)
+        self._changesets.finish_all(urgent=False)
         dialogs.release_ended()
         self._memory.check()
 
@@ -355,13 +355,13 @@ class Dispatcher:
         return purged
 
     def _begin_fast_run(self, broker: Broker, before: _FastRun | None) -> _FastRun:
-        """Begin to store arrivals of a broker without a round.
+        """Begin to store arrivals of a broker on the fast path.
 
-        An open round that has changed its endpoints is handed over first, to keep the order."""
+        An open changeset that has changed its endpoints is handed over first, to keep the order."""
         if before is not None:
             self._counters.stored += before.join(self._writer.durable)
-        if self._rounds.touches_endpoints(broker):
-            self._rounds.finish(broker.broker_id, urgent=False)
+        if self._changesets.touches_endpoints(broker):
+            self._changesets.finish(broker.broker_id, urgent=False)
         return _FastRun(broker, self._sequencer.tick)
 
     def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
@@ -382,7 +382,7 @@ class Dispatcher:
         for item, neighbour in self._no_longer_waiting(one):
             self._sequencer.process(one, item, neighbour)
         self._writer.retry(one)
-        self._rounds.finish_all(urgent=False)
+        self._changesets.finish_all(urgent=False)
 
     def _drop_waiting(self, one: ArrivingDialog, reason: str) -> int:
         waiting = self._no_longer_waiting(one)

@@ -32,7 +32,7 @@ class OpenChangesets:
         return changeset
 
     def touches_endpoints(self, broker: Broker) -> bool:
-        """Return whether an open changeset has changed endpoints of this broker."""
+        """Return whether the open changeset of this broker has changed endpoints."""
         changeset = self._open.get(broker.broker_id)
         return changeset is not None and changeset.touches_endpoints
 
@@ -44,9 +44,9 @@ class OpenChangesets:
     def finish(
         self, broker_id: BrokerId, *, urgent: bool, then: Callable[[], None] | None = None
     ) -> None:
-        """Hand the open changeset of a broker to its commit pipeline; call `then` once durable.
+        """Hand a broker's changeset to its commit pipeline; call `then` once it is durable.
 
-        If no changeset is open, `then` is called at once."""
+        If no changeset is open, `then` is called immediately."""
         changeset = self._open.pop(broker_id, None)
         if changeset is None:
             if then is not None:
@@ -54,7 +54,7 @@ class OpenChangesets:
             return
         if not changeset.empty or then is not None:
             changeset.join(then or _nothing, urgent=urgent or changeset.touches_endpoints)
-        # After the join: `after` waits for all that has joined so far, which includes this round.
+        # After the join: `after` waits for all that has joined, which includes this one.
         if self._then:
             for broker, do in self._then.pop(broker_id, ()):
                 broker.store.after(do)

@@ -45,7 +45,7 @@ class Sequencer:
         dialogs: ArrivingDialogs,
         writer: ArrivalWriter,
         acknowledgements: Acknowledgements,
-        rounds: OpenChangesets,
+        changesets: OpenChangesets,
         transmitter: Transmitter,
         answers: OrphanReplies,
         counters: ArrivalCounters,
@@ -58,7 +58,7 @@ class Sequencer:
         self._dialogs = dialogs
         self._writer = writer
         self._acknowledgements = acknowledgements
-        self._rounds = rounds
+        self._changesets = changesets
         self._transmitter = transmitter
         self._answers = answers
         self._counters = counters
@@ -88,7 +88,7 @@ class Sequencer:
                     self._acknowledgements.apply_ack(one.broker, one.live, item.ack)
                 elif not item.from_initiator:  # DLP-57
                     settled = partial(self._answers.confirm_first_acked, one.broker, item)
-                    self._rounds.when_durable(one.broker, settled)
+                    self._changesets.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:
                     self._acknowledgements.apply_error(one.broker, one.live, item, neighbour)
@@ -202,7 +202,7 @@ class Sequencer:
             self._counters.drop((item,), "unknown_conversation")
             text = "no such dialog is open here"
             answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
-        self._rounds.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
+        self._changesets.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
         self._dialogs.release(one)
         return False
 
@@ -227,7 +227,7 @@ class Sequencer:
     def _application_error(self, one: ArrivingDialog, item: Fragment) -> None:
         """Process an application's Error at once, even if earlier messages are missing (DLG-30)."""
         code, text = _read_error(item.body)  # the text is for an open dialog's application
-        changeset = self._rounds.for_broker(one.broker)
+        changeset = self._changesets.for_broker(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
             live = self._writer.new_target(one.broker, item, State.CLOSED)
@@ -248,8 +248,8 @@ class Sequencer:
         self._early.update(one)
         self._counters.stored += 1
         stored = partial(self._writer.stored, one, live, [item], over=True)
-        self._rounds.finish(one.broker.broker_id, urgent=True, then=stored)
-        self._rounds.finish_all(urgent=True)
+        self._changesets.finish(one.broker.broker_id, urgent=True, then=stored)
+        self._changesets.finish_all(urgent=True)
 
 
 def _is_repeat(live: Live, item: Fragment) -> bool:

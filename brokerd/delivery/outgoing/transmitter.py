@@ -89,7 +89,7 @@ class Transmitter:
         self._here_due = False
         self._items = ItemBuilder(hops=options.hops, time_to_live=options.time_to_live)
         self._classifier = Classifier(router=router, clock=clock, log=log, settled=self._queue_all)
-        self.rerouting = Reclassification(
+        self.reclassification = Reclassification(
             brokers=brokers,
             classifier=self._classifier,
             lines=self._lines,

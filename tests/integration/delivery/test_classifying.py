@@ -23,7 +23,7 @@ async def test_a_route_made_after_send_sends_at_once(net: Net, west: Peer, east:
     handle = await west.talk("urn:east", b"1", b"2")
     await net.wait(1)
     assert await west.key(handle) in ("no_route", "local_service_missing")
-    again = west.instance.parts.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.reclassification.reclassified
     tried = again["delayed"]
     await west.apply(route=[route("east")])
     await net.wait(0.5)
@@ -39,7 +39,7 @@ async def test_a_route_for_another_service_disturbs_nobody(
 ) -> None:
     handles = [await west.talk("urn:east", b"0") for _ in range(100)]
     await net.wait(1)
-    again = west.instance.parts.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.reclassification.reclassified
     assert again["metadata"] == 0
     sent = 0
     for n in range(1, 4):
@@ -67,7 +67,7 @@ async def test_the_first_change_after_a_start_concerns_its_own_dialogs_only(
     for handle in (*handles, other):
         await west.session.send(handle, b"1", "Ask")
     await net.wait(1)
-    again = west.instance.parts.transmitter.rerouting.reclassified
+    again = west.instance.parts.transmitter.reclassification.reclassified
     assert again["metadata"] == 0
     await west.session.alter("route", "way_to_third", address="TCP://third:4022", lifetime=600)
     assert again["metadata"] == 1
@@ -162,7 +162,7 @@ async def test_delayed_dialogs_are_matched_once_a_name(net: Net, west: Peer, eas
         return classify_outgoing(key, *rest, **more)
 
     with patch("brokerd.delivery.peers.router.classify_outgoing", count):
-        assert west.instance.parts.transmitter.rerouting.reclassify() == 60
+        assert west.instance.parts.transmitter.reclassification.reclassify() == 60
     assert asked == [("urn:a", None), ("urn:b", None), ("urn:b", b"n" * 16)]
     assert {await west.key(handle) for handle in handles[:40]} == {"local_service_missing"}
     assert {await west.key(handle) for handle in handles[40:]} == {"broker_not_here"}
@@ -189,12 +189,15 @@ async def test_a_route_that_expires_is_left_at_the_next_pass(
 async def test_reclassifying_again_and_again_loses_doubles_and_reorders_nothing(
     net: Net, west: Peer, east: Peer
 ) -> None:
-    handle, rerouting = await west.talk("urn:east"), west.instance.parts.transmitter.rerouting
+    handle, reclassification = (
+        await west.talk("urn:east"),
+        west.instance.parts.transmitter.reclassification,
+    )
     said = [b"%d" % n for n in range(60)]
     for body in said:
         await west.session.send(handle, body, "Ask")
-        rerouting.reroute()
-        rerouting.reclassify()
+        reclassification.reroute()
+        reclassification.reclassify()
         await net.wait(0.01)
     await net.wait(1)
     assert await east.bodies() == said

@@ -67,13 +67,13 @@ class Gone:
 
 
 def writer(
-    answers: Any, *, books: Any = None, memory: Any = None, rounds: Any = None
+    answers: Any, *, books: Any = None, memory: Any = None, changesets: Any = None
 ) -> ArrivalWriter:
     nothing: Any = SimpleNamespace(known={}, release=lambda _one: None, read_more=lambda: None)
     none_open: Any = Rounds()
     return ArrivalWriter(
         dialogs=nothing,
-        rounds=rounds or none_open,
+        changesets=changesets or none_open,
         transmitter=nothing,
         answers=answers,
         counters=books,
@@ -141,7 +141,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
 
 
 class Stepping:
-    """A round that steps, and keeps nothing else."""
+    """An open changeset that steps endpoints, and records nothing else."""
 
     def for_broker(self, _broker: object) -> "Stepping":
         """This one."""
@@ -165,7 +165,7 @@ def test_fragments_that_an_error_has_passed_are_all_left_out(
     )
     broker: Any = something(options=something(replay_guard=dialog.REPLAY_GUARD))
     books = Books()
-    made = writer(None, books=books, rounds=Stepping())
+    made = writer(None, books=books, changesets=Stepping())
     refused: list[object] = []
     monkeypatch.setattr(ArrivalWriter, "refuse", lambda *_about: refused.append(_about))
     assert made._receive(broker, live, run) == []
