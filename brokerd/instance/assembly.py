@@ -117,20 +117,20 @@ class Assembly:
     def _build_watches(self, clock: SteadyClock) -> None:
         """Build what watches the disk, the clock and the stores."""
         parts, world, settings = self.parts, self.surroundings, self._settings
-        parts.room = DiskSpace(
+        parts.disk_space = DiskSpace(
             disk=world.disk,
             min_free=settings.store.min_free,
             reserve=settings.store.reserve,
             brokers=parts.brokers,
             log=world.log,
         )
-        parts.slow = SlowCommits(
+        parts.slow_commits = SlowCommits(
             brokers=parts.brokers,
             after=settings.store.slow_after.total_seconds(),
             log=world.log,
         )
         parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
-        parts.moved = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
+        parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
 
     def _build_events(self) -> None:
         """Build the event log, event notifications and dynamic routing."""
@@ -144,7 +144,7 @@ class Assembly:
             log=parts.log,
         )
         parts.log.happened = parts.events.happened
-        parts.dynamic_routing = RouteRequester(
+        parts.route_requester = RouteRequester(
             brokers=parts.brokers,
             clock=world.clock,
             spawn=parts.tasks.spawn,
@@ -158,16 +158,16 @@ class Assembly:
         """Build the lists of brokers that are absent, known, or shared with a partner."""
         parts, world, settings = self.parts, self.surroundings, self._settings
         shared = frozenset(settings.mirroring.brokers)
-        parts.absent = AbsentBrokers(
+        parts.absent_brokers = AbsentBrokers(
             open_broker=self.stores.open_absent,
             opened=self.changes.broker_opened,
             log=world.log,
             mirrored=shared,
         )
-        parts.known = KnownBrokers(
+        parts.known_brokers = KnownBrokers(
             path_of=settings.store_path,
             brokers=parts.brokers,
-            absent=parts.absent,
+            absent=parts.absent_brokers,
             aside=world.executor.call,
             log=world.log,
             keeps=world.only is None,
@@ -176,7 +176,7 @@ class Assembly:
             names=shared,
             path_of=settings.store_path,
             brokers=parts.brokers,
-            absent=parts.absent,
+            absent=parts.absent_brokers,
             aside=world.executor.call,
             spawn=parts.tasks.spawn,
             stale=parts.tasks.fail_store,
@@ -201,11 +201,11 @@ class Assembly:
         """Connect parts with those that were made after them."""
         parts, traffic, destinations = self.parts, self._traffic, self.parts.destinations
         router = parts.router
-        router.missing = parts.dynamic_routing.missing
+        router.missing = parts.route_requester.missing
         router.ambiguous = partial(_warn_of_ambiguity, self.surroundings.log)
-        router.barred = parts.duplicates.why_barred
+        router.barred = parts.duplicate_brokers.why_barred
         router.rebuilt = self.changes.tables_rebuilt
-        parts.duplicates.set_own_list(router.delivering())
+        parts.duplicate_brokers.set_own_list(router.delivering())
         parts.mirrors.around = Around(
             ask=destinations.notice_to,
             is_suppressed=destinations.is_suppressed,
@@ -213,10 +213,10 @@ class Assembly:
             own=parts.mirroring.standing,
             changed=self.changes.principal_changed,
         )
-        parts.answers.notify = destinations.notify
-        parts.answers.deliver_here = parts.dispatcher.arrived
+        parts.orphan_replies.notify = destinations.notify
+        parts.orphan_replies.deliver_here = parts.dispatcher.arrived
         if self._settings.dialog.ack_on_arrival_path:
-            parts.answers.hand_back = traffic.hand_back
+            parts.orphan_replies.hand_back = traffic.hand_back
 
     def _build_network(self, delays: Random) -> None:
         """Build the connections to peers."""
@@ -247,8 +247,8 @@ class Assembly:
         clock, destinations = world.clock, parts.destinations
         parts.router = Router(
             brokers=parts.brokers,
-            absent=parts.absent.reasons,
-            known=parts.known.ids,
+            absent=parts.absent_brokers.reasons,
+            known=parts.known_brokers.ids,
             clock=clock,
             balancer=Balancer(
                 rng=turns,
@@ -262,7 +262,7 @@ class Assembly:
             options=part_options.arrival_routes(settings),
         )
         parts.ack_log = AckLog(log=parts.log, is_on=part_options.logs_each_ack(settings))
-        parts.answers = OrphanReplies(
+        parts.orphan_replies = OrphanReplies(
             router=parts.router, hop=partial(_hop, settings), ack_log=parts.ack_log
         )
         parts.transmitter = Transmitter(
@@ -273,12 +273,12 @@ class Assembly:
             notify=destinations.notify,
             is_online=destinations.is_online,
             deliver_here=self._traffic.deliver_here,
-            orphan_replies=parts.answers.dequeue,
+            orphan_replies=parts.orphan_replies.dequeue,
             hand_back=self._traffic.hand_back if settings.dialog.ack_on_arrival_path else None,
             log=parts.log,
             ack_log=parts.ack_log,
         )
-        parts.notices = RefusalNotices(
+        parts.refusal_notices = RefusalNotices(
             brokers=parts.brokers,
             clock=clock,
             options=part_options.notices(settings),
@@ -322,20 +322,20 @@ class Assembly:
             brokers=parts.brokers,
             router=parts.router,
             transmitter=parts.transmitter,
-            answers=parts.answers,
+            answers=parts.orphan_replies,
             clock=self.surroundings.clock,
             options=part_options.dispatcher(settings),
             spawn=parts.tasks.spawn,
             log=parts.log,
             pause=destinations.pause_receiving,
             resume=destinations.resume_receiving,
-            notices=parts.notices,
+            notices=parts.refusal_notices,
             peer_at=destinations.peer_at,
             not_forwarded=parts.forwarder.report.log_drop,
             ack_log=parts.ack_log,
         )
         options = part_options.transport(settings)
-        parts.duplicates = DuplicateBrokers(
+        parts.duplicate_brokers = DuplicateBrokers(
             me=parts.instance_id,
             here=settings.instance.name,
             clock=self.surroundings.clock,
@@ -373,7 +373,7 @@ class Assembly:
             instance_id=parts.instance_id,
             boot_id=world.boot_id,
             brokers=parts.brokers,
-            absent=parts.absent.reasons,
+            absent=parts.absent_brokers.reasons,
             clock=clock,
             options=part_options.sessions(settings),
             spawn=parts.tasks.spawn,
@@ -418,9 +418,11 @@ class Assembly:
             aside=world.executor.call,
             events=world.log,
         )
-        parts.settling = UnsettledEndpoints(ask=parts.answers.request_first_acked, clock=clock)
+        parts.unsettled_endpoints = UnsettledEndpoints(
+            ask=parts.orphan_replies.request_first_acked, clock=clock
+        )
         limit = settings.dialog.lingering_after
-        parts.lingering = LingeringDialogs(
+        parts.lingering_dialogs = LingeringDialogs(
             brokers=parts.brokers, clock=clock, log=world.log, limit=limit
         )
         parts.ticker = Ticker(
@@ -444,12 +446,12 @@ class Assembly:
                 lingering_after=settings.dialog.lingering_after.total_seconds(),
             ),
             brokers=parts.brokers,
-            absent=parts.absent.reasons,
+            absent=parts.absent_brokers.reasons,
             destinations=parts.destinations,
             transmitter=parts.transmitter,
             readers=parts.readers,
-            duplicates=parts.duplicates.rows,
-            late=parts.slow.late,
+            duplicates=parts.duplicate_brokers.rows,
+            late=parts.slow_commits.late,
             clients=lambda: len(parts.sessions),
             condition=lambda: parts.tasks.condition,
             clock=parts.clock_watch.warning,
@@ -478,11 +480,11 @@ class Assembly:
         )
         views = Views(
             brokers=parts.brokers,
-            absent=parts.absent.reasons,
-            known=parts.known.ids,
+            absent=parts.absent_brokers.reasons,
+            known=parts.known_brokers.ids,
             part_of=parts.mirroring.part,
             mirrored=parts.mirrors.known,
-            dynamic=parts.dynamic_routing.is_dynamic,
+            dynamic=parts.route_requester.is_dynamic,
             clock=world.clock,
             stored=StoredViews(
                 explain=parts.state.explain,
@@ -501,7 +503,7 @@ class Assembly:
                 transmitter=parts.transmitter,
                 dispatcher=parts.dispatcher,
                 activation=parts.readers.counters,
-                requests=lambda: parts.dynamic_routing.outcomes,
+                requests=lambda: parts.route_requester.outcomes,
                 corrupted=lambda: parts.destinations.corrupted_items,
                 overruns=lambda: parts.ticker.overruns,
                 checker=parts.checker,
@@ -524,7 +526,7 @@ class Assembly:
                 hold=partial(_hold, parts.sessions),
                 release=parts.sessions.exclusive.release,
                 switched=self.changes.delivery_switched,
-                remember=parts.known.remember,
+                remember=parts.known_brokers.remember,
                 tell=self._traffic.send_error,
                 expire=_deliver_due,
             ),
@@ -532,7 +534,7 @@ class Assembly:
         )
         parts.administration = Administration(
             brokers=parts.brokers,
-            absent=parts.absent.reasons,
+            absent=parts.absent_brokers.reasons,
             state=parts.state,
             views=views,
             operations=parts.operations,
@@ -542,7 +544,7 @@ class Assembly:
                 log=world.log,
             ),
             stores=self.stores,
-            forget=parts.known.forget,
+            forget=parts.known_brokers.forget,
             changes=self.changes,
             readers=parts.readers,
             tell=self._traffic.send_error,
@@ -550,7 +552,7 @@ class Assembly:
                 explain=parts.state.explain,
                 attempts=parts.state.attempts,
                 destinations=parts.destinations,
-                tell_peer=parts.answers.send_error,
+                tell_peer=parts.orphan_replies.send_error,
                 log=parts.log,
             ),
             changing=parts.sessions.exclusive.changing,

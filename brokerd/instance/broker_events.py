@@ -50,7 +50,7 @@ class BrokerEvents:
         """Start readers for a message on a queue; process one on an internal queue."""
         if queue.is_system:
             self._parts.events.arrived(broker)
-            self._parts.dynamic_routing.arrived()
+            self._parts.route_requester.arrived()
         else:
             self._parts.readers.arrived(broker.name, queue.name, was_empty=was_empty)
 

@@ -34,7 +34,7 @@ class Changes:
         parts = self._parts
         parts.destinations.release(parts.router.rebuild())
         parts.transmitter.reclassification.reroute()
-        parts.notices.release(broker)
+        parts.refusal_notices.release(broker)
         self.queues_changed(broker)
         parts.tasks.spawn_counted(timers.release(broker))
 
@@ -65,7 +65,7 @@ class Changes:
             parts.dispatcher.drop_broker(broker)
         parts.transmitter.reclassification.reroute()
         parts.transmitter.reclassification.reclassify()
-        parts.notices.release(broker)
+        parts.refusal_notices.release(broker)
         self.queues_changed(broker)
 
     # Of routes and neighbours.
@@ -78,7 +78,7 @@ class Changes:
         """Notify the forwarder and the duplicate check that the routing tables were rebuilt."""
         parts = self._parts
         parts.forwarder.routes_changed()
-        parts.duplicates.set_own_list(parts.router.delivering())
+        parts.duplicate_brokers.set_own_list(parts.router.delivering())
 
     def principal_changed(self, pair: Pair) -> None:
         """Route anew after a mirrored route changed its principal, or lost it (RTE-53, RTE-54)."""

@@ -66,7 +66,7 @@ class Instance:
             changed = await self._apply(declared)
             await stores.recover(declared, changed)
             stores.refuse_to_serve_nobody()
-            parts.room.check()
+            parts.disk_space.check()
             # only once the stores are open: their lock keeps every other process from writing there
             parts.journal.begin()
             await self._let_in(must_listen=must_listen)
@@ -136,7 +136,7 @@ class Instance:
         await parts.destinations.stop()
         parts.forwarder.stop()
         await parts.journal.finish(seconds)
-        await parts.dynamic_routing.stop(seconds)
+        await parts.route_requester.stop(seconds)
         await parts.events.stop(seconds)
         # before the stores that the tasks read from are closed
         await asyncio.gather(self._tick_task, return_exceptions=True)

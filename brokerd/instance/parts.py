@@ -54,16 +54,16 @@ class Parts:
     tasks: InstanceTasks
     times: Times
     checker: Checker
-    room: DiskSpace
-    slow: SlowCommits
-    moved: StoreWatch
+    disk_space: DiskSpace
+    slow_commits: SlowCommits
+    store_watch: StoreWatch
     clock_watch: ClockWatch
     log: TappedLog
     """The event log, whose lines programs can subscribe to (EVT-10)."""
     events: Events
-    dynamic_routing: RouteRequester
-    absent: AbsentBrokers
-    known: KnownBrokers
+    route_requester: RouteRequester
+    absent_brokers: AbsentBrokers
+    known_brokers: KnownBrokers
     mirroring: Mirroring
     mirrors: Mirrors
 
@@ -74,20 +74,20 @@ class Parts:
     exposure: Exposure
     router: Router
     ack_log: AckLog
-    answers: OrphanReplies
+    orphan_replies: OrphanReplies
     transmitter: Transmitter
-    notices: RefusalNotices
+    refusal_notices: RefusalNotices
     pinging: Pinging
     forwarder: Forwarder
     boxcars: Boxcars
     dispatcher: Dispatcher
-    duplicates: DuplicateBrokers
+    duplicate_brokers: DuplicateBrokers
     readers: Readers
     sessions: Sessions
     figures: Figures
     journal: Journal
-    settling: UnsettledEndpoints
-    lingering: LingeringDialogs
+    unsettled_endpoints: UnsettledEndpoints
+    lingering_dialogs: LingeringDialogs
     ticker: Ticker
     state: StateReport
     operations: Operations

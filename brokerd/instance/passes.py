@@ -25,20 +25,20 @@ def passes(
     fast, slow = settings.clock.fast_every, settings.clock.slow_every
     return [
         Pass("clock", 1, parts.clock_watch.check),  # REL-24
-        Pass("room", 1, parts.room.check),  # REL-26
-        Pass("slow_commits", 1, parts.slow.check),  # REL-34
-        Pass("moved_stores", 1, parts.moved.check),  # REL-37
-        Pass("log_heads", 1, parts.moved.sync_heads, apart=True),  # REL-39
+        Pass("room", 1, parts.disk_space.check),  # REL-26
+        Pass("slow_commits", 1, parts.slow_commits.check),  # REL-34
+        Pass("moved_stores", 1, parts.store_watch.check),  # REL-37
+        Pass("log_heads", 1, parts.store_watch.sync_heads, apart=True),  # REL-39
         Pass("dispatcher", 1, parts.dispatcher.purge),  # DSP-9
         Pass("queue_monitors", 1, parts.readers.tick),  # PER-3
         Pass("sessions", 1, parts.sessions.sweep),  # CLP-61
         Pass("lifetimes", 1, partial(_expire, parts)),  # PER-23
         Pass("conversation_timers", 1, partial(_fire_timers, parts)),  # PER-23
         Pass("dialog_log", 1, parts.journal.write_closed, apart=True),  # PER-24
-        Pass("notices", fast, parts.notices.trim),  # XMT-10
+        Pass("notices", fast, parts.refusal_notices.trim),  # XMT-10
         Pass("mirrors", 1, parts.mirroring.check, apart=True),  # RTE-55
         Pass("mirrored_routes", fast, parts.mirrors.check_addresses),  # RTE-56
-        Pass("duplicate_brokers", fast, parts.duplicates.check_contested),  # RTE-71
+        Pass("duplicate_brokers", fast, parts.duplicate_brokers.check_contested),  # RTE-71
         Pass("transmitter", fast, parts.transmitter.reclassification.reclassify),  # XMT-9
         Pass("instance_routes", fast, parts.router.expire),  # RTE-65
         Pass("transport_connect", fast, parts.destinations.connect_pass),  # TRN-14
@@ -48,10 +48,10 @@ def passes(
         Pass("idle_connections", slow, parts.destinations.close_idle),  # TRN-28
         Pass("forwarder", slow, partial(_forwarder, parts)),  # FWD-9
         Pass("absent_brokers", slow, partial(_try_absent, parts), apart=True),  # CLK-6
-        Pass("dynamic_routing", slow, parts.dynamic_routing.fire),  # BCN-9
+        Pass("dynamic_routing", slow, parts.route_requester.fire),  # BCN-9
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
-        Pass("lingering_dialogs", slow, parts.lingering.check, apart=True),  # PBT-5
+        Pass("lingering_dialogs", slow, parts.lingering_dialogs.check, apart=True),  # PBT-5
         Pass("event_notifications", slow, parts.events.check),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3
@@ -75,7 +75,11 @@ def _fire_timers(parts: Parts) -> int | Awaitable[int]:
 
 
 def _ask_unsettled(parts: Parts) -> int | Awaitable[int]:
-    return _each(_delivering(parts), parts.settling.run, unless=parts.settling.nothing_due)
+    return _each(
+        _delivering(parts),
+        parts.unsettled_endpoints.run,
+        unless=parts.unsettled_endpoints.nothing_due,
+    )
 
 
 def _purge(parts: Parts) -> int | Awaitable[int]:
@@ -107,7 +111,7 @@ def _delivering(parts: Parts) -> list[Broker]:
 
 
 def _try_absent(parts: Parts) -> int | Awaitable[int]:
-    return parts.absent.retry() if parts.absent.reasons else 0
+    return parts.absent_brokers.retry() if parts.absent_brokers.reasons else 0
 
 
 def _trim(parts: Parts) -> int:
@@ -120,13 +124,13 @@ def _sweep(parts: Parts) -> int:
 
 def _reclaim(parts: Parts) -> int | Awaitable[int]:
     brokers = list(parts.brokers.values())
-    if not parts.room.is_full and all(broker.store.has_nothing_free for broker in brokers):
+    if not parts.disk_space.is_full and all(broker.store.has_nothing_free for broker in brokers):
         return 0
     return _give_back(parts, brokers)
 
 
 async def _give_back(parts: Parts, brokers: list[Broker]) -> int:
-    if parts.room.is_full:
+    if parts.disk_space.is_full:
         for broker in brokers:
             with suppress(StoreFull):
                 await broker.store.fold()

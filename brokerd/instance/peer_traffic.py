@@ -53,9 +53,9 @@ class PeerTraffic:
             case RoleAnswer():
                 parts.mirrors.record_role(parts.destinations.addresses_of(neighbour), notice)
             case BrokersHere():
-                parts.duplicates.record_list(neighbour, notice)
+                parts.duplicate_brokers.record_list(neighbour, notice)
             case Notice():
-                if not parts.notices.apply(notice):
+                if not parts.refusal_notices.apply(notice):
                     parts.forwarder.pass_notice(notice)
 
     def address_changed(self, address: str, online: bool) -> None:
@@ -67,7 +67,7 @@ class PeerTraffic:
             parts.pinging.came_online(address)
             parts.mirrors.came_online(address)
             # held until it was known which brokers are at that address
-            if held := parts.duplicates.are_held_at(address):
+            if held := parts.duplicate_brokers.are_held_at(address):
                 self._changes.duplicates_changed(held)
         elif parts.destinations.is_suppressed(address):
             # lost; an orderly end suppresses nothing (TRN-18)
@@ -80,11 +80,11 @@ class PeerTraffic:
 
     def neighbour_met(self, peer: InstanceId) -> None:
         """Exchange broker lists with a neighbour that came ONLINE."""
-        self._parts.duplicates.came_online(peer)
+        self._parts.duplicate_brokers.came_online(peer)
 
     def neighbour_left(self, peer: InstanceId) -> None:
         """Note that no connection leads to a neighbour any more."""
-        self._parts.duplicates.left(peer)
+        self._parts.duplicate_brokers.left(peer)
 
     def before_closing(self) -> None:
         """Send owed acknowledgements while connections drain (DLP-19)."""
@@ -106,7 +106,7 @@ class PeerTraffic:
     def refuse_forwarding(self, item: Fragment, reason: str, neighbour: InstanceId) -> None:
         """Send a neighbour the reason why its item is not forwarded."""
         detail = f"forwarder {self._own_address()}"
-        self._parts.notices.refuse(item, reason, neighbour, detail)
+        self._parts.refusal_notices.refuse(item, reason, neighbour, detail)
 
     def _own_address(self) -> str:
         known = [one.address for one in self._parts.destinations.listeners if one.address]
@@ -115,7 +115,7 @@ class PeerTraffic:
     def send_error(self, broker: Broker, live: Live, code: int, text: str) -> None:
         """Send an error that arose here to the far side of a dialog (DLP-42)."""
         if live.gone:
-            self._parts.answers.send_error(broker, live.endpoint, code, text)
+            self._parts.orphan_replies.send_error(broker, live.endpoint, code, text)
         else:
             self._parts.transmitter.refuse(broker, broker.outgoing(live), code, text)
 

@@ -67,7 +67,7 @@ class Stores:
         self._parts.instance_id = store.identity.instance_id
         self._with.identify(self._parts.instance_id)
         self._add_broker(store)
-        self._parts.known.load(store)
+        self._parts.known_brokers.load(store)
         mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
         # instance does not start. A shared one is an exception: its partner may have it open
@@ -76,19 +76,19 @@ class Stores:
             if one.broker not in mirrored:
                 await self._make_or_open(one)
                 continue
-            with self._parts.absent.recording_failure(one.broker):
+            with self._parts.absent_brokers.recording_failure(one.broker):
                 await self._make_or_open(one)
-        tried = self._parts.brokers.keys() | self._parts.absent.reasons.keys()
+        tried = self._parts.brokers.keys() | self._parts.absent_brokers.reasons.keys()
         optional = {
             path.stem for path in optional_stores(self._settings.instance.data_dir, declared)
         }
         # A file may exist without being known (a copy), and a broker may be known without a file
         # (MAN-17). Both are tried, so that each broker is either in use or absent with a reason.
         there = {name for name in mirrored if self.path_of(name).exists()}
-        for name in sorted((optional | there | self._parts.known.ids.keys()) - tried):
+        for name in sorted((optional | there | self._parts.known_brokers.ids.keys()) - tried):
             if self._with.only not in (None, name):
                 continue
-            with self._parts.absent.recording_failure(name):
+            with self._parts.absent_brokers.recording_failure(name):
                 await self._attach(name)
         await self._parts.mirroring.refresh()
 
@@ -111,10 +111,10 @@ class Stores:
         With `create` a missing store is made, unless the instance has had it (MAN-17).
         """
         mirrored = name in self._parts.mirroring.names
-        await self._parts.known.refuse_missing(name)
+        await self._parts.known_brokers.refuse_missing(name)
         store = await self._open(name, create=create)
         try:
-            await self._parts.known.opened(store.identity)
+            await self._parts.known_brokers.opened(store.identity)
             # Nothing may come between its last check and `_add_broker`: until then, an operation
             # that switches delivery on does not see this broker (OBJ-3).
             await attach(
@@ -153,8 +153,8 @@ class Stores:
             name=name,
             fault=self._with.fault,
             observe=self._parts.times.of_store(name),
-            on_full=partial(self._parts.room.ran_out, name),
-            on_room=partial(self._parts.room.written, name),
+            on_full=partial(self._parts.disk_space.ran_out, name),
+            on_room=partial(self._parts.disk_space.written, name),
         )
         if (at := store.loss_accepted_at) is not None:
             self._with.log.warning(
@@ -204,14 +204,16 @@ class Stores:
 
     def needed_brokers(self, declared: Declared | None) -> set[str]:
         """Return the brokers that a start needs, except those that a partner has."""
-        return needed_stores(declared) - self._parts.absent.reasons.keys()
+        return needed_stores(declared) - self._parts.absent_brokers.reasons.keys()
 
     def without_absent(self, declared: Declared) -> Declared | None:
         """Return the declaration without brokers of the partner, which applied those.
 
         None: no broker is left.
         """
-        kept = [one for one in declared.brokers if one.broker not in self._parts.absent.reasons]
+        kept = [
+            one for one in declared.brokers if one.broker not in self._parts.absent_brokers.reasons
+        ]
         if not kept:
             return None
         first = {"others": tuple(kept[1:]), "instance_routes": declared.instance_routes}
@@ -229,13 +231,13 @@ class Stores:
             if broker.name in needed:
                 await broker.recover()
             else:
-                with self._parts.absent.recording_failure(broker.name):
+                with self._parts.absent_brokers.recording_failure(broker.name):
                     await self._recover_or_close(broker)
         for broker in self._parts.brokers.values():
             broker.resume()
         for broker in list(self._parts.brokers.values()):
             self._changes.queues_changed(broker)
-            with self._parts.absent.recording_failure(broker.name):
+            with self._parts.absent_brokers.recording_failure(broker.name):
                 await self._finish_or_close(broker)
                 self._begin_activities(broker)
 
@@ -253,7 +255,7 @@ class Stores:
                 " retained; they are being deleted",
             )
         self._parts.events.begin(broker)
-        self._parts.dynamic_routing.begin(broker)
+        self._parts.route_requester.begin(broker)
 
     async def _finish_or_close(self, broker: Broker) -> None:
         """Finish an operation that an administrator began before a crash (MAN-5, MAN-6)."""
@@ -311,7 +313,7 @@ class Stores:
         A mirror starts all the same: it waits for the principal to go.
         """
         if self._parts.brokers.keys() == {MSDB} and not self._parts.mirroring.names:
-            for reason in self._parts.absent.reasons.values():
+            for reason in self._parts.absent_brokers.reasons.values():
                 raise reason
 
     async def close(self) -> None:

@@ -136,7 +136,7 @@ async def _serve(
     supervisor = Supervisor.from_environment(os.environ, turn=PERIOD)
     reloading = Reloading(instance=instance, events=events, supervisor=supervisor, reread=reread)
     loop.add_signal_handler(signal.SIGHUP, reloading.reload)
-    turned = partial(give_sign_of_life, instance.parts.slow, supervisor)
+    turned = partial(give_sign_of_life, instance.parts.slow_commits, supervisor)
     with _watchdog(settings, events, turned):
         supervisor.ready()
         if early or hangups.is_set():  # while it was starting (REL-38)

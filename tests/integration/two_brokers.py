@@ -37,7 +37,7 @@ class Wire:
         instance = self.daemon.instance
         self.deliver = instance.parts.dispatcher.arrived
         instance.parts.transmitter._deliver_here = self._pass
-        instance.parts.answers.deliver_here = self._pass
+        instance.parts.orphan_replies.deliver_here = self._pass
 
     def _pass(self, items: list[Item]) -> None:
         self.passed += items

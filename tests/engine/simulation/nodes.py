@@ -312,7 +312,7 @@ class Node:
             self.up
             and instance is not None
             and objects.BROKER in instance.brokers
-            and objects.BROKER not in instance.parts.absent.reasons
+            and objects.BROKER not in instance.parts.absent_brokers.reasons
         )
 
     @property

@@ -826,7 +826,7 @@ async def test_a_copy_that_is_opened_beside_an_operation_delivers_nothing(place:
 
     async def meanwhile(broker: Broker, *arguments: Any) -> Any:
         away.rename(copy)
-        await place.daemon.instance.parts.absent.retry()
+        await place.daemon.instance.parts.absent_brokers.retry()
         return await batch(broker, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -853,7 +853,7 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
     await place.daemon.start()
     await place.main.admin.disable("main")
     instance = place.daemon.instance
-    remember = instance.parts.known.opened
+    remember = instance.parts.known_brokers.opened
 
     async def meanwhile(identity: StoreIdentity) -> None:
         await remember(identity)
@@ -861,8 +861,8 @@ async def test_a_copy_that_is_opened_while_the_original_is_enabled_delivers_noth
 
     away.rename(copy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instance.parts.known, "opened", meanwhile)
-        await instance.parts.absent.retry()
+        patch.setattr(instance.parts.known_brokers, "opened", meanwhile)
+        await instance.parts.absent_brokers.retry()
     assert (await place.broker("main"))["is_broker_enabled"]
     west = await place.broker("west")
     assert (west["is_broker_enabled"], west["disabled_reason"]) == (False, "duplicate_identifier")

@@ -322,7 +322,7 @@ async def test_a_second_broker_that_acknowledges_is_refused(
     ack = next(one for one in reversed(wire.passed) if isinstance(one, AckOnly))
     stray = BrokerId(b"a second target.")
     said = msgspec.structs.replace(ack.ack, broker_id=stray)
-    loose: Any = wire.daemon.instance.parts.answers
+    loose: Any = wire.daemon.instance.parts.orphan_replies
     told: list[tuple[bytes, int]] = []
     refuse = loose.refuse_ack
 

@@ -281,7 +281,7 @@ async def test_a_peer_of_an_earlier_version_is_told_nothing_and_works(rig: Copie
     assert one.body == b"hello"
     assert rig.west.instance.parts.instance_id in rig.peer.instance.parts.destinations.neighbours()
     for here, there in ((rig.peer, rig.west), (rig.west, rig.peer)):
-        known = here.instance.parts.duplicates._namers.known()
+        known = here.instance.parts.duplicate_brokers._namers.known()
         assert there.instance.parts.instance_id not in known
 
 
@@ -292,7 +292,7 @@ async def test_what_a_peer_named_is_forgotten_when_it_comes_back_as_an_earlier_v
 ) -> None:
     await rig.west.session.send(await rig.west.session.begin_dialog(WEST, PEER), b"hello")
     await rig.pass_time(2)
-    known = rig.peer.instance.parts.duplicates._namers.known
+    known = rig.peer.instance.parts.duplicate_brokers._namers.known
     assert rig.west.instance.parts.instance_id in known()
     await rig.west.restart()
     assert rig.west.instance.parts.instance_id in known()  # also while it is away

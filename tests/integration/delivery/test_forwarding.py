@@ -137,7 +137,7 @@ async def test_without_memory_nothing_passes_and_the_sender_is_told(rig: Through
     report = rig.forwarder.report
     assert report.dropped["forward_store_full"] == report.received >= 2  # the repeats as well
     assert report.sent == 0
-    assert rig.middle.instance.parts.notices.sent == 2  # one in ten seconds
+    assert rig.middle.instance.parts.refusal_notices.sent == 2  # one in ten seconds
     (row,) = await rig.east.session.view("transmission_queue")
     assert row["status_key"] == "target_notice"
     told = "forward_store_full (forwarder middle at TCP://middle:4022)"

@@ -95,16 +95,16 @@ async def test_one_notice_of_a_dialog_and_reason_in_ten_seconds(
     await west.apply(route=[route("east", "urn:nobody", "nowhere")])
     first = await west.talk("urn:nobody", b"1")
     await net.wait(1)
-    assert east.instance.parts.notices.sent == 1
+    assert east.instance.parts.refusal_notices.sent == 1
     await west.session.send(first, b"2", "Ask")
     await net.wait(7)  # repeats after 4 s
     assert east.instance.parts.dispatcher.received >= 4
-    assert east.instance.parts.notices.sent == 1
+    assert east.instance.parts.refusal_notices.sent == 1
     await west.talk("urn:nobody", b"1")
     await net.wait(1)
-    assert east.instance.parts.notices.sent == 2  # of another dialog
+    assert east.instance.parts.refusal_notices.sent == 2  # of another dialog
     await net.wait(10)
-    assert east.instance.parts.notices.sent > 2
+    assert east.instance.parts.refusal_notices.sent > 2
 
 
 def _silent(name: str) -> Dispatcher:
@@ -118,7 +118,7 @@ async def test_silence_can_be_chosen(net: Net, west: Peer, east: Peer) -> None:
     handle = await west.talk("urn:east", b"1")
     await net.wait(100)
     assert await west.key(handle) == "awaiting_ack"
-    assert east.instance.parts.notices.sent == 0
+    assert east.instance.parts.refusal_notices.sent == 0
     await east.queue(on=True)
     await net.wait(65)
     assert await east.bodies() == [b"1"]
@@ -175,9 +175,15 @@ async def test_each_reason_is_told_and_only_the_same_one_is_held_back(
     await east.queue(on=False)
     await west.session.send(handle, b"2", "Ask")
     await net.wait(0.5)
-    assert (await west.key(handle), east.instance.parts.notices.sent) == ("peer_queue_disabled", 1)
+    assert (await west.key(handle), east.instance.parts.refusal_notices.sent) == (
+        "peer_queue_disabled",
+        1,
+    )
     east.instance.brokers["main"].is_full = True
     await east.queue(on=True)
     await west.session.send(handle, b"3", "Ask")
     await net.wait(0.5)
-    assert (await west.key(handle), east.instance.parts.notices.sent) == ("peer_store_full", 2)
+    assert (await west.key(handle), east.instance.parts.refusal_notices.sent) == (
+        "peer_store_full",
+        2,
+    )

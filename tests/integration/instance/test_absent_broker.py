@@ -180,7 +180,7 @@ async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) ->
     await place.daemon.pass_time(1)
     assert dict(dispatcher.dropped) == {"broker_not_here": 1, "local_service_missing": 1}
     assert dispatcher.buffered == 0
-    assert place.daemon.instance.parts.answers.dequeue("LOCAL", 100) == []
+    assert place.daemon.instance.parts.orphan_replies.dequeue("LOCAL", 100) == []
 
 
 @pytest.mark.rule("CLK-6", "RTE-33")
@@ -188,7 +188,7 @@ async def test_what_arrives_for_it_is_neither_taken_nor_refused(place: Place) ->
 async def test_nothing_is_delivered_to_it_while_it_is_still_being_opened(place: Place) -> None:
     instance = place.daemon.instance
     east = instance.brokers["east"].broker_id
-    instance.parts.absent.reasons["east"] = StoreDamaged("is read just now")
+    instance.parts.absent_brokers.reasons["east"] = StoreDamaged("is read just now")
     instance.parts.router.rebuild()
     for to_broker in (b"", east):
         instance.parts.dispatcher.arrived([arrival(to_broker)])
@@ -300,7 +300,7 @@ async def test_a_store_that_was_called_otherwise_is_to_be_called_as_before(place
     await place.daemon.stop()
     renamed = place.file.replace(place.file.with_name("west.db"))
     await place.daemon.start(declare=False)
-    reason = place.daemon.instance.parts.absent.reasons["west"]
+    reason = place.daemon.instance.parts.absent_brokers.reasons["west"]
     assert reason.message == f"{renamed} is the store of broker east, not of west"
     assert "call the file east.db again" in reason.hint
 
@@ -402,13 +402,13 @@ async def test_a_broker_that_is_slow_to_open_does_not_hold_up_the_other_passes(
 ) -> None:
     await place.spoil()
     instance = place.daemon.instance
-    open_broker = instance.parts.absent._open_broker
+    open_broker = instance.parts.absent_brokers._open_broker
 
     async def slowly(name: str) -> Broker:
         await place.daemon.pass_time(40)
         return await open_broker(name)
 
-    instance.parts.absent._open_broker = slowly
+    instance.parts.absent_brokers._open_broker = slowly
     await place.daemon.pass_time(61)
     states = instance.parts.ticker.states
     assert states["dispatcher"].runs == 12

@@ -226,10 +226,10 @@ async def test_a_link_that_leads_nowhere_is_no_file(place: Place) -> None:
     place.file.symlink_to(mount / "east.db")
     mount.rename(place.away)
     await place.daemon.start()
-    assert isinstance(place.daemon.instance.parts.absent.reasons["east"], StoreMissing)
+    assert isinstance(place.daemon.instance.parts.absent_brokers.reasons["east"], StoreMissing)
     place.away.rename(mount)
     await place.daemon.pass_time(FIVE_TICKS)
-    refusal = place.daemon.instance.parts.absent.reasons["east"]
+    refusal = place.daemon.instance.parts.absent_brokers.reasons["east"]
     assert isinstance(refusal, UnsafeFile)  # its log would lie beside the other file (SX-24)
     place.file.unlink()
     (mount / "east.db").rename(place.file)
@@ -296,7 +296,7 @@ async def test_what_is_forgotten_is_missed_no_more_and_its_name_is_free(place: P
         with pytest.raises(ObjectNotFound, match="no broker 'east' here"):
             await admin.admin.forget_broker("east")
     await place.daemon.restart()
-    assert "east" not in place.daemon.instance.parts.absent.reasons
+    assert "east" not in place.daemon.instance.parts.absent_brokers.reasons
     async with await place.daemon.session() as admin:
         await admin.apply(EAST)
     assert place.daemon.instance.brokers["east"].broker_id != place.east_id
@@ -342,7 +342,7 @@ async def test_one_whose_file_was_taken_away_while_it_is_open_is_not_forgotten(
 @scenario
 async def test_one_that_is_being_opened_is_not_forgotten_meanwhile(place: Place) -> None:
     await place.lose()
-    absent = place.daemon.instance.parts.absent
+    absent = place.daemon.instance.parts.absent_brokers
     async with await place.daemon.session() as admin:
         absent._trying.add("east")
         with pytest.raises(Busy, match="being opened just now"):
@@ -362,7 +362,7 @@ async def test_a_shared_broker_is_missed_only_where_both_look_for_it(rig: Trio) 
     for one in (rig.left, rig.right):
         assert not [
             reason
-            for reason in one.instance.parts.absent.reasons.values()
+            for reason in one.instance.parts.absent_brokers.reasons.values()
             if isinstance(reason, StoreMissing)
         ]
     for one in (rig.left, rig.right):
@@ -370,7 +370,7 @@ async def test_a_shared_broker_is_missed_only_where_both_look_for_it(rig: Trio) 
     file = rig.shared / f"{SHARED}.db"
     file.rename(rig.shared / "away")
     await rig.left.start()
-    assert isinstance(rig.left.instance.parts.absent.reasons[SHARED], StoreMissing)
+    assert isinstance(rig.left.instance.parts.absent_brokers.reasons[SHARED], StoreMissing)
     assert not file.exists()
     (rig.shared / "away").rename(file)
     await rig.pass_time(10)

@@ -15,7 +15,7 @@ class Told:
 
     def __init__(self, at: RigInstance) -> None:
         self.sets: list[frozenset[bytes]] = []
-        duplicates = at.instance.parts.duplicates
+        duplicates = at.instance.parts.duplicate_brokers
         self._hand_on: Callable[[InstanceId, BrokersHere], None] = duplicates.record_list
         duplicates.record_list = self._told  # type: ignore[method-assign]
 

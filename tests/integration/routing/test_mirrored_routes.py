@@ -255,7 +255,7 @@ def test_a_failover_is_no_duplicate_of_the_broker(how: str, tmp_path: Path) -> N
         for _ in range(20):
             await rig.send(1)
             await rig.pass_time(10)
-            assert rig.sender.instance.parts.duplicates.rows() == []
+            assert rig.sender.instance.parts.duplicate_brokers.rows() == []
         assert await rig.work(rig.right) == list(range(1, 22))
 
     failover(tmp_path)

@@ -49,7 +49,7 @@ async def test_a_stop_does_not_wait_for_ever_for_what_waits_for_room(
     daemon: Daemon, disk: SaidDisk, session: Session
 ) -> None:
     instance = daemon.instance
-    parts: list[Any] = [*instance.parts.events._notifiers.values(), instance.parts.dynamic_routing]
+    parts: list[Any] = [*instance.parts.events._notifiers.values(), instance.parts.route_requester]
     for part in parts:
         part._working = instance.parts.tasks.spawn(clogged())
     await session.close()

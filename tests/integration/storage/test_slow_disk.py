@@ -119,7 +119,7 @@ async def test_a_full_disk_is_not_slow(daemon: Daemon, platter: Platter, session
     await daemon.pass_time(40)
     async with await daemon.session() as looker:
         assert (await state(looker))["main"] == "full"
-    assert not daemon.instance.parts.slow.is_stuck
+    assert not daemon.instance.parts.slow_commits.is_stuck
     platter.let_go()
     await ending
     assert told(daemon) == []
@@ -136,9 +136,9 @@ async def test_the_supervisor_gets_no_sign_of_life_while_a_commit_waits_for_very
     sending = daemon.instance.parts.tasks.spawn(session.send(handle, b"late", "Ask"))
     for seconds, signs in ((29, 1), (2, 1), (9, 1)):
         await daemon.pass_time(seconds)
-        give_sign_of_life(daemon.instance.parts.slow, supervisor)
+        give_sign_of_life(daemon.instance.parts.slow_commits, supervisor)
         assert supervisor.given == signs
     platter.let_go()
     await sending
-    give_sign_of_life(daemon.instance.parts.slow, supervisor)
+    give_sign_of_life(daemon.instance.parts.slow_commits, supervisor)
     assert supervisor.given == 2
