@@ -1,4 +1,4 @@
-"""Administration: what an operator orders an instance to do, or asks it to show.
+"""Administration: the orders and questions of operators to an instance.
 
 `administration.py` receives every verb of administration from a client's session and passes it to
 the module of its subject:
@@ -7,7 +7,7 @@ the module of its subject:
 - brokers: `broker_operations.py` (delivery, identity), `cleanup_and_backup.py`, `queue_drain.py`;
 - dialogs and groups: `dialogs.py`, `poison.py`;
 - the network: `broker_endpoint.py`, `route_queries.py` (explain a route, ping);
-- what is to be seen: `views/`, and `metrics_rows.py` for the metrics log.
+- observation: `views/`, and `metrics_rows.py` for the metrics log.
 
 `doctor/` holds the checks of `brokerd doctor`, which run in the command line on rows of views; the
 daemon does not call them. Calls go down from here to the broker, the delivery and the stores, which

@@ -1,4 +1,4 @@
-"""The verbs of administration that a client may ask for (CLP-39, CLP-80 to CLP-95, CLP-115).
+"""The verbs of administration that a client may request (CLP-39, CLP-80 to CLP-95, CLP-115).
 
 Reads: the verb.
 Calls: the module of the verb's subject: objects, dialogs, poison, broker_operations, views, ...
@@ -59,7 +59,7 @@ class ObjectEvents(Protocol):
         ...
 
     def objects_changed(self, broker: Broker) -> None:
-        """Let routing and activation take account of the broker's present objects."""
+        """Make routing and activation use the broker's present objects."""
         ...
 
 
@@ -67,16 +67,16 @@ class ReaderControl(Protocol):
     """The readers of the instance, as administration needs them."""
 
     def altered_alike(self, broker: str, queue: str) -> None:
-        """Re-arm a queue whose option was set to the value it had already (ACT-7)."""
+        """Re-arm a queue one of whose options was set to its current value (ACT-7)."""
         ...
 
     async def drain(self, broker: str, queue: str, grace: float, /) -> msgspec.Struct:
-        """Let the readers of a queue end, at most `grace` seconds; return their fates (PBT-25)."""
+        """Let a queue's readers end within `grace` seconds; return how each ended (PBT-25)."""
         ...
 
 
 class Administration:
-    """Performs the verbs of administration of one instance."""
+    """Performer of the verbs of administration of one instance."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Administration:
         self._draining = Draining(switch_off=switch_off, drain=readers.drain, log=log)
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
-        """Perform one verb for a client of that broker, named `actor`; return the answer."""
+        """Perform one verb for a client of `broker`; `actor`: its name. Return the answer."""
         match verb:
             case wire.Apply(declaration, dry_run, terminate_existing, ensure):
                 done = await self.objects.apply(

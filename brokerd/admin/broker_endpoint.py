@@ -1,8 +1,9 @@
-"""Administration of the broker endpoint: shown, switched, altered online (END-4 to END-9).
+"""Administration of the broker endpoint: show, switch and alter it online (END-4 to END-9).
 
 Reads:  the settings it was made with.      Calls: transport; routing and forwarding by a callback.
-Never:  part of a transaction (END-7), or kept over a start: the settings file says how it begins.
-A change affects only what it must (END-6).
+Never:  makes a change part of a transaction (END-7), or keeps one over a restart: each start uses
+        the settings file.
+A change affects no more than necessary (END-6).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ NAME = "broker_endpoint"
 
 
 class EndpointAdministration:
-    """Performs `alter_endpoint` and `retry_destination`, and makes the view `endpoint` (MON-5)."""
+    """Performer of `alter_endpoint` and `retry_destination`; source of view `endpoint` (MON-5)."""
 
     def __init__(
         self,
@@ -81,10 +82,10 @@ class EndpointAdministration:
                 return self.retry(address, actor)
 
     async def alter(self, said: Mapping[str, object], actor: str) -> Row:
-        """Change the given values and no others; return the row as it then is.
+        """Change the given values and no others; return the resulting row.
 
-        The state is changed last, after the addresses. Raises `InvalidArgument` if there is no
-        endpoint, or a value is not allowed.
+        The state is changed last, after the addresses. Raises `InvalidArgument` if the instance
+        has no endpoint, or a value is not allowed.
         """
         # One alteration at a time: each starts from the settings as the previous one left them. The
         # state comes last, so that an endpoint that is started listens at its new addresses.
@@ -115,10 +116,10 @@ class EndpointAdministration:
             return self.rows()[0]
 
     def retry(self, address: str | None, actor: str) -> Row:
-        """Clear suppression and connect now, to one destination or to all of them (NBT-8).
+        """Clear suppression and connect now, to one destination or to all destinations (NBT-8).
 
-        Raises `InvalidArgument` if there is no endpoint, or it is not started, and `ObjectNotFound`
-        if nothing was ever sent to the address.
+        Raises `InvalidArgument` if the instance has no endpoint, or it is not started, and
+        `ObjectNotFound` if nothing was ever sent to the address.
         """
         self._there()
         endpoint = self._destinations.endpoint

@@ -1,8 +1,8 @@
 """Delivery and identity of a broker: enable, disable, error conversations, new identifier (MAN).
 
 Reads: the stores' identities.      Calls: broker.sweeps, storage; routing and others by callbacks.
-Never: runs beside open transactions of the broker (MAN-1), or leaves an operation half done: an
-operation is marked in the store when it begins, and finished at the next open if the daemon dies.
+Never: runs during open transactions of the broker (MAN-1), or leaves an operation half done: it is
+marked in the store when it begins, and finished at the next open if the daemon dies.
 Each operation writes one line to the event log: actor, operation, before and after.
 """
 
@@ -44,23 +44,23 @@ _LIVING: Final = frozenset(
 
 
 class Surrounding(msgspec.Struct, frozen=True):
-    """The functions of the rest of the instance that operations call."""
+    """The functions of other parts of the instance that operations call."""
 
     hold: Callable[[Broker, bool, float], Awaitable[None]]
-    """Takes broker, force and seconds; keeps the broker's clients out, or raises `Busy`."""
+    """Function of broker, force and seconds; keeps the broker's clients out, or raises `Busy`."""
     release: Callable[[Broker], None]
     switched: Callable[[Broker], None]
-    """Lets routing, transmitter and readers take account of a change of delivery or identifier."""
+    """Function that notifies routing, transmitter and readers of a new delivery or identifier."""
     remember: Callable[[str, BrokerId], Awaitable[None]]
-    """Records durably that the instance has the broker of that name and identifier (MAN-16)."""
+    """Function that durably records the name and identifier of a broker (MAN-16)."""
     tell: Callable[[Broker, Live, int, str], None]
-    """Sends a peer an error made by this broker (DLP-42)."""
+    """Function that sends an error made by this broker to a peer (DLP-42)."""
     expire: Callable[[Broker], Awaitable[int]]
-    """Delivers what fell due while delivery was off (MAN-4)."""
+    """Function that processes lifetimes and timers that ended while delivery was off (MAN-4)."""
 
 
 class Operations:
-    """Performs the operations of an administrator on whole brokers of one instance."""
+    """Performer of an administrator's operations on whole brokers of one instance."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Operations:
     async def enable(self, broker: Broker, how: Exclusion, actor: str) -> dict[str, object]:
         """Switch delivery on, under the same identifier (MAN-2).
 
-        Raises `DuplicateBroker` if the identifier is in use here (OBJ-3).
+        Raises `DuplicateBroker` if another broker of the instance uses the identifier (OBJ-3).
         """
         _refuse_msdb(broker)
         async with self._alone(broker, how, actor, "enable", under=broker.broker_id):
@@ -100,7 +100,7 @@ class Operations:
     async def error_conversations(
         self, broker: Broker, how: Exclusion, actor: str
     ) -> dict[str, object]:
-        """End every dialog with an error, -9719 here and -9720 at the peer (MAN-5)."""
+        """End every dialog with an error, -9719 on this side and -9720 at the peer (MAN-5)."""
         _refuse_msdb(broker)
         under = broker.broker_id
         async with self._alone(broker, how, actor, ERROR_CONVERSATIONS, under=under) as counts:
@@ -114,7 +114,7 @@ class Operations:
     async def new_broker(
         self, broker: Broker, broker_id: BrokerId, how: Exclusion, actor: str
     ) -> dict[str, object]:
-        """Remove every dialog and take that identifier (MAN-6); do nothing if it has it already."""
+        """Remove every dialog and give the broker this identifier, unless it has it (MAN-6)."""
         _refuse_msdb(broker)
         if broker_id == broker.broker_id:
             return self._shown(broker)
@@ -129,7 +129,7 @@ class Operations:
     async def finish(self, broker: Broker) -> None:
         """Finish an operation that a crash interrupted, before any program uses the broker.
 
-        Raises `DuplicateBroker` if another broker here delivers under the identifier by now.
+        Raises `DuplicateBroker` if another broker of the instance delivers under the identifier.
         """
         what, _, argument = (broker.store.identity.unfinished or "").partition(" ")
         if not what:
@@ -151,7 +151,7 @@ class Operations:
         """Keep other brokers from delivering under this identifier until this one does (OBJ-3).
 
         Raises:
-            DuplicateBroker: another broker here delivers under it, or is about to."""
+            DuplicateBroker: another broker of the instance delivers under it, or is about to."""
         if broker_id is not None:
             self._refuse_duplicate(broker_id, broker)
         broker.reserved_id = broker_id
@@ -182,9 +182,9 @@ class Operations:
     ) -> AsyncIterator[Counter[str]]:
         """Run an operation with the broker's clients kept out (MAN-1), and audit it.
 
-        `under`: the identifier under which the operation switches delivery on, if it does. It is
-        checked before the wait for clients, and again after, since another broker may have it by
-        then.
+        `under`: the identifier under which the operation switches delivery on; None = it does not.
+        The identifier is checked before the wait for clients, and again after, since another broker
+        may have taken it meanwhile.
         """
         before = self._shown(broker)
         counts: Counter[str] = Counter()
@@ -225,7 +225,7 @@ class Operations:
         unfinished: str | None = None,
         **facts: object,
     ) -> None:
-        """Write the identity durably, then let routing see it.
+        """Write the identity durably, then notify routing.
 
         A broker that is switched on belongs to this instance and machine from then on (MAN-7).
         """
@@ -237,9 +237,9 @@ class Operations:
         self._around.switched(broker)
 
     async def _rename(self, broker: Broker, broker_id: BrokerId) -> None:
-        """Take a new identity: the last step of `new_broker`, one change of one row."""
-        # Before the store has it: a crash between the two leaves an operation that the next open
-        # finishes.
+        """Give the broker its new identity: the last step of `new_broker`, a change of one row."""
+        # Before the store has the identity: a crash in between leaves an operation that the next
+        # open finishes.
         await self._around.remember(broker.name, broker_id)
         former = broker.broker_id + (broker.store.identity.former_ids or b"")
         await self._switch(
@@ -251,7 +251,7 @@ class Operations:
         )
 
     async def _error_all(self, broker: Broker) -> Counter[str]:
-        """End every live dialog with an error; return their number by the state each was in."""
+        """End every live dialog with an error; return their number by former state."""
         counts: Counter[str] = Counter()
         after = None
         while True:
@@ -274,7 +274,7 @@ class Operations:
                 return counts
 
     async def _remove_all(self, broker: Broker) -> Counter[str]:
-        """Remove every endpoint, in batches; return their number by the state each was in."""
+        """Remove every endpoint, in batches; return their number by former state."""
         counts: Counter[str] = Counter()
         after = None
         while True:

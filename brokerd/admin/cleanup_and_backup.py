@@ -1,9 +1,9 @@
 """Cleaning up endpoints in bulk, and backups, while the instance runs.
 
 Reads: the store, a batch at a time.      Calls: broker.sweeps, storage.
-Never: touches an endpoint whose group is locked, overwrites a file, or writes one where stores
-are.
-Each writes one line to the event log: actor, operation, counts.
+Never: touches an endpoint whose group is locked, overwrites a file, or writes one into a directory
+of stores.
+Each operation writes one line to the event log: actor, operation, counts.
 """
 
 from collections import Counter
@@ -31,7 +31,9 @@ class Upkeep:
     def __init__(
         self, *, store_dirs: Collection[Path], backup_dirs: Sequence[Path], log: Log
     ) -> None:
-        """`store_dirs`: the directories of the instance's stores. `backup_dirs`: the directories
+        """Create the operations of one instance.
+
+        `store_dirs`: the directories of the instance's stores. `backup_dirs`: the directories
         below which backups are written, and nowhere else (SX-22).
         """
         self._store_dirs = store_dirs
@@ -45,8 +47,8 @@ class Upkeep:
 
         Endpoints of the broker's own services match only if such a service is named (EVT-12).
 
-        The answer has the number of matching, removed and locked endpoints by state, and where the
-        next batch begins (`next`; None = that was the last). A dry run only counts.
+        The answer has the number of matching, removed and locked endpoints by state, and in `next`
+        the start of the next batch; None = this batch was the last. A dry run only counts.
         """
         unknown = set(wanted.states) - _STATES
         if unknown:

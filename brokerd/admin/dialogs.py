@@ -1,7 +1,7 @@
 """Administration of one dialog: transmission status and clean-up.
 
 Reads: memory, and the store for an endpoint that is not in memory.
-Calls: verbs.timers (clean_up), a changeset of its own, for what changes something.
+Calls: verbs.timers (clean_up) and a changeset of its own, for changes.
 Never: takes a lock to answer a question (OBJ-47), or removes a dialog without a log line.
 """
 
@@ -34,7 +34,7 @@ GONE = "the other side was removed by an administrator"
 
 
 class DialogAdministration:
-    """Performs the verbs of administration for single dialogs of one instance."""
+    """Performer of the verbs of administration for single dialogs of one instance."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class DialogAdministration:
     async def clean_up(
         self, broker: Broker, handle: Handle, reason: str, *, tell_peer: bool, who: str
     ) -> None:
-        """End a dialog with clean-up, in whatever state it is (DLG-23, DLG-T27, PBT-9).
+        """End a dialog with clean-up, in any state (DLG-23, DLG-T27, PBT-9).
 
-        The peer is not notified unless `tell_peer`. At a target a tombstone stays, so that what the
-        peer repeats never begins the dialog anew (DLG-24). Raises `ConversationNotFound`, and
-        `InvalidArgument` without a reason.
+        The peer is not notified unless `tell_peer`. A target leaves a tombstone, so that messages
+        that the peer repeats never begin the dialog again (DLG-24). Raises `ConversationNotFound`,
+        and `InvalidArgument` without a reason.
         """
         if not reason.strip() or len(reason) > MAX_REASON:
             raise InvalidArgument(

@@ -1,7 +1,7 @@
 """The rows of the metrics log: counters, gauges and histograms by scope (design D12).
 
 Reads: the counters that every part keeps.      Calls: metrics.
-Never: resets anything; deltas are made here from totals.
+Never: resets a counter; it computes the deltas from totals.
 """
 
 import resource
@@ -27,11 +27,11 @@ from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
 
 HOT_EVERY_S: Final = 300.0
-"""Seconds between two reports of the largest groups; those that many windows share matter."""
+"""Seconds between two reports of the largest groups; a group in many reports matters."""
 
 
 class Times:
-    """The histograms of an instance, made before all parts so that each can count in them."""
+    """The histograms of an instance, created before all other parts, which add to them."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Histogram]] = {}
@@ -40,7 +40,7 @@ class Times:
         """Waiting times of messages, by broker and queue."""
 
     def of_store(self, broker: str) -> Callable[[str, int], None]:
-        """Return the function with which a broker's store counts its times."""
+        """Return the function with which a broker's store records its times."""
         histograms = self.stores.setdefault(broker, {})
 
         def observe(name: str, microseconds: int) -> None:
@@ -60,7 +60,7 @@ class Times:
 
 
 class Figures:
-    """Makes rows of deltas from totals, once an interval."""
+    """Source of rows of deltas, computed from totals once per interval."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Figures:
         self._hot_at = clock.monotonic()
 
     def rows(self, *, last: bool = False) -> list[Row]:
-        """Return the rows of what happened since the last call; `last`: no further call follows."""
+        """Return the rows of the time since the last call; `last`: no further call follows."""
         rows: list[Row] = []
         now, held = self._clock.monotonic(), self._locks.by_queue()
         hot = last or now - self._hot_at >= HOT_EVERY_S
@@ -206,7 +206,7 @@ class Figures:
         )
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
-        """Note how many dialog endpoints of a broker are in each state, for the next rows."""
+        """Note the number of a broker's dialog endpoints in each state, for the next rows."""
         counts = {f"endpoints_{state}": float(count) for state, count in states.items()}
         self._states[broker] = counts | {"endpoints": float(sum(states.values()))}
 
@@ -254,7 +254,7 @@ class Figures:
         return {} if line is None else _drained({"outbox_us": line.outbox, "wire_us": line.wire})
 
     def _transport(self) -> dict[str, int]:
-        """Return the traffic of all connections (MON-12), also of those without a destination."""
+        """Return the traffic of all connections (MON-12), including those without a destination."""
         totals = self._destinations.peers.totals()
         return {f"transport_{key}": value for key, value in msgspec.structs.asdict(totals).items()}
 
@@ -338,8 +338,8 @@ class Figures:
 def peak_memory() -> int:
     """Return the highest memory use of this process so far, in bytes.
 
-    From the kernel's own mark where it can be read: the resource usage of a process also counts
-    what its parent had when it was started.
+    The kernel's own mark is used where it can be read: the resource usage of a process also counts
+    the memory that its parent had when the process was started.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():

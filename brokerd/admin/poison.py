@@ -45,14 +45,14 @@ from brokerd.verbs import ends, receives
 
 Row = dict[str, object]
 Switch = Callable[[Broker, str, QueueStatus | None, str], Awaitable[bool]]
-"""Takes broker, queue, status (None = on) and actor; returns whether it switched the queue."""
+"""Function that switches a queue; arguments: broker, queue, status (None = on), actor."""
 BY = "administration"
 _FOR_ONE_MESSAGE = frozenset({Reason.DAMAGED.value, CHECK_OVERRUN})
-"""Reasons that concern one certain message of the group, wherever it stands in the group."""
+"""Reasons that concern one specific message of the group, at any position."""
 
 
 class Parked:
-    """Performs the verbs for groups that are held."""
+    """Performer of the verbs for held groups."""
 
     def __init__(self, *, log: Log, switch: Switch) -> None:
         self._log = log
@@ -77,12 +77,12 @@ class Parked:
             )
 
     def parking(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
-        """Log a change of a held group; parking is also an event to subscribe to (EVT-2)."""
+        """Log a change of a held group; parking is also an event for subscribers (EVT-2)."""
         write = self._log.warning if what == "parked" else self._log.info
         write(PARKING, subclass=what, broker=broker.name, **fields)
 
     async def run(self, broker: Broker, verb: admin.PoisonVerb, actor: str) -> Row:
-        """Perform one of the verbs; return what it did."""
+        """Perform one of the verbs; return its answer."""
         match verb:
             case admin.ReleaseGroup(_, group, reason):
                 _held(broker, GroupId(group))
@@ -325,7 +325,7 @@ async def _edit(
 async def _refuse_edit(
     broker: Broker, live: Live, message: QueuedMessage, body: bytes | None
 ) -> None:
-    """Refuse a new body that fails the checks which the old one has passed (OBJ-18)."""
+    """Refuse a new body that fails checks that the old one passed (OBJ-18)."""
     if message.message_type in SYSTEM_TYPES:
         raise InvalidArgument(f"the first message is {message.message_type}: not yours to edit")
     why = await _why_unfit(broker, live, message, body)
@@ -359,7 +359,7 @@ async def _why_unfit(broker: Broker, live: Live, message: QueuedMessage, body: b
 
 
 def _refuse_no_json(message: QueuedMessage, body: bytes | None) -> None:
-    """Refuse to replace JSON by something else.
+    """Refuse to replace a JSON body by one that is not JSON.
 
     A handler that expects JSON would end the dialog, which cannot be undone.
     """

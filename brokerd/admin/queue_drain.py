@@ -1,7 +1,7 @@
 """Draining a queue: no further reader is started, and the running ones end (PBT-25, CLP-118).
 
 Reads:  the queue.      Calls: an alteration of the queue, its waiting receives, the readers.
-Never:  counts what an ended reader had received for poison, or switches the queue off: programs
+Never:  counts the rollback of an ended reader for poison, or switches the queue off: programs
         that read it without activation continue.
 """
 
@@ -18,13 +18,13 @@ from brokerd.telemetry.logs import ADMINISTRATION
 
 Row = dict[str, object]
 SwitchOff = Callable[[Broker, str, str], Awaitable[None]]
-"""Takes broker, queue and actor; switches the activation of the queue off, if it is on."""
+"""Function of broker, queue and actor that switches the queue's activation off, if it is on."""
 Drain = Callable[[str, str, float], Awaitable[msgspec.Struct]]
-"""Takes broker, queue and seconds; lets the readers of the queue end, and returns their fates."""
+"""Function of broker, queue and seconds that lets readers end; returns how each reader ended."""
 
 
 class Draining:
-    """Drains queues of an instance."""
+    """Performer of the draining of queues of one instance."""
 
     def __init__(self, *, switch_off: SwitchOff, drain: Drain, log: Log) -> None:
         self._switch_off = switch_off
@@ -32,7 +32,7 @@ class Draining:
         self._log = log
 
     async def run(self, broker: Broker, verb: DrainQueue, actor: str) -> Row:
-        """Drain the queue; return when its readers are gone, or are known not to end."""
+        """Drain the queue; return when its readers have ended, or are known not to end."""
         state = broker.queues.get(verb.queue)
         if state is None or state.is_system:
             near = did_you_mean(verb.queue, broker.queues)

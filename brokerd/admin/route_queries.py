@@ -1,4 +1,4 @@
-"""`explain_route` and `ping`: where messages for a service name go, by the tables and in fact.
+"""`explain_route` and `ping`: the path of messages to a service, by the tables and in fact.
 
 Reads: memory, and the store for a dialog that is not in memory.
 Calls: delivery.peers.router, delivery.peers.ping.
@@ -22,13 +22,13 @@ from brokerd.routing.classify import ArrivalKey, DialogKey
 from brokerd.routing.explain import Explanation
 
 AttemptsOf = Callable[[Broker, Outgoing], Attempts]
-"""Returns the number of attempts to transmit a dialog, with the times of the last and the next."""
+"""Function that returns how often a dialog was transmitted, and the times of last and next."""
 
 
 async def explain_route(
     router: Router, attempts: AttemptsOf, broker: Broker, verb: admin.ExplainRoute
 ) -> dict[str, object]:
-    """Return the answer to the verb; raise `InvalidArgument` or `ConversationNotFound`."""
+    """Answer `explain_route`; raise `InvalidArgument` or `ConversationNotFound`."""
     wanted = verb.options
     named = None if wanted.broker_id is None else BrokerId(wanted.broker_id)
     key: DialogKey | ArrivalKey
@@ -56,7 +56,7 @@ async def explain_route(
 
 
 async def ping(pinging: Pinging, broker: Broker, verb: admin.Ping) -> dict[str, object]:
-    """Return the answer to the verb; raise `InvalidArgument` or `ObjectNotFound` (NBT-7)."""
+    """Answer `ping`; raise `InvalidArgument` or `ObjectNotFound` (NBT-7)."""
     wanted = verb.options
     own = sorted(name for name in broker.services if not is_system(name))
     asking = wanted.from_service or next(iter(own), None)
@@ -79,7 +79,7 @@ async def _of_dialog(
 ) -> tuple[DialogKey, Explanation, Outgoing | None]:
     """Return the routing key of a dialog, the explanation of its route, and its outgoing messages.
 
-    The last is None if the endpoint is not in memory, or has nothing to send.
+    The outgoing messages are None if the endpoint is not in memory, or has nothing to send.
     """
     live = broker.endpoints.find(handle)
     endpoint = await broker.store.endpoints.by_handle(handle) if live is None else live.endpoint

@@ -1,7 +1,7 @@
-"""The checks of a whole instance: what is wrong by its views and status, and the cure (MON-20).
+"""The checks of a whole instance: the faults in its views and status, and the cure (MON-20).
 
 PURE.   Rows of views in, findings out.
-Reads:  what `cli.doctor` has fetched.      Calls: status.
+Reads:  the rows that `cli.doctor` has fetched.      Calls: status.
 Never:  guesses: each finding is a fact that a view or the status shows as well.
 """
 
@@ -22,19 +22,19 @@ from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DI
 from brokerd.units import counted, show_duration
 
 SKEW: Final = 300 * SECOND
-"""The largest difference of two clocks that is no finding (Numbers: clock tolerance)."""
+"""The largest difference between two clocks that is not reported (Numbers: clock tolerance)."""
 NEARLY_FULL: Final = 0.9
 MOST: Final = 100
 """The number of parked groups or stuck dialogs of a broker that are reported one by one."""
 RECENT: Final = 3600 * SECOND
-"""Age up to which an incident is a warning; an older one is over, though it may come again."""
+"""Age up to which an incident is a warning; an older one is over, though it may recur."""
 LOCAL: Final = "LOCAL"
 LINGERING: Final = {
     "DI": "the peer has ended them, and their own side is not ended",
     "DO": "the peer has not acknowledged their end",
     "ER": "nobody has ended them after their error",
 }
-"""States in which a dialog should not stay, and what is missing to leave them (PBT-5)."""
+"""States in which a dialog should not stay, and the missing step that ends each (PBT-5)."""
 
 
 class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     default_encryption: bool = False
-    """Whether dialogs that begin in it are encrypted unless they say otherwise (DLG-12)."""
+    """Whether dialogs that begin in the broker are encrypted by default (DLG-12)."""
     services: list[Row] = []
     routes: list[Row] = []
     parked: list[Row] = []
@@ -55,16 +55,16 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     readers: dict[str, str] = {}
     """Reasons why no reader of a queue is started, by queue; empty = nothing prevents it."""
     lingering: dict[str, int] = {}
-    """Number of endpoints long over that no program has finished, by state (PBT-5).
+    """Number of endpoints, by state, that ended long ago and that no program has finished (PBT-5).
 
-    At most one beyond `MOST` of each state is counted.
+    Counting stops at `MOST` + 1 for each state.
     """
     stuck: list[Row] = []
     """Each dialog's oldest message that has waited longer than `status.STUCK_AFTER` to be sent."""
     more_stuck: bool = False
-    """Whether further messages may have waited as long."""
+    """Whether messages other than those in `stuck` may have waited as long."""
     delayed: list[Row] = []
-    """Waiting messages, one of each dialog, if some of the broker have no destination."""
+    """Waiting messages, one per dialog, if some messages of the broker have no destination."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:
 
 
 def _limits(section: str, reasons: Iterable[str]) -> list[str]:
-    """Return the settings to raise, for the reasons for which connections were refused."""
+    """Return the settings to raise, given the reasons why connections were refused."""
     limits = {
         FULL: "max_peers" if section == "transport" else "max_clients",
         ADDRESS_FULL: "max_per_address",
@@ -200,7 +200,7 @@ def _stores(status: InstanceStatus) -> Iterator[Finding]:
 
 
 def delivery(known: list[Row]) -> Iterator[Finding]:
-    """Yield brokers with delivery off or with equal identifiers; rows of the view `brokers`."""
+    """Yield brokers with delivery off or equal identifiers; `known`: rows of the view `brokers`."""
     names: dict[object, str] = {}
     for row in known:
         name, about = str(row["name"]), f"broker {row['name']}"
@@ -248,7 +248,7 @@ def not_read(broker: str, queue: str, why: str) -> Finding:
 
 
 def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
-    """Yield the parked groups up to `MOST`, and the number of the others; `every`: of all."""
+    """Yield at most `MOST` parked groups, and the number of the others; `every`: their total."""
     of = f"--broker {quote(broker.name)}"
     for row in broker.parked[:MOST]:
         group = row["conversation_group_id"]
@@ -297,7 +297,7 @@ def _routes(broker: str, routes: list[Row]) -> Iterator[Finding]:
 def _hidden(broker: BrokerSeen) -> Iterator[Finding]:
     """Yield a warning for services that a route to the configuration service hides (BCN-12).
 
-    It is no error, since it may be meant.
+    It is not an error, since the route may be intended.
     """
     routed = {row["remote_service_name"] for row in broker.routes}
     if CONFIGURATION_SERVICE not in routed:
@@ -322,7 +322,7 @@ def is_remote(route: Row) -> bool:
 
 
 def must_be_encrypted(broker: BrokerSeen) -> tuple[str, str, str]:
-    """Return object, text and cure if dialogs must be encrypted, which fails (DLG-12)."""
+    """Return object, text and cure if dialogs must be encrypted, so that they fail (DLG-12)."""
     text = "its dialogs are to be encrypted, and this version cannot: one that leaves the instance"
     text += " ends with error -9727 unless it was begun with encryption=False"
     mend = f"brokerd broker alter {quote(broker.name)} default_encryption=off, to send in clear"
@@ -336,7 +336,7 @@ def _endpoint(seen: Seen) -> Iterator[Finding]:
 
 
 def broker_endpoint(row: Row | None, instance: str, *, is_needed: bool) -> Iterator[Finding]:
-    """Yield what keeps the broker endpoint from being used; `row` of the view `endpoint`."""
+    """Yield the faults that keep the broker endpoint from use; `row`: from the view `endpoint`."""
     about = f"endpoint of instance {instance}"
     if row is None:
         if is_needed:
@@ -377,7 +377,7 @@ def _waiting(seen: Seen) -> Iterator[Finding]:
 
 
 def stuck_dialogs(broker: BrokerSeen, now: Instant) -> Iterator[Finding]:
-    """Yield the dialogs with a message that has waited for long."""
+    """Yield the dialogs with a message that has waited for too long."""
     of = f"--broker {quote(broker.name)}"
     for row in broker.stuck[:MOST]:
         handle = row["conversation_handle"]
@@ -399,7 +399,7 @@ def _tried(attempts: int, next_at: Instant | None) -> str:
 
 
 def _delayed(to: DestinationStatus, examples: list[Row]) -> Finding:
-    """Return the finding for messages without a destination; `examples` are some of them."""
+    """Return the finding for messages without a destination; `examples`: some of these messages."""
     of = f" --broker {quote(to.broker)}" if to.broker else ""
     service, handle = "SERVICE", "HANDLE"
     waiting = counted(to.messages, "message waits", "messages wait")

@@ -1,6 +1,6 @@
-"""Findings of the doctor: levels, sorts, the choice of those shown, exit status (MON-21). PURE.
+"""Findings of the doctor: levels, sorts, the choice to show, exit status (MON-21). PURE.
 
-Reads:  nothing.      Calls: nothing.      Never: asks an instance; `cli.doctor` does.
+Reads:  nothing.      Calls: nothing.      Never: queries an instance; `cli.doctor` does.
 """
 
 import enum
@@ -18,7 +18,7 @@ class Level(enum.StrEnum):
 
     INFO = "info"
     WARNING = "warning"
-    """Something works, but will not for long, or not for all."""
+    """Something works, but not for much longer, or not in all cases."""
     ERROR = "error"
     """Something does not work."""
 
@@ -36,7 +36,7 @@ ORDER: Final = (Level.INFO, Level.WARNING, Level.ERROR)
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is wrong."""
+    """One fault or event that the doctor reports."""
 
     code: str
     """A code of the table of MON-22; its meaning never changes."""
@@ -46,27 +46,27 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     """The fault."""
     mend: str = ""
-    """The command that mends it, or the setting to change."""
+    """The command that repairs the fault, or the setting to change."""
     sort: Sort = Sort.DIAGNOSIS
 
 
 def error(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Return a finding: something does not work."""
+    """Return an error: something does not work."""
     return Finding(code, Level.ERROR, about, text, mend)
 
 
 def warning(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Return a finding: something will not work for long, or not for all."""
+    """Return a warning: something will stop working, or does not work in all cases."""
     return Finding(code, Level.WARNING, about, text, mend)
 
 
 def info(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Return a finding: something is over, or may be meant."""
+    """Return information: something is over, or may be intended."""
     return Finding(code, Level.INFO, about, text, mend)
 
 
 def problem(code: str, about: str, text: str, mend: str = "") -> Finding:
-    """Return a finding: something could not be checked."""
+    """Return a problem: something could not be checked."""
     return Finding(code, Level.ERROR, about, text, mend, Sort.PROBLEM)
 
 

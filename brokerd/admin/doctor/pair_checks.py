@@ -1,7 +1,7 @@
 """The checks of one service to another: faults that break, or would break, their dialogs (PBT-21).
 
 PURE.   The declarations of both sides, and the result of a ping, in; findings out.
-Reads:  what `cli.doctor` has fetched.      Calls: nothing.
+Reads:  the rows that `cli.doctor` has fetched.      Calls: nothing.
 Never:  reports a fault twice: where the path ends, nothing beyond it is judged.
 """
 
@@ -45,7 +45,7 @@ class FarSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """Both sides of dialogs that are, or would be, between two services."""
+    """Both sides of present or future dialogs between two services."""
 
     from_service: str
     to_service: str
@@ -54,16 +54,16 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     """The address where the far side's mirror is expected; None = none is expected."""
     source: BrokerSeen
     target: BrokerSeen | None = None
-    """The broker that has the far service, if its daemon could be asked."""
+    """The broker that has the far service, if its daemon could be queried."""
     ping: PingAnswer | None = None
     not_pinged: str = ""
-    """The reason why there was no ping; "" if there was one."""
+    """The reason why no ping was sent; "" if one was sent."""
     instance: str = ""
-    """Name of the instance that was asked."""
+    """Name of the near instance, whose daemon was queried."""
     endpoint: Row | None = None
-    """The broker endpoint of that instance."""
+    """The broker endpoint of the near instance."""
     far: FarSeen | None = None
-    """The far instance, if it has the far service and could be asked."""
+    """The far instance, if it has the far service and could be queried."""
     destinations: list[Row] = []
 
 
@@ -72,9 +72,9 @@ class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str
     contract: str | None = None
-    """The contract it is to accept; None = any."""
+    """The contract that the service should accept; None = any."""
     broker: BrokerSeen
-    """The broker; its parked groups and stuck messages are those of the service alone."""
+    """The service's broker; of its parked groups and stuck messages only those of the service."""
     known: list[Row] = []
     """The broker's row of the view `brokers`."""
     parked: int = 0
@@ -83,7 +83,7 @@ class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
-    """Yield what keeps a service from being reached or read, or its messages from leaving."""
+    """Yield faults that keep a service from being reached or read, or its messages from leaving."""
     broker, service, contract = seen.broker, seen.service, seen.contract
     of = quote(broker.name)
     yield from delivery(seen.known)
@@ -107,7 +107,7 @@ def examine_service(seen: ServiceSeen) -> Iterator[Finding]:
 
 
 def examine_pair(pair: PairSeen) -> Iterator[Finding]:
-    """Yield the faults of the declarations on both sides, then those of the path there and back."""
+    """Yield the faults in the declarations of both sides, then those on the path out and back."""
     declared = [*_source(pair), *(_target(pair, pair.target) if pair.target is not None else ())]
     declared += _mirrored(pair)
     yield from declared
@@ -283,7 +283,7 @@ def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
 
 
 def _stopped(pair: PairSeen, step: PingStep) -> Finding:
-    # The reason of the step chooses the cure: each is mended at another place, by another command.
+    # The reason of the step chooses the cure: each is repaired elsewhere, by another command.
     """Return the finding for the step at which the path ends."""
     back = step.leg == "back"
     service = pair.from_service if back else pair.to_service
@@ -316,7 +316,7 @@ def _stopped(pair: PairSeen, step: PingStep) -> Finding:
 
 
 def _circle(pair: PairSeen, last: PingStep) -> str:
-    """Return the instances of a path that comes back to where it was; "" if it is only long."""
+    """Return the instances of a path that is a loop; "" if the path is only long."""
     steps = pair.ping.steps if pair.ping is not None else ()
     names = [one.instance for one in steps if one.leg == last.leg]
     for at, name in enumerate(names):
@@ -326,7 +326,7 @@ def _circle(pair: PairSeen, last: PingStep) -> str:
 
 
 def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Finding:
-    """Return why no route leads to the service: expired, or for a name that looks alike."""
+    """Return why no route leads to the service: expired, or declared for a similar name."""
     service = pair.to_service
     for route in pair.source.routes:
         if route["remote_service_name"] == service and route["is_expired"]:
@@ -338,7 +338,7 @@ def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Find
 
 
 def _near(name: str, others: Iterator[str]) -> str:
-    """Return a hint at a name that differs in case or in blanks only (NBT-19); "" without one."""
+    """Return a hint at a name that differs in case or blanks only (NBT-19); "" if none does."""
     alike = [one for one in others if one != name and _plain(one) == _plain(name)]
     return f"; perhaps {alike[0]!r} is meant" if alike else ""
 

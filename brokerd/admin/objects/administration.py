@@ -4,7 +4,7 @@ Reads:  the declaration or the verb, the objects of brokers.
 Calls:  plan, check, apply, in this order, for one object as for a whole file.
 Never:  changes objects of two brokers at a time, or the first of several brokers before the plans
         of all are checked.
-Fails:  a later broker of a file may still fail by itself (`StoreFull`): each commits on its own.
+Fails:  a later broker of a file may still fail alone (`StoreFull`): each has its own commit.
 """
 
 import asyncio
@@ -45,11 +45,12 @@ from brokerd.storage.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
 MakeBroker = Callable[[Declared, CatalogChanges, Callable[[Broker], None]], Awaitable[Broker]]
-"""Makes a broker with objects, in one commit; calls the function before its notifications load."""
+"""Function that makes a broker with objects, in one commit, and calls another function before
+the notifications of the broker load."""
 
 
 class ObjectAdministration:
-    """Changes the objects of the brokers of one instance, one request at a time."""
+    """Performer of changes to the objects of one instance's brokers, one request at a time."""
 
     def __init__(
         self,
@@ -65,9 +66,11 @@ class ObjectAdministration:
         changing: Callable[[Broker], AbstractContextManager[None]],
         log: Log,
     ) -> None:
-        """`on_changed`: called once changes are in effect; `on_altered_alike`: with broker and
-        queue, after an ALTER that changes nothing. `changing`: keeps administrators of the broker
-        out, or raises `Busy`."""
+        """Create the verbs of one instance.
+
+        `on_changed`: called once changes are in effect. `on_altered_alike`: called with broker and
+        queue, after an ALTER that changes nothing. `changing`: keeps other administrators of the
+        broker out, or raises `Busy`."""
         self._brokers = brokers
         self._absent = absent
         self._store_path = store_path
@@ -79,7 +82,7 @@ class ObjectAdministration:
         self._changing = changing
         self._log = log
         self.lock = asyncio.Lock()
-        """Held from a plan to its end: another change between would make the plan wrong."""
+        """Held from making a plan until it is applied: a change in between would make it wrong."""
 
     async def apply(
         self,
@@ -93,8 +96,8 @@ class ObjectAdministration:
     ) -> list[tuple[str, list[Change]]]:
         """Make the brokers match a declaration, each all or nothing; return the changes by broker.
 
-        A broker that does not exist is made. Nothing is changed if any of them has to refuse.
-        Raises `Busy` if one of them is being administered (MAN-1).
+        A broker that does not exist is made. Nothing is changed if the change of any broker has to
+        be refused. Raises `Busy` if one of the brokers is being administered (MAN-1).
         With `ensure` missing objects are added, and nothing else changes; with `keep` declared
         objects are made and altered, and no others are dropped.
         """
@@ -113,10 +116,10 @@ class ObjectAdministration:
         return [(made.broker, made.reported) for made in plans]
 
     def _refuse_unplannable(self, name: str) -> None:
-        """Refuse a broker whose objects are not known here, or are not its own.
+        """Refuse a broker whose store is not open, and `msdb`, which has instance routes only.
 
-        A file that was put into the directory is opened at a start, which checks its content. To
-        apply a declaration here would treat it as new and empty.
+        A store file that was copied into the directory is opened at the next start, which checks
+        its content. Applying a declaration now would treat it as new and empty.
         """
         if name == MSDB:
             raise InvalidArgument("the routes of msdb are declared as [[instance_route]]")
@@ -148,10 +151,10 @@ class ObjectAdministration:
     async def _check(
         self, plans: Sequence[Plan], *, dry_run: bool, terminate_existing: bool
     ) -> None:
-        """Raise what forbids one of the plans now: `Busy` or `InUse`.
+        """Raise the error that forbids one of the plans now: `Busy` or `InUse`.
 
-        A dry run refuses what the run would refuse, except that it does not need a broker that is
-        being administered (MAN-1).
+        A dry run raises what the run would raise, except `Busy` for a broker that is being
+        administered (MAN-1).
         """
         if not dry_run:
             for one in plans:
@@ -165,7 +168,7 @@ class ObjectAdministration:
                         await refuse_in_use(one, broker)
 
     async def _apply_plan(self, plan: Plan, terminate_existing: bool, actor: str) -> None:
-        """Apply a checked plan, and notify the rest of the instance."""
+        """Apply a checked plan, and notify the other parts of the instance."""
         if plan.creation is not None:
             await self._create(plan, actor)
             plan = plan.after_creation()
@@ -188,7 +191,7 @@ class ObjectAdministration:
     async def _create(self, plan: Plan, actor: str) -> None:
         """Make a broker and its own objects, both or neither.
 
-        Raises `StoreFull` if there is no room, and leaves nothing behind (REL-26).
+        Raises `StoreFull`, and leaves nothing behind, if the disk lacks room (REL-26).
         """
         broker = await self._make_broker(
             plan.declared,
@@ -234,7 +237,7 @@ class ObjectAdministration:
     async def change(
         self, broker: Broker, verb: wire.Create | wire.Alter | wire.Drop, actor: str
     ) -> list[Change]:
-        """Create, alter or drop one object, by the path of a whole declaration (CLP-81)."""
+        """Create, alter or drop one object, by the steps of a whole declaration (CLP-81)."""
         alters_broker = verb.kind == Kind.BROKER and isinstance(verb, wire.Alter)
         kind = Kind.BROKER if alters_broker else _kind(verb.kind)
         async with self.lock:
@@ -252,7 +255,7 @@ class ObjectAdministration:
 
 @contextmanager
 def _named_in(plans: Sequence[Plan], one: Plan) -> Iterator[None]:
-    """Name the refusing one of several brokers in its error: their objects may have equal names."""
+    """Add the broker's name to an error: several brokers may have objects of equal names."""
     try:
         yield
     except BrokerError as error:
@@ -264,7 +267,7 @@ def _named_in(plans: Sequence[Plan], one: Plan) -> Iterator[None]:
 def _wanted(
     broker: str, kind: Kind, verb: wire.Create | wire.Alter | wire.Drop, have: Declared
 ) -> Declared:
-    """Return the declaration that the broker is to match once the verb is done."""
+    """Return the declaration that the broker is to match after the verb."""
     name = verb.name if isinstance(verb, wire.Drop) else str(verb.object.get("name", ""))
     if kind is Kind.BROKER:
         assert isinstance(verb, wire.Alter), "checked before"

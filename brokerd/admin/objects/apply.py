@@ -1,6 +1,6 @@
-"""Apply: makes the changes of a plan, all of those of a broker or none (design D9, MAN-14).
+"""Apply: makes the changes of a plan, for each broker all or none (design D9, MAN-14).
 
-Reads:  the plan; the broker only to find what began since the plan was checked.
+Reads:  the plan; the broker only to find dialogs that began since the plan was checked.
 Calls:  terminate, rebind, storage.
 Never:  drops an object that open dialogs need, unless ordered to, or changes two brokers in one
         commit.
@@ -21,8 +21,8 @@ async def apply(
 ) -> None:
     """Make the changes: those of the broker in one commit, those of `msdb` in another.
 
-    `terminate_existing`: first end the dialogs that need what is dropped, and notify their far
-    sides; that is many commits, and a crash leaves the objects and the rest of the dialogs. Raises
+    `terminate_existing`: first end the dialogs that need a dropped object, and notify their far
+    sides. This takes many commits; after a crash the objects and the other dialogs remain. Raises
     `InUse` or `ObjectsRefused` with nothing changed.
     """
     now = broker.clock.utc()
@@ -38,7 +38,7 @@ async def apply(
                 await terminate(broker, plan.endings, tell)
             elif plan.unused:  # a dialog that began since the check is in memory; none begins now
                 refuse_in_use_in_memory(plan.unused, broker)
-                await broker.store.commit(Changes())  # writes to the store what joined by now
+                await broker.store.commit(Changes())  # writes all commits that have joined so far
             changes = catalog_changes(plan.own, now, plan.unused)
             catalog: Catalog = (
                 await apply_moving(broker, changes, plan.moved)
@@ -55,7 +55,7 @@ async def apply(
 
 
 def _remove_closed(broker: Broker) -> None:
-    """Remove endpoints of dropped services, kept only to recognise repeats: their rows are gone."""
+    """Remove endpoints of dropped services, kept to recognise repeats; their rows are deleted."""
     for live in broker.endpoints.all():
         if live.endpoint.service not in broker.services:
             assert live.endpoint.state is State.CLOSED, "a service was dropped with open dialogs"

@@ -1,7 +1,7 @@
-"""Attaching: checks that an opened store belongs here: copies do not talk (MAN-7, OBJ-3, PBT-13).
+"""Attaching: keeps a copy of a store from delivering messages (MAN-7, OBJ-3, PBT-13).
 
 Reads: the store's identity, the other brokers.      Calls: storage.
-Never: changes an identifier; an administrator chooses what a copy is to be (MAN-8).
+Never: changes an identifier; an administrator decides about a copy (MAN-8).
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ async def attach(
 ) -> None:
     """Switch delivery off, durably and with a log line, if the store looks like a copy.
 
-    `mirrored`: the file is shared with a partner, so that it belongs here while it is open here
+    `mirrored`: the file is shared with a partner, so the instance that has it open owns the store
     (RTE-55).
 
     The other brokers are checked last: for a store that delivers, nothing else runs between this

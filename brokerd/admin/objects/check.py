@@ -20,7 +20,7 @@ _WAY_OUT = "let the dialogs end first, keep the object, or end them with --termi
 
 
 def present(broker: Broker, instance: Broker) -> Declared:
-    """Return the objects that a broker has, in the form of a declaration."""
+    """Return the objects of a broker, in the form of a declaration."""
     catalog = broker.store.catalog
     identity = broker.store.identity
     return Declared(
@@ -39,7 +39,7 @@ def present(broker: Broker, instance: Broker) -> Declared:
 
 
 async def refuse_in_use(plan: Plan, broker: Broker) -> None:
-    """Raise `InUse`, with their number, if open dialogs need what is dropped (OBJ-37, OBJ-38)."""
+    """Raise `InUse`, with their number, if open dialogs need an object to drop (OBJ-37, OBJ-38)."""
     if not plan.unused:
         return
     stored = await broker.store.count_uses(plan.unused)

@@ -1,8 +1,8 @@
-"""Merge: a declaration that drops nothing, made of it and the objects that the broker has.
+"""Merge: combines a declaration with the broker's objects, so that applying it drops nothing.
 
 PURE.   Reads:  the objects of a broker, and the wanted ones.      Calls: nothing.
-Never:  drops an object. A program only adds what is missing (SDK-4); the file of a start also
-        alters what it names, and keeps what came since.
+Never:  drops an object. A program only adds missing objects (SDK-4); the file of a start also
+        alters the objects that it names, and keeps objects that were made since.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _V = TypeVar("_V")
 
 
 def add_missing(have: Declared, wanted: Declared) -> Declared:
-    """Return the objects a broker has, with those of the wanted objects that it lacks.
+    """Return the objects of a broker, and the wanted objects that it lacks.
 
     An existing service becomes a target for further contracts, and keeps its queue. Raises
     `ObjectsRefused` if a contract exists with other types, so that the two sides would not
-    understand each other, and `ActivationConflict` if a queue would be activated from within and
-    without.
+    understand each other, and `ActivationConflict` if a queue would have both internal and
+    external activation.
     """
     for name, contract in wanted.contracts.items():
         _refuse_another(have.contracts.get(name), contract)
@@ -60,10 +60,10 @@ def add_missing(have: Declared, wanted: Declared) -> Declared:
 
 
 def keep_undeclared(have: Declared, wanted: Declared) -> Declared:
-    """Return the wanted objects, with further ones that the broker has from programs or operators.
+    """Return the wanted objects, and other objects that programs or operators made in the broker.
 
-    A file that is applied at every start must not drop what came since, or a restart would end what
-    runs; a wanted service keeps the contracts it has (SDK-4).
+    A file that is applied at every start must not drop objects made since, or a restart would end
+    their dialogs; a wanted service keeps the contracts it has (SDK-4).
     """
     instance_routes = wanted.instance_routes
     if instance_routes is not None:

@@ -40,13 +40,13 @@ SERVICE_DROPPED: Final = -8470
 CONTRACT_DROPPED: Final = -8487
 
 THE_DAEMON: Final = "the daemon"
-"""The actor that applies the declaration of a start."""
+"""The actor that applies the declaration at a start."""
 _MANUAL: Final = "manual"
 _CREATED_OFF: Final = "created_off"
 _OFF_FOR_POISON: Final = frozenset({"poison", "disconnects"})
 
 Merge = Callable[[Declared, Declared], Declared]
-"""Merges the objects that a broker has with a declaration (`merge.py`)."""
+"""Function that merges the objects of a broker with a declaration (`merge.py`)."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Ending(msgspec.Struct, frozen=True):
     code: int
     text: str
     target_of: str | None = None
-    """Ends only dialogs of which this service is the target; None = all that need the object."""
+    """Service whose dialogs as a target end; None = all dialogs that need the object end."""
 
     def fits(self, endpoint: DialogEndpoint) -> bool:
         """Return whether the dialog is to be ended."""
@@ -83,9 +83,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     """The changes of objects, in order."""
     endings: tuple[Ending, ...] = ()
-    """Dialogs that need what the changes drop."""
+    """Dialogs that end, because they need an object that the changes drop."""
     moved: dict[str, str] = {}
-    """Services that get another queue (OBJ-35): the name of the queue by that of the service."""
+    """Names of the new queues of services that get another queue (OBJ-35), by service."""
 
     @property
     def broker(self) -> str:
@@ -94,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reported(self) -> list[Change]:
-        """All changes, in the order in which people read them."""
+        """All changes, in the order in which they are reported."""
         return [*([] if self.creation is None else [self.creation]), *self.changes]
 
     @property
@@ -113,7 +113,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(one.use for one in self.endings if one.target_of is None)
 
     def after_creation(self) -> "Plan":
-        """Return what is left of the plan once the broker has been made with its own objects."""
+        """Return the rest of the plan after the broker has been made with its own objects."""
         return Plan(declared=self.declared, changes=self.shared)
 
 
@@ -122,9 +122,9 @@ def plan(
 ) -> Plan:
     """Return the plan for an existing broker.
 
-    `merge` combines the declaration with the objects that the broker has; without it, the broker
-    has nothing but the declared objects afterwards. `actor` wants the changes, and is recorded with
-    the queues that are switched.
+    `merge` combines the declaration with the objects of the broker; without it, the broker has
+    only the declared objects afterwards. `actor` requests the changes, and is recorded with the
+    queues that are switched.
     """
     if merge is not None:
         wanted = merge(have, wanted)
@@ -148,8 +148,8 @@ def plan_new(
 ) -> Plan:
     """Return the plan for a broker to be made, which begins with one route (RTE-68).
 
-    If `others` exist, the new name may be a misspelt name of one of them: the sentence about the
-    creation says so.
+    If other brokers exist (`others`), the new name may be one of their names misspelt: the sentence
+    about the creation says so.
     """
     nothing = Declared(
         broker=wanted.broker,
@@ -172,7 +172,7 @@ def plan_new(
 def plan_switch(
     have: Declared, queue: Queue, status: QueueStatus | None, *, actor: str, now: Instant
 ) -> Plan:
-    """Return the plan that switches a queue off for the reason in `status`, or on if it is None."""
+    """Return the plan that switches a queue off for the reason in `status`; None = on."""
     on = status is None
     switched = msgspec.structs.replace(queue, enqueue_enabled=on, receive_enabled=on, status=status)
     change = Change(
@@ -188,7 +188,7 @@ def plan_switch(
 def catalog_changes(
     changes: Iterable[Change], now: Instant, unused: tuple[Use, ...] = ()
 ) -> CatalogChanges:
-    """Return the changes in the form that the store takes."""
+    """Return the changes in the form that the store accepts."""
     put: dict[Kind, list[object]] = {}
     dropped: dict[Kind, list[str]] = {}
     options: dict[str, bool] = {}
@@ -217,7 +217,7 @@ def catalog_changes(
 
 
 def _endings(have: Declared, changes: Iterable[Change]) -> Iterable[Ending]:
-    """Yield the dialogs that need what these changes drop, and the errors for their peers."""
+    """Yield the dialogs that need an object that is dropped, and the errors for their peers."""
     for one in changes:
         gone = one.action in (Action.DROP, Action.REPLACE)
         if one.kind is Kind.SERVICE and gone:
@@ -246,7 +246,7 @@ def _moved(have: Declared, changes: Iterable[Change]) -> dict[str, str]:
 
 
 def _kept_off(wanted: Declared, have: Declared, actor: str) -> Declared:
-    """Return the declaration with queues off that a start of the daemon may not switch on (PSN-9).
+    """Return the declaration, with queues off that a start may not switch on (PSN-9).
 
     These are the queues that are off for poison.
     """

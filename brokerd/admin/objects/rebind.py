@@ -3,8 +3,8 @@
 Reads:  the services that a plan moves; groups, endpoints and queues of one broker.
 Calls:  broker.transaction for the locks, storage for the commit.
 Never:  moves a message that a transaction has received: it waits for every group of the service.
-Fails:  `InUse` while messages of one of the queues wait outside memory; `LockTimeout` names the
-        holder of a group. Nothing is changed then.
+Fails:  with nothing changed: `InUse` while messages of one of the queues wait outside memory;
+        `LockTimeout`, which names the holder of a group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd.verbs.group_locks import lock
 async def apply_moving(
     broker: Broker, changes: CatalogChanges, moved: Mapping[str, str]
 ) -> Catalog:
-    """Make the changes, some of which give services other queues; return the new catalog."""
+    """Make the changes, including those of services' queues; return the new catalog."""
     queues = _queues(broker, moved)
     for queue in queues:
         await _bring_in(queue)
@@ -33,7 +33,7 @@ async def apply_moving(
     try:
         tried = await broker.store.try_catalog(changes)
         # A dialog may begin while a lock is waited for, so the search starts over until all are
-        # locked. From the last lock to the commit there is no await, so that nothing else can come
+        # locked. From the last lock to the commit there is no await, so that no other task can run
         # between.
         while (group := _unlocked(broker, moved, tx)) is not None:
             await settle(partial(lock, tx, group))
@@ -63,13 +63,13 @@ async def apply_moving(
 
 
 def _queues(broker: Broker, moved: Mapping[str, str]) -> list[QueueState]:
-    """Return the existing queues that messages leave or come to."""
+    """Return the existing queues that messages leave or enter."""
     names = {broker.services[name].queue for name in moved} | set(moved.values())
     return [broker.queues[name] for name in sorted(names) if name in broker.queues]
 
 
 async def _bring_in(queue: QueueState) -> None:
-    """Load the messages that wait outside memory, as far as there is room."""
+    """Load the messages that wait outside memory, as far as the window of the queue has room."""
     while queue.beyond and not queue.window.is_crowded:
         before = queue.beyond
         fetched = [False]
@@ -86,7 +86,7 @@ async def _bring_in(queue: QueueState) -> None:
 
 
 def _lives(broker: Broker, moved: Mapping[str, str]) -> list[Live]:
-    """Return the endpoints that move; a posted dialog belongs to its error queue (PBT-4)."""
+    """Return the endpoints that move: not posted dialogs, which belong to error queues (PBT-4)."""
     return [
         one
         for one in broker.endpoints.all()

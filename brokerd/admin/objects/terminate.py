@@ -1,9 +1,9 @@
-"""Terminating: ends the dialogs that need an object which is dropped (OBJ-36 to OBJ-38).
+"""Terminating: ends the dialogs that need a dropped object (OBJ-36 to OBJ-38).
 
 Reads:  the endings of a plan; endpoints of one broker, in memory and in its store.
-Calls:  broker.transaction, one for each dialog: its group is locked as by any verb.
+Calls:  broker.transaction, one per dialog: the dialog's group is locked as by any verb.
 Never:  begins unless ordered explicitly (MAN-14), or notifies a peer before the end is durable.
-Fails:  `LockTimeout` names the transaction that holds a group; dialogs ended by then stay ended.
+Fails:  `LockTimeout` names the transaction that holds a group; ended dialogs stay ended.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from brokerd.storage.changes import Changes
 from brokerd.verbs.group_locks import lock
 
 BATCH = 500
-"""Endpoints read at a time, and the most commits under way."""
+"""Number of endpoints read at a time, and largest number of commits under way."""
 
 Tell = Callable[[Broker, Live, int, str], None]
-"""Sends an error made here to the far side of a dialog that leaves this broker (DLP-42)."""
+"""Function that sends an error made by this broker to the remote side of a dialog (DLP-42)."""
 
 _KNOWN_TO_PEER: Final = frozenset(
     {State.STARTED_INBOUND, State.CONVERSING, State.DISCONNECTED_OUTBOUND}
@@ -40,14 +40,14 @@ _KNOWN_TO_PEER: Final = frozenset(
 async def terminate(broker: Broker, endings: Sequence[Ending], tell: Tell) -> int:
     """End every dialog that fits an ending, each in its own transaction; return their number.
 
-    No fitting dialog may begin meanwhile (`Broker.close_objects`).
+    The caller keeps fitting dialogs from beginning meanwhile (`Broker.close_objects`).
     """
     work = _Work(broker, endings, tell)
     lives = broker.endpoints.all()  # also those of transactions that are still open
     for live in lives:
         live.pin()
     await work.end_all(lives)
-    await broker.store.commit(Changes())  # writes to the store what joined by now
+    await broker.store.commit(Changes())  # writes all commits that have joined so far
     after: EndpointKey | None = None
     while True:
         lives, after = await sweeps.batch(broker, after, BATCH)
@@ -65,7 +65,7 @@ class _Work:
         self.count = 0
 
     async def end_all(self, lives: list[Live]) -> None:
-        """End those that fit, and release all pins of these endpoints."""
+        """End the dialogs that fit an ending, and release all pins of `lives`."""
         try:
             for live in lives:
                 await self._end(live)
@@ -80,7 +80,7 @@ class _Work:
             await one
 
     async def _end(self, live: Live) -> None:
-        """End one dialog, if it fits."""
+        """End one dialog, if it fits an ending."""
         if self._ending_of(live.endpoint) is None:
             return
         tx = Transaction(self._broker, "administration")
@@ -103,7 +103,7 @@ class _Work:
         return next((one for one in self._endings if one.fits(endpoint)), None)
 
     async def _complete(self, tx: Transaction, live: Live) -> None:
-        """Load all that the step affects: the count of messages outside memory, the local peer."""
+        """Load what the step needs: the number of messages outside memory, and a local peer."""
         if live.beyond is None:
             await settle(lambda: None if live.beyond is not None else live.queue.count_beyond(live))
         if live.is_local and live.peer is None:

@@ -1,8 +1,8 @@
-"""Browse: a page of what is in a queue, every status, all columns (OBJ-47, VIEW-5).
+"""Browse: a page of the messages of a queue, every status, all columns (OBJ-47, VIEW-5).
 
 Reads: the store, on a connection of its own.      Calls: nothing that changes anything.
-Never: takes a lock, makes a receive wait, or shows what is not committed. From memory it reads one
-figure only, how often a message was rolled back, because the store does not have it (RCV-30).
+Never: takes a lock, makes a receive wait, or shows uncommitted messages. From memory it reads only
+the number of times that a message was rolled back, which the store does not have (RCV-30).
 
 A page is bounded in messages, in bytes and in rows read for it, so a queue of any length is read
 page by page. A cursor is a stage and a position in it; the stages are one list.
@@ -28,18 +28,18 @@ INCOMPLETE: Final = 2
 PAGE_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a page is full."""
 READS: Final = 4
-"""Reads of the store for one page, each of at most the page's limit of messages of all queues."""
+"""Most reads of the store for a page; each reads at most the page's limit, of all queues."""
 TIMER: Final = -2
 """Sequence of a DialogTimer; its row has the timer's name in place of a body (RCV-9)."""
 
 _Values = list[object]
 _Part = tuple[list[_Values], int | None]
-"""Messages, and the position where they ended; None = the stage has no more."""
+"""Messages, and the position at which they end; None = the stage has no more messages."""
 _Stage = Callable[[Broker, QueueState, wire.Browse, int], Awaitable[_Part]]
 
 
 async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
-    """Return the messages of a page, as in CLP-36 and with their status, and where it ended."""
+    """Return the messages of a page, as in CLP-36 and with their status, and the next cursor."""
     queue = broker.queues.get(asked.queue)
     if queue is None:
         near = did_you_mean(asked.queue, broker.queues)
@@ -58,7 +58,7 @@ async def browse(broker: Broker, asked: wire.Browse) -> list[object]:
 
 
 async def _ready(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """Return a page of waiting messages, also of those that open transactions have received."""
+    """Return a page of waiting messages, including those that open transactions have received."""
     page = await broker.store.messages.browse(
         queue.queue.key, asked.limit, PAGE_BYTES, after, reads=READS
     )
@@ -106,7 +106,7 @@ def _message(
 
 
 async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """Return messages of which a fragment is missing: only their sequence is known yet (DLP-11)."""
+    """Return messages that lack a fragment; only their sequence is known yet (DLP-11)."""
     rows = await broker.store.incomplete.endpoints(queue.name, asked.limit, EndpointKey(after))
     endpoints = await broker.store.endpoints.by_keys({key for key, _ in rows})
     found: list[_Values] = []
@@ -121,7 +121,7 @@ async def _incomplete(broker: Broker, queue: QueueState, asked: wire.Browse, aft
 
 
 async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after: int) -> _Part:
-    """Return what the queue retains until its conversations end, and archived messages (RCV-32)."""
+    """Return messages retained until their conversations end, and archived messages (RCV-32)."""
     found: list[_Values] = []
     size = 0
     while len(found) < asked.limit and size < PAGE_BYTES:
@@ -159,11 +159,11 @@ async def _retained(broker: Broker, queue: QueueState, asked: wire.Browse, after
 
 
 _FEW: Final = 16
-"""Retained messages that are read together: their sizes are not known before."""
+"""Number of retained messages read together; small, as their sizes are not known before."""
 
 
 def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
-    """Return how often messages of these endpoints were rolled back, for those that ever were."""
+    """Return rollbacks by message, for these endpoints; a message that is absent had none."""
     counts: dict[int, int] = {}
     for key in keys:
         live = broker.endpoints.get(key)

@@ -1,23 +1,23 @@
-"""Every view: what its rows are, its columns in their order, and what identifies a row (VIEW).
+"""Every view: the meaning of its rows, its columns in order, and the key of a row (VIEW).
 
-Reads: nothing.      Calls: nothing.      Never: says where a value comes from; `views.py` does.
-Objects of the catalog are named by their names wherever a column ends in `_id`: a name is what
-identifies them (OBJ-12). Instants are UTC microseconds since 1970; the command line shows them as
-text. The reference page of the views is made from these texts.
+Reads: nothing.      Calls: nothing.      Never: reads a value; `views.py` does.
+For objects of the catalog, columns that end in `_id` contain names, because names identify them
+(OBJ-12). Instants are UTC microseconds since 1970; the command line shows them as text. The
+reference page of the views is made from these texts.
 """
 
 from typing import Final, NamedTuple
 
 
 class View(NamedTuple):
-    """One view."""
+    """The definition of one view."""
 
     meaning: str
     """The meaning of a row and the scope of the view, in one or two sentences."""
     columns: dict[str, str]
-    """Column to meaning, in the order of the columns."""
+    """Meaning of each column, in the order of the columns."""
     key: int = 1
-    """How many of the first columns identify a row."""
+    """Number of leading columns that identify a row."""
 
 
 VIEWS: Final[dict[str, View]] = {
@@ -676,4 +676,4 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(view.columns) for name, view in VIEWS.items()
 }
 KEYS: Final[dict[str, int]] = {name: view.key for name, view in VIEWS.items()}
-"""How many of the first columns identify a row."""
+"""Number of leading columns that identify a row, by view."""

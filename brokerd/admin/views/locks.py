@@ -1,8 +1,8 @@
 """Held locks: the locks of conversation groups held longest, by queue, for the metrics log (D12).
 
 Reads:  open transactions of clients.      Calls: nothing.
-Never:  touches a transaction, or runs more often than the metrics log has intervals: a lock that
-        is taken and released between two of them is not seen.
+Never:  touches a transaction, or runs more than once per interval of the metrics log: a lock that
+        is taken and released between two runs is not seen.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ Place = tuple[str, str]
 
 
 class HeldLocks:
-    """Finds the locks held longest, once an interval."""
+    """Finder of the locks held longest, called once per interval."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class HeldLocks:
         readers: Callable[[], Mapping[str, int]],
         clock: Clock,
     ) -> None:
-        """`readers`: the number of each reader by the session it has, as text."""
+        """Create the finder. `readers`: returns readers' numbers, by their sessions as text."""
         self._open = open_transactions
         self._readers = readers
         self._clock = clock
         self._since: dict[tuple[str, int], Instant] = {}
-        """When a transaction began to hold, by broker and number of the transaction: an instant
-        that stays the same at each report, even if the clock is set meanwhile.
+        """Instant at which a transaction began to hold locks, by broker and number of the
+        transaction. It is the same at each report, even if the clock is set meanwhile.
         """
 
     def by_queue(self) -> dict[Place, list[HeldLock]]:
@@ -66,7 +66,7 @@ class HeldLocks:
 
 
 def _row(group: Group, tx: Transaction, reader: int | None, since: Instant) -> HeldLock:
-    """Return the row of a lock; the conversation is named only if it is the group's only one."""
+    """Return the row of a lock; it names a conversation only if the group has just one."""
     members = list(group.members.values()) if len(group.members) == 1 else []
     who = tx.owner if reader is None else f"reader {reader}, {tx.owner}"
     return HeldLock(

@@ -48,9 +48,9 @@ class About(msgspec.Struct, frozen=True):
     started_at: Instant
     data_dir: Path
     path_of: Callable[[str], Path]
-    """Returns the path of a broker's file."""
+    """Function that returns the path of a broker's file."""
     min_free: int
-    """Bytes of room that a store keeps free (REL-26)."""
+    """Bytes that a store keeps free on its disk (REL-26)."""
     lingering_after: float
     """Seconds after which an unfinished dialog counts as lingering (PBT-5)."""
 
@@ -59,7 +59,7 @@ class ReaderRows(Protocol):
     """The queries to the queue monitors (VIEW-6, VIEW-7)."""
 
     def trouble(self, broker: str, queue: str) -> str:
-        """Return why no reader is started now, if readers keep failing; else ""."""
+        """Return why no reader is started now because readers keep failing; "" if they do not."""
         ...
 
     def running(self, broker: str, queue: str) -> int:
@@ -68,7 +68,7 @@ class ReaderRows(Protocol):
 
 
 class StateReport:
-    """Answers questions about the state of an instance."""
+    """Source of reports about the state of an instance."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class StateReport:
         next_pass: Callable[[], Instant],
         doors: Sequence[Door],
     ) -> None:
-        """`late`: returns the seconds that a commit of a broker has waited, if that is too long,
-        else 0.
+        """Create the source of reports.
 
-        `next_pass`: returns when delayed dialogs are classified again (XMT-9).
+        `late`: returns the seconds that a commit of a broker has waited, if that is too long,
+        else 0. `next_pass`: returns when delayed dialogs are classified again (XMT-9).
         """
         self._about = about
         self._brokers = brokers
@@ -115,7 +115,7 @@ class StateReport:
         self._doors = doors
 
     async def status(self, broker: Broker) -> InstanceStatus:
-        """Return the state of the whole instance; `broker` is the one of the session."""
+        """Return the state of the whole instance; `broker`: the broker of the session."""
         about = self._about
         dialogs: dict[str, int] = {}
         for one in list(self._brokers.values()):  # a broker may be opened meanwhile
@@ -190,7 +190,7 @@ class StateReport:
         )
 
     def _waiting(self) -> list[DestinationStatus]:
-        """Return rows of waiting messages: one for each destination, even if none wait for it, and
+        """Return rows of waiting messages: one for each destination, even if no message waits, and
         one for each broker and reason of messages without a destination."""
         waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
         for broker in self._brokers.values():
@@ -255,7 +255,7 @@ class StateReport:
         return key, detail
 
     def attempts(self, broker: Broker, out: Outgoing) -> Attempts:
-        """Return the number of a dialog's attempts to transmit, the last and the next (XMT-18)."""
+        """Return how often a dialog was transmitted, and the times of last and next (XMT-18)."""
         held_until = None
         if out.route.address is not None and out.route.address != HERE:
             held_until = self._destinations.status(out.route.address).suppressed_until

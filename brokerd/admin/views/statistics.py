@@ -1,7 +1,7 @@
 """Totals of brokers and of their transmission objects since the start (MON-9, 13, 14).
 
 Reads:  the counters that every part keeps.      Calls: nothing.
-Never:  resets anything: a reader makes rates and means from two readings.
+Never:  resets a counter: clients compute rates and means from two readings.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ Row = dict[str, object]
 
 
 class StatisticsViews:
-    """Rows of `broker_statistics` and `transmission_statistics`."""
+    """Source of the rows of `broker_statistics` and `transmission_statistics`."""
 
     def __init__(
         self,
@@ -29,10 +29,11 @@ class StatisticsViews:
         overruns: Callable[[], int],
         checker: Checker,
     ) -> None:
-        """`activation`: the row of `activation_counters`. `requests`: requests for routes, by
-        outcome.
+        """Create the source of the rows.
 
-        `corrupted`: received items that were not valid. `overruns`: passes skipped (CLK-3).
+        `activation`: the row of `activation_counters`. `requests`: requests for routes, by
+        outcome. `corrupted`: received items that were not valid. `overruns`: passes skipped
+        (CLK-3).
         """
         self._brokers = brokers
         self._transmitter = transmitter
@@ -119,5 +120,5 @@ class StatisticsViews:
 
 
 def _waiting(broker: Broker) -> int:
-    """Return the messages in the transmission queue: all dialogs with any are in memory."""
+    """Return the number of messages in the transmission queue, whose dialogs are all in memory."""
     return sum(live.outgoing.pending for live in broker.endpoints.all() if live.outgoing)

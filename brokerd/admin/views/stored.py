@@ -1,6 +1,6 @@
 """Views of a store: endpoints, groups, waiting and retained messages (VIEW-1 to VIEW-3).
 
-Reads: the store, a page at a time; memory for what only memory has.      Calls: storage.
+Reads: the store, a page at a time; memory for values that only memory has.    Calls: storage.
 Never: takes a lock, waits for the writer (OBJ-47), or holds more than a page.
 """
 
@@ -39,7 +39,7 @@ from brokerd.storage.listings import (
 Row = dict[str, object]
 
 BODIES: Final = 4 * 1024 * 1024
-"""Bytes of bodies in a page, except that one message comes however large it is."""
+"""Most bytes of bodies in a page, unless its first message alone is larger."""
 _IDS: Final = frozenset(
     {
         "conversation_handle",
@@ -52,20 +52,20 @@ _IDS: Final = frozenset(
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Rows of a view, and where the next page begins; None = that was the last."""
+    """Rows of a view, and the start of the next page; None = this page is the last."""
 
     rows: list[Row]
     next: str | None = None
 
 
 OutOfOrder = Callable[[ConversationId, bool], tuple[int, int, int] | None]
-"""Maps conversation and "from initiator" to what is held out of order: first and last sequence, and
-last fragment; None = nothing is held.
+"""Maps conversation and "from initiator" to the messages held out of order: first and last
+sequence, and last fragment; None = no message is held.
 """
 
 
 class StoredViews:
-    """Makes pages of the views that grow with the store."""
+    """Source of pages of the views that grow with the store."""
 
     def __init__(
         self,
@@ -74,8 +74,11 @@ class StoredViews:
         attempts: Callable[[Broker, Outgoing], Attempts],
         out_of_order: OutOfOrder,
     ) -> None:
-        """`explain`: returns status key and detail of a dialog's transmission (XMT-17). `attempts`:
-        returns the number of its attempts, the last and the next (XMT-18).
+        """Create the source of pages.
+
+        `explain`: returns status key and detail of a dialog's transmission (XMT-17). `attempts`:
+        returns the number of attempts to transmit it, with the times of the last and the next
+        (XMT-18).
         """
         self._explain = explain
         self._attempts = attempts
@@ -306,10 +309,10 @@ def _kept(row: ListedRetained) -> Row:
 async def _unread(
     broker: Broker, keys: Iterable[EndpointKey]
 ) -> dict[EndpointKey, tuple[int, Instant | None]]:
-    """Return for each endpoint the number of waiting messages that no transaction has received.
+    """Return, by endpoint, the number of waiting messages that no transaction has received.
 
-    Each with the time of the youngest. What is in memory is counted there; the rest is found by
-    index.
+    Each number comes with the arrival time of the youngest message. Endpoints whose messages are
+    all in memory are counted there, the others by an index of the store.
     """
     found: dict[EndpointKey, tuple[int, Instant | None]] = {}
     # `beyond` is None until the messages outside the window are counted: only 0 says that memory
@@ -332,7 +335,7 @@ async def _unread(
 
 
 async def _count(broker: Broker, live: Live, stored: int) -> int:
-    """Return the exact number of messages, if memory has part of them."""
+    """Return the exact number of messages; `stored`: the number in the store."""
     if live.beyond is not None:
         return len(live.ready) + live.beyond
     if not live.ready:
@@ -360,7 +363,7 @@ def _most_whole(sizes: list[int]) -> int:
 
 
 def _utc(broker: Broker, moment: float | None) -> Instant | None:
-    """Return a moment of the monotonic clock as an instant; None stays None."""
+    """Return a reading of the monotonic clock as an instant; None for None."""
     if moment is None:
         return None
     clock = broker.clock
@@ -382,7 +385,7 @@ def _number(after: str | None) -> int:
 
 
 def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
-    """Return the filter in the form of the store; ids are given as text."""
+    """Return the filter in the form of the store; the given ids are text."""
     where: dict[str, list[object]] = {}
     for name, wanted in options.where.items():
         if name not in columns:
@@ -406,7 +409,7 @@ def _value(name: str, value: object) -> object:
 
 
 def fits(value: int) -> bool:
-    """Return whether a column can hold this number."""
+    """Return whether a column of the store can hold this number."""
     return -(2**63) <= value < 2**63
 
 

@@ -1,7 +1,7 @@
 """Views of the transport: connections, destinations, counters (MON-1, 8, 9, 12).
 
 Reads:  the transport, and the send windows of dialogs in memory.      Calls: nothing.
-Never:  asks a peer or the store: what waits in the store is counted in messages only.
+Never:  asks a peer or the store: of messages that wait in the store only the number is known.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ Row = dict[str, object]
 
 
 class _Waiting(msgspec.Struct):
-    """The totals of what waits for acknowledgement by one destination."""
+    """The totals of the messages that wait for acknowledgement by one destination."""
 
     dialogs: int = 0
     messages: int = 0
@@ -34,7 +34,7 @@ class _Waiting(msgspec.Struct):
 
 
 class TransportViews:
-    """Rows of `connections`, `destinations` and `transport_counters`."""
+    """Source of the rows of `connections`, `destinations` and `transport_counters`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TransportViews:
         self._forwarder = forwarder
 
     def connections(self) -> list[Row]:
-        """Return a row for every open connection, and for those that are closing (MON-1)."""
+        """Return a row for every open or closing connection (MON-1)."""
         peers = self._destinations.peers
         served: dict[PeerConnection, list[str]] = {}
         for one in self._destinations.known():
@@ -62,7 +62,7 @@ class TransportViews:
         return [_connection(one, sorted(served.get(one, []))) for one in open_now]
 
     def destinations(self) -> list[Row]:
-        """Return a row for every address that something was sent to (MON-8)."""
+        """Return a row for every address to which something was sent (MON-8)."""
         waiting = self._waiting()
         passing = self._forwarder.waiting()
         nothing = _Waiting()

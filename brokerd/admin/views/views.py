@@ -1,9 +1,10 @@
-"""The views: rows of what an instance holds, a page at a time (VIEW-2 to VIEW-13, CLP-90).
+"""The views: rows of the content of an instance, a page at a time (VIEW-2 to VIEW-13, CLP-90).
 
-Reads: memory; `stored.py` for what is in the store.      Calls: stored, transport, statistics.
+Reads: memory; `stored.py` reads the store.      Calls: stored, transport, statistics.
 Never: takes a lock or changes anything (OBJ-47).
-A row is a map with the columns of `columns.py`. What memory holds is small (objects, readers,
-passes), so its rows are made anew for each page, and those up to the previous page's key left out.
+A row is a map with the columns of `columns.py`. The content of memory is small (objects, readers,
+passes), so all its rows are made again for each page, and those up to the previous page's key
+dropped.
 """
 
 from collections import Counter
@@ -33,7 +34,7 @@ from brokerd.routing.table import pair_of
 
 Mirrored = Callable[[Pair], Known]
 Dynamic = Callable[[str, str], bool]
-"""Returns whether a broker's route of that name was made by dynamic routing."""
+"""Function that returns whether a broker's route of this name was made by dynamic routing."""
 
 
 class ActivationRows(Protocol):
@@ -81,12 +82,12 @@ class PassRows(Protocol):
         ...
 
     def next_run_of(self, name: str) -> Instant | None:
-        """Return about when a pass runs next."""
+        """Return the approximate time of the next run of a pass."""
         ...
 
 
 class Views:
-    """Answers the verb `view`."""
+    """Performer of the verb `view`."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class Views:
         return _cut(name, await partly_stored(broker), options)
 
     def counters(self, broker: Broker) -> Row:
-        """Return totals since the start, for checks from outside."""
+        """Return totals since the start, for monitoring programs."""
         dispatcher, transmitter = self._dispatcher, self._transmitter
         return {
             "sends": broker.sends,
@@ -199,7 +200,7 @@ class Views:
     # Views of the whole instance.
 
     def _of_queues(self, rows: Sequence[msgspec.Struct]) -> list[Row]:
-        """Return rows that name their broker and queue, under the columns of the view."""
+        """Return the rows, which name a broker and a queue, with the columns of the view."""
         found: list[Row] = []
         for row in rows:
             plain = _plain(row)
@@ -411,7 +412,7 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
 
 
 def _sorted_as(value: object) -> str:
-    """Return a text that sorts as the value does, so that 10 comes after 9."""
+    """Return a text that sorts as the value does, such as 10 after 9."""
     return f"{value:020d}" if type(value) is int else str(value)
 
 
@@ -428,7 +429,7 @@ def _plain(value: msgspec.Struct) -> Row:
 
 
 def route_rows(broker: Broker, now: Instant, mirrored: Mirrored, dynamic: Dynamic) -> list[Row]:
-    """Return a row for each route, also for expired ones, which can be revived (RTE-65)."""
+    """Return a row for each route, including expired ones, which can be revived (RTE-65)."""
     return [
         _row(one, now, mirrored, dynamic(broker.name, one.name))
         for one in broker.store.catalog.routes.values()
