@@ -4,7 +4,7 @@ Normalised text is the key of a destination: two spellings of one address share 
 one suppression state (END-14).
 
 Reads:  text.      Calls: nothing.
-Never:  resolves a host name; that happens at each connection attempt (END-16).
+Never:  resolves a host name; each connection attempt does (END-16).
 Fails:  with `InvalidArgument`, which names the invalid part.
 """
 
@@ -23,7 +23,7 @@ TRANSPORT: Final = "TRANSPORT"
 """Address of a route for services whose name begins with their address (RTE-62)."""
 DEFAULT_PORT: Final = 4022
 MAX_ADDRESS: Final = 256
-"""Most characters of an address (END-13)."""
+"""Largest number of characters of an address (END-13)."""
 
 _SCHEME = "tcp://"
 _MAX_HOST = 253
@@ -50,7 +50,7 @@ def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
     """Parse `TCP://host:port` (END-13); `any_port` admits port 0, for listening (END-2).
 
     Raises:
-        InvalidArgument: the text is no such address; the message names the invalid part.
+        InvalidArgument: the text is not such an address; the message names the invalid part.
     """
     if len(text) > MAX_ADDRESS:
         raise _too_long(text)
@@ -68,8 +68,8 @@ def parse_tcp(text: str, *, any_port: bool = False) -> TcpAddress:
 def normalise(text: str) -> str:
     """Return the address of a route in normal form (END-14, END-15).
 
-    Cached, since every change of objects normalises the addresses of all routes again, and these
-    are mostly few.
+    Results are cached, since every change of objects normalises the addresses of all routes again,
+    and different addresses are usually few.
 
     Raises:
         InvalidArgument: the text is neither LOCAL nor TRANSPORT nor a network address.
@@ -81,7 +81,7 @@ def normalise(text: str) -> str:
 
 
 def address_in_name(service_name: str) -> str | None:
-    """Return the address that a service name begins with (RTE-62), normalised; None if none.
+    """Return the normalised address that a service name begins with (RTE-62), or None.
 
     `TCP://far:4022/Orders/Checkout` gives `tcp://far:4022`.
     """
@@ -95,7 +95,7 @@ def address_in_name(service_name: str) -> str | None:
 
 
 def _split(text: str, rest: str) -> tuple[str, str | None]:
-    """Return host and port as written; the port is None if it is left out."""
+    """Return host and port as written; the port is None if the text has none."""
     if not rest.startswith("["):
         host, colon, port = rest.partition(":")
         return host, port if colon else None

@@ -1,4 +1,4 @@
-"""Choice: which of several matching routes is used (RTE-19 to RTE-29).
+"""Choice: chooses one of several matching routes (RTE-19 to RTE-29).
 
 Reads:  the routes that a table found, the choice made before.      Calls: nothing.
 Never:  checks whether an address can be reached (RTE-27), or changes anything but the turns of the
@@ -20,7 +20,7 @@ from brokerd.routing.notes import Finding, Notes
 from brokerd.routing.table import Candidate, Found, candidate_of
 
 BALANCER_LIMIT: Final = 10_000
-"""Most names whose turn is remembered; the oldest are dropped (XMT-10)."""
+"""Largest number of names whose turn is remembered; the oldest are dropped (XMT-10)."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -44,15 +44,15 @@ def choose(  # noqa: C901, PLR0912  # steps A to D, in their order
     barred: Callable[[Candidate], str] | None = None,
     notes: Notes | None = None,
 ) -> Candidate:
-    """Choose one of the matching routes, of which there must be one: steps A to D (RTE-19 on).
+    """Choose one of the matching routes, steps A to D (RTE-19 on); `found` has at least one.
 
-    A LOCAL route whose service is not here is chosen only if no other remains (RTE-28).
+    A LOCAL route whose service is not in this instance is chosen only if no other remains (RTE-28).
 
     `broker`: the broker that the table belongs to, b"" for the instance. `usable`: whether the
     service is found in this instance, given the broker id of a LOCAL route. `previous`: an earlier
     choice for this dialog, kept while it is among the matching routes (RTE-29). `avoid`: whether
-    other addresses are preferred to this one (NBT-13). `barred`: returns why a route's address may
-    not be sent to; such a route is chosen only if all are barred (RTE-72).
+    other addresses are preferred to a given one (NBT-13). `barred`: returns why nothing may be sent
+    to a route's address; such a route is chosen only if all are barred (RTE-72).
     """
     # The kept choice comes before everything, the barred and avoided addresses included: the peer
     # may have the dialog already, and a change would give it two targets (RTE-29, RTE-72).
@@ -101,7 +101,7 @@ def _preferred(
     barred: Callable[[Candidate], str] | None,
     notes: Notes | None,
 ) -> list[Candidate]:
-    """Return the routes to prefer, or all if no route is better (RTE-72, NBT-13)."""
+    """Return the preferred routes, or all if none is better than the others (RTE-72, NBT-13)."""
     better = network
     if barred is not None:
         better = [one for one in network if not barred(one)] or network
@@ -136,9 +136,9 @@ class Picks(Protocol):
 
 
 class Balancer:
-    """Picks in turn: round robin per (broker, service name), from a random start (RTE-25).
+    """A balancer, which picks round robin per (broker, service name), from a random start (RTE-25).
 
-    With `at_random` each pick is drawn instead (`routing.balance=random`).
+    With `at_random` each pick is random instead (`routing.balance=random`).
     """
 
     def __init__(self, *, rng: Random, at_random: bool = False) -> None:
@@ -149,9 +149,9 @@ class Balancer:
     def pick(self, key: tuple[bytes, str, str], count: int) -> int:
         """Return the index of the next option of `count` > 0 options in a fixed order.
 
-        The key is (broker, service name, what is picked): picking a broker id and picking one of
-        its routes take separate turns, or else one would drive the other. A single option takes no
-        turn.
+        The key is (broker, service name, kind of option): picking a broker id and picking one of
+        its routes take separate turns, or else one turn would determine the other. A single option
+        takes no turn.
         """
         if count == 1:
             return 0
@@ -161,7 +161,7 @@ class Balancer:
         return turn
 
     def preview(self) -> Picks:
-        """Return something that picks as `pick` would from now on, without taking a turn."""
+        """Return a copy that picks as `pick` would from now on, without taking turns here."""
         return _Preview(self)
 
     def next(self, key: tuple[bytes, str, str], count: int) -> int:
@@ -178,7 +178,7 @@ class Balancer:
 
 
 class _Preview:
-    """The next turns of a balancer, which stay as they are."""
+    """A preview of a balancer's next turns, which it does not take."""
 
     def __init__(self, balancer: Balancer) -> None:
         self._balancer = balancer
@@ -199,7 +199,7 @@ def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tup
 def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate | None:
     """Return the earlier choice if it still matches, by its addresses or else by its name.
 
-    None if it does not match any more, or if no choice was made."""
+    None if it no longer matches, or if no choice was made."""
     if previous is None:
         return None
     same_id = [one for one in candidates if one.broker_id == previous.broker_id]

@@ -22,29 +22,29 @@ from brokerd.routing.reasons import DropReason, Reason
 from brokerd.routing.table import Candidate, Found, RoutingTable, destination
 
 INITIAL_HOPS = 10
-"""Hops that a message starts with (FWD-5)."""
+"""Hop count with which a message starts (FWD-5)."""
 _INSTANCE = b""
 _MOST_ROUNDS = 64
-"""Bound on routing one arrival again in this instance, whatever hop count a peer claims."""
+"""Limit on routing one arrival again in this instance, whatever hop count a peer claims."""
 
 
 class LocalBroker(msgspec.Struct, frozen=True):
-    """A broker of this instance, as routing knows it."""
+    """The facts about a broker of this instance that routing needs."""
 
     broker_id: BrokerId
     name: str
     services: frozenset[str]
     enabled: bool = True
-    """Whether delivery is activated and the broker has started (RTE-33, CLK-6)."""
+    """Whether the broker has started and its delivery is activated (RTE-33, CLK-6)."""
     former: frozenset[BrokerId] = frozenset()
-    """Identifiers that it had before, and still answers to (MAN-6)."""
+    """Former identifiers of the broker, under which it can still be reached (MAN-6)."""
 
 
 class InstanceFacts:
     """The brokers of this instance and its own addresses; never changes once built.
 
     `own_addresses` holds normalised text: the addresses on which the broker endpoint listens, and
-    those where a login returned the id of this instance (RTE-42).
+    those at which a login returned the id of this instance (RTE-42).
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class InstanceFacts:
         exempt_local: bool = False,
         why_off: Callable[[BrokerId], str] = lambda _broker_id: "",
     ) -> None:
-        """`why_off`: names a broker of this instance that does not serve, with the reason; empty
-        for any other broker."""
+        """Create the facts.
+
+        `why_off`: returns the name of a broker of this instance that does not serve, with the
+        reason; empty for any other broker."""
         ordered = sorted(brokers, key=lambda one: one.name)
         self.forwarding = forwarding
         self.exempt_local = exempt_local
-        """Whether dynamic routing is not asked for services of this instance (NBT-17)."""
+        """Whether dynamic routing is not used for services of this instance (NBT-17)."""
         self.why_off = why_off
         self.own_addresses = frozenset(own_addresses)
         self._enabled = {one.broker_id: one for one in ordered if one.enabled}
@@ -86,7 +88,7 @@ class InstanceFacts:
         return self._names.get(broker_id, "")
 
     def present(self, broker_id: BrokerId) -> BrokerId:
-        """Return the current identifier of the broker that has, or once had, this one (MAN-6)."""
+        """Return the current identifier of the broker that has, or had, `broker_id` (MAN-6)."""
         return self._former.get(broker_id, broker_id)
 
     def has_service(self, service_name: str) -> bool:
@@ -94,11 +96,11 @@ class InstanceFacts:
         return service_name in self._by_service
 
     def serves(self, broker_id: BrokerId, service_name: str) -> bool:
-        """Return whether this broker is here, enabled, and has a service of this name."""
+        """Return whether this instance has the broker, enabled, with a service of this name."""
         return broker_id in self._by_service.get(service_name, ())
 
     def having(self, service_name: str) -> list[str]:
-        """Return the names of the enabled brokers here that have a service of this name."""
+        """Return the names of this instance's enabled brokers that have a service of this name."""
         return [self._names[one] for one in self._by_service.get(service_name, ())]
 
     def locate(
@@ -107,8 +109,8 @@ class InstanceFacts:
         """Return the broker that a LOCAL route leads to (RTE-20, RTE-31 to RTE-33); None if none.
 
         A broker id, of the dialog or of the route, admits only that broker. The named broker need
-        not have the service itself if another broker has it: it then answers the sender with an
-        error (DLP-41). `first`: brokers to prefer; the others follow in ascending order of name.
+        not have the service if another broker has it: it then answers the sender with an error
+        (DLP-41). `first`: preferred brokers; the others follow in ascending order of name.
         """
         having = self._by_service.get(service_name, [])
         named = {self.present(one) for one in broker_ids if one is not None}
@@ -119,7 +121,7 @@ class InstanceFacts:
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """The routing tables that one classification needs; None for one that cannot be read now."""
+    """The routing tables that one classification needs; None for an unavailable table."""
 
     local: RoutingTable | None
     """Table of the broker that holds the dialog; None while it is replaced (XMT-13)."""
@@ -135,7 +137,7 @@ class Local(msgspec.Struct, frozen=True):
     """Name of the route; empty if no table was used (RTE-7)."""
     step: int
     choice: Choice | None = None
-    """Choice to pass as `previous` next time; to be stored with the dialog if `ambiguous`."""
+    """Choice to pass as `previous` next time, and to store with the dialog if `ambiguous`."""
     ambiguous: bool = False
     """Whether more than one route was a candidate (RTE-29)."""
 
@@ -144,7 +146,7 @@ class Remote(msgspec.Struct, frozen=True):
     """Send to a destination; `choice` and `ambiguous` are as in `Local`."""
 
     address: str
-    """Normalised text."""
+    """Address of the destination as normalised text."""
     route: str
     step: int
     choice: Choice | None = None
@@ -154,7 +156,7 @@ class Remote(msgspec.Struct, frozen=True):
 
 
 class Delayed(msgspec.Struct, frozen=True):
-    """Delay the dialog: it keeps its place and is classified again later (XMT-6)."""
+    """Delay the dialog, which keeps its place and is classified again later (XMT-6)."""
 
     reason: str
     detail: str = ""
@@ -177,7 +179,7 @@ class DialogKey(msgspec.Struct, frozen=True):
     service_name: str
     """Name of the far service."""
     broker_id: BrokerId | None
-    """Id of the far broker, as bound or, before that, as given at the beginning; else None."""
+    """Id of the far broker as bound, or before that as given at the beginning; else None."""
     home: BrokerId
     """Broker that holds this end."""
     from_initiator: bool
@@ -193,7 +195,7 @@ class ArrivalKey(msgspec.Struct, frozen=True):
     broker_id: BrokerId | None
     from_initiator: bool
     hops: int = INITIAL_HOPS
-    """Hops that the message has left."""
+    """Number of remaining hops of the message."""
     holder: BrokerId | None = None
     """Broker of this instance that already holds this end of the conversation (RTE-32)."""
 
@@ -215,8 +217,8 @@ def classify_outgoing(
 
     `previous`: the choice of an earlier call for this dialog (RTE-29). `avoid`: whether an address
     is chosen only if no other matches (NBT-13). `principal`: returns the address of a mirrored
-    route that has the broker (RTE-52). `barred`: returns why nothing for a broker is sent to an
-    address, since another instance has the broker as well (RTE-72). `notes`: receives the findings,
+    route at which the broker is (RTE-52). `barred`: returns why nothing for a broker may be sent to
+    an address, if another instance has the broker as well (RTE-72). `notes`: receives the findings,
     for an explanation.
     """
     if not facts.enabled(key.home):
@@ -260,7 +262,7 @@ def classify_arriving(
     barred: Barred = nobody_barred,
     notes: Notes | None = None,
 ) -> Arriving:
-    """Decide about a message from outside: deliver it here, forward it, or drop it (RTE-7).
+    """Decide about a message from outside: deliver it locally, forward it, or drop it (RTE-7).
 
     `previous`: the choice of an earlier call for this conversation and direction, since balancing
     is per conversation (RTE-26). `principal`, `barred`, `notes`: as in `classify_outgoing`.
@@ -310,7 +312,7 @@ def _to_sender(
 
 
 class _Matching(msgspec.Struct, frozen=True):
-    """A routing key, with the facts and functions to evaluate routes by."""
+    """A routing key, with the facts and functions that evaluate routes for it."""
 
     service_name: str
     broker_id: BrokerId | None
@@ -321,10 +323,10 @@ class _Matching(msgspec.Struct, frozen=True):
     notes: Notes | None
 
     def why_barred(self, one: Candidate) -> str:
-        """Return why nothing is sent where a route leads; empty if sending is allowed.
+        """Return why nothing may be sent to a route's address; empty if sending is allowed.
 
-        If neither the key nor the route names a broker, the reason only makes the route a worse
-        choice: messages for some broker must not be sent there."""
+        If neither the key nor the route names a broker, the reason is that messages for some broker
+        must not be sent to the address; then the route is only a worse choice."""
         address = destination(one, self.service_name)
         return "" if address is None else self.barred(self.broker_id or one.broker_id, address)
 
@@ -342,7 +344,7 @@ def _route(
     balancer: Picks,
     avoid: Callable[[str], bool] | None = None,
 ) -> OutgoingDecision:
-    """Find, choose and locate: the three phases of routing (RTE-4)."""
+    """Find the matching routes, choose one and locate its target (RTE-4)."""
     notes = matching.notes
     found = table.find(
         matching.service_name,
@@ -406,7 +408,7 @@ def _leading_to(chosen: Candidate, found: Found, matching: _Matching) -> Outgoin
 
 
 def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
-    """Return the address that a network or TRANSPORT route leads to, or why it is not used."""
+    """Return the address of a network or TRANSPORT route, or why the address is not used."""
     address = destination(chosen, matching.service_name)
     if address is None:
         if matching.notes is not None:
@@ -421,7 +423,7 @@ def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
 
 
 def _not_located(matching: _Matching, local: Candidate) -> Delayed:
-    """Return the delay for a LOCAL route without its service, if no other remains (RTE-28)."""
+    """Return the delay for a LOCAL route whose service is missing, as no other remains (RTE-28)."""
     named = matching.broker_id or local.broker_id
     if named is not None and not matching.facts.enabled(named):
         why = matching.facts.why_off(named)
@@ -448,9 +450,9 @@ def _turned_round(
 ) -> OutgoingDecision:
     """Route a dialog by the instance table, after its broker's table led back to this instance.
 
-    Where an arrival would be dropped the dialog is delayed, since its sender is here and sees the
-    reason. The choice returned is that of the broker's table; the balancer takes a turn in the
-    instance table each time the dialog is classified, not each time it sends.
+    If an arrival would be dropped, the dialog is delayed, since its sender is in this instance and
+    can see the reason. The returned choice is that of the broker's table; the balancer takes a turn
+    in the instance table each time the dialog is classified, not each time it sends.
     """
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     result = classify_arriving(

@@ -1,11 +1,11 @@
-"""Duplicate brokers: which instances name one broker as theirs, and since when (RTE-70 on). PURE.
+"""Duplicate brokers: the instances that name one broker as theirs, since when (RTE-70 on). PURE.
 
 Reads:  the brokers that instances name, points in time.      Calls: nothing.
 Never:  asks, waits or reads a clock; `delivery.peers.duplicate_brokers` does.
 
 A name outlives the connection over which it was received: an instance that has left is remembered,
-but proves nothing until it is ONLINE and names the broker again. So neither a failover nor a broker
-that has moved is taken for a copy: one of the two instances never returns.
+but proves nothing until it is ONLINE and names the broker again. So neither a failover nor the move
+of a broker is taken for a copy, because one of the two instances never returns.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import msgspec
 from brokerd.ids import BrokerId, InstanceId
 
 MOST_AWAY: Final = 200
-"""Most instances that are remembered while not ONLINE; the oldest are dropped. Each may have named
-as many brokers as a frame holds."""
+"""Largest number of instances that are remembered while not ONLINE; the oldest are dropped. Each
+may have named as many brokers as fit into a frame."""
 
 Barred = Callable[["BrokerId | None", str], str]
-"""Returns why messages for a broker may not be sent to an address; empty if they may. With None as
-the broker, the reason for any broker barred at that address."""
+"""Function that returns why messages for a broker may not be sent to an address; empty if they may.
+With None as the broker, the reason for any broker barred at that address."""
 
 
 def nobody_barred(_broker_id: BrokerId | None, _address: str) -> str:
-    """Return that sending is allowed; for use where duplicates are not detected."""
+    """Return "" (sending is allowed); for use where duplicates are not detected."""
     return ""
 
 
@@ -36,30 +36,33 @@ class Duplicate(msgspec.Struct, frozen=True):
 
     broker_id: BrokerId
     earlier: InstanceId
-    """Instance that still receives messages for the broker."""
+    """Instance to which messages for the broker are still sent."""
     later: InstanceId
-    """Instance that is sent nothing for the broker (RTE-72)."""
+    """Instance to which nothing is sent for the broker (RTE-72)."""
 
 
 class Namers:
-    """The brokers that instances name, as received by one instance."""
+    """The brokers that other instances name to this one."""
 
     def __init__(self, me: InstanceId, *, patience: float, gone_after: float) -> None:
-        """`patience`: seconds for which two instances have to name a broker (RTE-71). `gone_after`:
-        seconds without being ONLINE after which an instance ends its duplicates (RTE-73)."""
+        """Create the collection of names.
+
+        `patience`: seconds for which two instances have to name a broker before it counts as a
+        duplicate (RTE-71). `gone_after`: seconds without being ONLINE after which the duplicates
+        of an instance are over (RTE-73)."""
         self._me = me
         self._patience = patience
         self._gone_after = gone_after
         self._since: dict[BrokerId, dict[InstanceId, float | None]] = {}
-        """By broker, the instances that name it in order of first naming, and since when without a
-        break; None while not ONLINE."""
+        """By broker, the instances that name it, in order of first naming, each with the start of
+        its unbroken time of naming; None while the instance is not ONLINE."""
         self._contested: dict[BrokerId, None] = {}
         """Brokers that more than one instance names."""
         self._names: dict[InstanceId, frozenset[BrokerId]] = {}
         self._away: dict[InstanceId, float] = {}
-        """Instances that named something and are not ONLINE, and since when; the longest first."""
+        """Instances that named brokers and are not ONLINE, since when; the longest first."""
         self.found: dict[Duplicate, None] = {}
-        """Duplicates that exist now."""
+        """Present duplicates."""
 
     # Input.
 
@@ -79,7 +82,7 @@ class Namers:
             del self._names[instance]
 
     def left(self, instance: InstanceId, now: float) -> None:
-        """Note that an instance is not ONLINE any more."""
+        """Note that an instance is no longer ONLINE."""
         for broker_id in self._names.get(instance, ()):
             self._since[broker_id][instance] = None
             self._away.setdefault(instance, now)
@@ -87,7 +90,7 @@ class Namers:
             self.forget(next(iter(self._away)))
 
     def forget(self, instance: InstanceId) -> None:
-        """Drop all that an instance named, since it is gone or no longer names brokers."""
+        """Drop the names from an instance that is gone, or no longer names brokers."""
         self.replace_names(instance, frozenset(), 0.0)
 
     # Conclusions.
@@ -98,7 +101,7 @@ class Namers:
         return (one for one in rivals if one != self._me)
 
     def is_party(self, instance: InstanceId) -> bool:
-        """Return whether an instance is one of the two of a duplicate that was found."""
+        """Return whether an instance is one of the two instances of a present duplicate."""
         return any(instance in (one.earlier, one.later) for one in self.found)
 
     def known(self) -> frozenset[InstanceId]:
@@ -128,7 +131,7 @@ class Namers:
         return new, over
 
     def _pairs(self) -> Iterator[Duplicate]:
-        """Yield, for each contested broker, the first instance to name it with each later one.
+        """Yield, for each contested broker, its first naming instance paired with each later one.
 
         This instance counts as the first wherever it names the broker (RTE-72)."""
         for broker_id in self._contested:

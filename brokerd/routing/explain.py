@@ -1,7 +1,7 @@
 """Explanation: a decision of `classify`, and the steps that led to it (CLP-98). PURE.
 
 Reads:  the notes of a classification, facts about this instance.      Calls: nothing.
-Never:  routes anything: it formats what was noted.
+Never:  routes a message: it only formats the notes.
 """
 
 from collections.abc import Iterable
@@ -41,12 +41,12 @@ _WITHOUT_TABLE = frozenset(
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One rule that was applied."""
+    """The application of one rule."""
 
     table: str
     """`OWN_TABLE`, `INSTANCE_TABLE`, or empty if no table was used."""
     step: str
-    """1 to 7 when matching, A to D when choosing, or a word."""
+    """Label of the step: 1 to 7 when matching, A to D when choosing, or a word."""
     finding: str
     routes: tuple[str, ...] = ()
     """Names of the routes that the step is about."""
@@ -56,13 +56,13 @@ class Explanation(msgspec.Struct, frozen=True):
     """A decision, and every step that led to it."""
 
     outcome: str
-    """local, remote, delayed, dropped or refused."""
+    """The decision: local, remote, delayed, dropped or refused."""
     where: str
     """Name of the broker, or the address; empty if the message goes nowhere."""
     reason: str
-    """Key of the obstacle (XMT-19); empty if there is none."""
+    """Key of the obstacle (XMT-19); empty if the message is not held up."""
     route: str
-    """Name of the route that is followed."""
+    """Name of the chosen route."""
     hops_used: int
     steps: tuple[Step, ...]
 
@@ -75,7 +75,7 @@ def explain(
     *,
     begins: bool,
 ) -> Explanation:
-    """Return a decision with the steps that were noted on the way to it.
+    """Return the explanation of a decision, from the steps noted during its classification.
 
     `begins`: whether the message may begin a dialog at its target, which then needs the service.
     """
@@ -94,7 +94,7 @@ def explain(
 
 
 def explain_here(broker: str, finding: str, *, reason: str = "") -> Explanation:
-    """Return the explanation for a dialog that its broker serves without its routes.
+    """Return the explanation for a dialog that its broker serves itself, without using routes.
 
     `reason`: key of the refusal; empty if the message is delivered."""
     step = Step("", "here", finding)

@@ -1,12 +1,11 @@
-"""Mirrored routes: which of two addresses has the principal of a broker (RTE-50 to RTE-59). PURE.
+"""Mirrored routes: finds which of two addresses has the principal (RTE-50 to RTE-59). PURE.
 
 Reads:  the roles that both addresses report, or the lack of an answer.      Calls: nothing.
 Never:  asks, waits or reads a clock; `delivery.peers.mirrors` does.
 
-An address reports that it has the principal of a broker, its mirror, or does not know the broker,
+An instance reports that it is the principal of a broker, its mirror, or does not know the broker,
 with the epoch of the store. The epoch rises whenever a store is opened, and only one process has
-the store open. So a claim to be principal with a lower epoch than a known one is stale, and is
-ignored.
+the store open. So a claim to be principal with a lower epoch than a known one is stale and ignored.
 """
 
 from __future__ import annotations
@@ -58,24 +57,24 @@ class Pair(NamedTuple):
 
 
 class Unresolved(msgspec.Struct, frozen=True):
-    """The reason why no address can be sent to now."""
+    """The reason why nothing can be sent to either address now."""
 
     reason: Reason
     detail: str = ""
 
 
 Principal = Callable[[Pair], "str | Unresolved"]
-"""Returns the address to send to, or why there is none."""
+"""Function that returns the address to send to, or why neither can be used."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The knowledge about a pair of addresses; immutable."""
+    """The known facts about a pair of addresses; immutable."""
 
     pair: Pair
     standings: tuple[Standing | None, Standing | None] = (None, None)
     """Last report of each address; None = it does not answer, or was never asked."""
     principal: str = ""
-    """Address that everything is sent to (RTE-52); empty = none."""
+    """Address to which all messages are sent (RTE-52); empty = none."""
     holder: str = ""
     """Address of the last known principal, which may be gone."""
     epoch: int = 0
@@ -93,7 +92,7 @@ class Known(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str | Unresolved:
-        """The address to send to, or why there is none (RTE-52 to RTE-54)."""
+        """The address to send to, or why neither can be used (RTE-52 to RTE-54)."""
         if self.principal:
             return self.principal
         first = not self.holder and not self.disputed and None in self.standings
@@ -101,7 +100,7 @@ class Known(msgspec.Struct, frozen=True):
         return Unresolved(reason, self.describe())
 
     def describe(self) -> str:
-        """Return the knowledge in words."""
+        """Return the known facts in words."""
         parts = [
             f"{address} {_words(standing)}"
             for address, standing in zip(self.pair[:2], self.standings, strict=True)
@@ -114,9 +113,9 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def learn(known: Known, address: str, standing: Standing | None) -> Known:
-    """Return the knowledge about a pair after one address has reported (RTE-53 to RTE-55).
+    """Return the known facts about a pair after a report from one address (RTE-53 to RTE-55).
 
-    `standing`: the role it reported; None = the address no longer answers."""
+    `standing`: the reported role; None = the address no longer answers."""
     first, second = known.standings
     standings = (standing, second) if address == known.pair.address else (first, standing)
     claims = {
@@ -142,7 +141,7 @@ def learn(known: Known, address: str, standing: Standing | None) -> Known:
 
 
 def nobody_known(pair: Pair) -> str | Unresolved:
-    """Return that the pair is not resolved; for use where mirrors are not asked."""
+    """Return that the pair is not resolved; for use where mirrors are not queried."""
     return Known(pair).where
 
 

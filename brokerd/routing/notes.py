@@ -1,7 +1,7 @@
-"""Notes: the findings of one classification, in the order of its decisions, for `route explain`.
+"""Notes: the findings of one classification, in order, for `route explain`.
 
-PURE.   Written by table, choice and classify where they decide; formatted by explain (CLP-98).
-Never:  written for a message: `notes` is None there, and costs one comparison a finding.
+PURE.   Written by table, choice and classify as they decide; formatted by explain (CLP-98).
+Never:  written when a message is sent: `notes` is None then, and costs one comparison per finding.
 """
 
 import enum
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Finding(enum.Enum):
-    """A rule that was applied: the label of the step, and a sentence.
+    """A kind of finding: the label of the step, and a sentence about the applied rule.
 
     A sentence may name the `service` and the `broker` of the routing key, the number of routes
     (`count`), and the details of the note by their position.
@@ -67,12 +67,12 @@ class Finding(enum.Enum):
 
     @property
     def sentence(self) -> str:
-        """Sentence for people, to be formatted."""
+        """Sentence for operators, to be formatted."""
         return self.value[1]
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """One finding."""
+    """One finding, with its details."""
 
     finding: Finding
     details: tuple[str | int, ...] = ()

@@ -1,4 +1,4 @@
-"""Reason keys: why a message waits or was dropped, in the words that users see (XMT-19).
+"""Reason keys: why a message waits or was dropped, as shown to users (XMT-19).
 
 Reads, calls: nothing.
 Never:  decides anything; the parts that know the reason pick the key, and views and logs show it.
@@ -53,21 +53,21 @@ class Reason(StrEnum):
 
 
 class DropReason(StrEnum):
-    """Keys of dropped arrivals, beyond those of `Reason`."""
+    """Keys of dropped arrivals, in addition to those of `Reason`."""
 
     HOPS_EXHAUSTED = "hops_exhausted"
     """The message would have to be forwarded and has no hop left (FWD-6, 11285)."""
     BROKER_DISABLED = "broker_disabled"
-    """The message's broker is in this instance, with delivery deactivated (DSP-12)."""
+    """The broker of the message is in this instance, with delivery deactivated (DSP-12)."""
     SERVICE_NOT_IN_BROKER = "service_not_in_broker"
     """The broker that the message names lacks the service and sends an error (DLP-41, 8490)."""
     ROUTE_CHANGED = "route_changed"
-    """The sender's routes lead to another broker of this instance than for earlier messages that
-    are not stored yet (XMT-7); the message is sent again."""
+    """The sender's routes now lead to another broker of this instance than for earlier messages,
+    which are not stored yet (XMT-7); the message is sent again."""
     FORWARD_STORE_FULL = "forward_store_full"
     """The message would exceed the memory for forwarded messages (FWD-7, 11289)."""
     TIME_TO_LIVE_OVER = "time_to_live_over"
-    """The message was under way for longer than its origin allows (FWD-8, 11291)."""
+    """The message was in transit for longer than its origin allows (FWD-8, 11291)."""
     FORWARD_AGE = "forward_age"
     """The message was held for too long, since its next hop cannot be reached (FWD-9, 11290)."""
     FORWARD_DUPLICATE = "forward_duplicate"
@@ -193,6 +193,6 @@ SSB_CODES: Final[dict[str, int]] = {
 
 
 def status_text(reason: str, detail: str = "") -> str:
-    """Return the meaning of a key, followed by the detail if there is one (XMT-19)."""
+    """Return the meaning of a key, followed by the detail unless it is empty (XMT-19)."""
     meaning = MEANING.get(reason, reason)
     return f"{meaning}: {detail}" if detail else meaning

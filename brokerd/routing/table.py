@@ -1,6 +1,6 @@
 """Routing table: finds the routes that match a service name and broker (RTE-8 to RTE-15).
 
-Reads:  routes, once, when it is built; a changed table is a new one.
+Reads:  routes, once, when a table is built; a change builds a new table.
 Calls:  address.
 Never:  chooses among several matching routes (`choice.py`), or reads a clock (`now` is an
         argument).
@@ -31,37 +31,37 @@ class Candidate(msgspec.Struct, frozen=True):
     """A route in a table, with its address in normal form."""
 
     route: str
-    """Name of the route; of identical ones, the first name (RTE-18)."""
+    """Name of the route; of several identical routes, the first name (RTE-18)."""
     address: str
-    """LOCAL, TRANSPORT, or normalised text; as declared if it is no valid address."""
+    """Address: LOCAL, TRANSPORT or normalised text; as declared if it is invalid."""
     valid: bool = True
     service_name: str | None = None
     broker_id: BrokerId | None = None
     expires_at: Instant | None = None
     mirror: str = ""
-    """Second address of a mirrored route, in normal form (RTE-50); empty if there is none."""
+    """Second address of a mirrored route, in normal form (RTE-50); else empty."""
 
 
 class Found(msgspec.Struct, frozen=True):
     """The result of the matching steps."""
 
     step: int
-    """Step that matched: 1, 2, 3, 5, 6; 4 = a route is asked for, 7 = none (RTE-8 to RTE-15)."""
+    """Step that matched: 1, 2, 3, 5, 6; 4 = a route is requested, 7 = none (RTE-8 to RTE-15)."""
     candidates: tuple[Candidate, ...]
 
 
 class _Alike(msgspec.Struct, frozen=True):
-    """The routes for one service name, or for none; only the first of identical ones (RTE-18)."""
+    """The routes for one service name, or without one; of identical routes the first (RTE-18)."""
 
     all: tuple[Candidate, ...]
     by_id: dict[BrokerId | None, tuple[Candidate, ...]]
     """The routes of `all` by broker id."""
     expiring: tuple[Candidate, ...] = ()
-    """All declared routes if some of them expire; else empty, since nothing changes with time."""
+    """All declared routes if some of them expire; else empty, as time changes nothing."""
 
     @classmethod
     def from_candidates(cls, candidates: Iterable[Candidate]) -> Self:
-        """Make the group of these routes, sorted for choosing."""
+        """Create the group of these routes, sorted for choosing."""
         ordered = sorted(candidates, key=_order)
         distinct: dict[tuple[BrokerId | None, str, str], Candidate] = {}
         for one in ordered:
@@ -121,7 +121,7 @@ class RoutingTable:
     def near(self, service_name: str, *, now: Instant, notes: Notes | None = None) -> str:
         """Return a sentence about routes whose name differs by case or blanks only (NBT-19).
 
-        Empty if there are none that have not expired."""
+        Expired routes do not count; the sentence is empty if no route is left."""
         if self._alike is None:
             self._alike = {}
             for name in sorted(self._named):
@@ -136,7 +136,7 @@ class RoutingTable:
         return sentence
 
     def asks_for(self, service_name: str, *, now: Instant) -> bool:
-        """Return whether a missing route to this service is asked for (BCN-2, BCN-14)."""
+        """Return whether a missing route to this service is requested (BCN-2, BCN-14)."""
         if not self._asks or service_name == CONFIGURATION_SERVICE or is_system(service_name):
             return False
         return bool(self._named[CONFIGURATION_SERVICE].at(now).all)
@@ -154,11 +154,11 @@ class RoutingTable:
         """Return the matching routes: those of the first step that yields any (RTE-8 to RTE-15).
 
         `service_here`: whether a broker of this instance has a service of that name (steps 4, 6).
-        `exempt_local`: whether no route is asked for such a service (NBT-17). Expired routes do not
-        count (RTE-3); identical ones count once (RTE-18).
+        `exempt_local`: whether no route is requested for such a service (NBT-17). Expired routes do
+        not count (RTE-3); identical ones count once (RTE-18).
         """
         # The steps are in the order of the rules. Step 4 comes before the routes without a name:
-        # they are a last resort, used only where no route can be asked for (RTE-12).
+        # these are a last resort, used only where no route can be requested (RTE-12).
         declared = self._named.get(service_name, _NONE)
         if notes is not None:
             for one in sorted((*declared.expired(now), *self._wild.expired(now)), key=_by_name):
@@ -201,7 +201,7 @@ class RoutingTable:
 
 
 def folded(service_name: str) -> str:
-    """Return a name without its blanks and differences of case, for comparison."""
+    """Return a name without its blanks and case, for comparison."""
     return "".join(service_name.split()).casefold()
 
 
@@ -239,7 +239,7 @@ def _mirror_problems(route: Route, address: str) -> list[str]:
 
 
 def destination(candidate: Candidate, service_name: str) -> str | None:
-    """Return the normalised address that a network or TRANSPORT route leads to.
+    """Return the normalised address of a network or TRANSPORT route.
 
     None means that the address is invalid."""
     if candidate.address == TRANSPORT:
@@ -248,7 +248,7 @@ def destination(candidate: Candidate, service_name: str) -> str | None:
 
 
 def candidate_of(route: Route) -> Candidate:
-    """Return a route as a table holds it."""
+    """Return the candidate for a route, as a table stores it."""
     try:
         address, valid = normalise(route.address), True
     except InvalidArgument:
@@ -275,7 +275,7 @@ def pair_of(route: Route) -> Pair | None:
 
 
 def places(route: Route) -> frozenset[str]:
-    """Return the valid addresses of a route, its mirror included, in normal form."""
+    """Return the valid addresses of a route, including its mirror, in normal form."""
     candidate = candidate_of(route)
     addresses = (candidate.address, candidate.mirror) if candidate.valid else ()
     return frozenset(one for one in addresses if one)
