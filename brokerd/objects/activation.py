@@ -31,7 +31,7 @@ KEYS: Final = (
     "spare",
 )
 MAX_READERS: Final = 32_767
-"""Most readers of a queue (OBJ-39)."""
+"""Largest number of readers of a queue (OBJ-39)."""
 _HANDLER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _HOSTS: Final = [host.value for host in Host]
 _TOLD: Final = (
@@ -49,12 +49,12 @@ _LEAST_MEMORY: Final = 64 * 1024**2
 def read_activation(
     at: str, table: object, problems: Problems, *, enabled: bool, spare: bool
 ) -> Activation | None:
-    """Return the activation that a section declares; add what is wrong to `problems`.
+    """Return the activation that a section declares; add errors to `problems`.
 
-    `enabled` and `spare`: the values of the keys `status` and `spare`, read by the caller. None if
-    the queue has no such section.
+    `enabled` and `spare`: the values of the keys `status` and `spare`, read by the caller. Return
+    None if the queue has no such section.
     """
-    # Every check goes on with a usable value after a problem, so that one reading of a file finds
+    # Every check continues with a usable value after a problem, so that one reading of a file finds
     # all of its problems (BI-C3).
     if table is None:
         return None
@@ -95,7 +95,7 @@ def read_activation(
 
 
 def describe_activation(activation: Activation) -> dict[str, Any]:
-    """Return the section that declares an activation; most keys of default value are left out."""
+    """Return the section that declares an activation, without most keys of default value."""
     usual = Activation("")
     made: dict[str, Any] = {}
     if activation.command:

@@ -2,7 +2,7 @@
 
 Reads:  tables of TOML values, from a file or from a client's request.
 Calls:  objects.forms, for one object at a time.
-Never:  touches a store; `objects.declared.diff` and the catalog continue from here.
+Never:  touches a store; `objects.declared.diff` and the catalog use the result.
 Fails:  with every problem at once (BI-C3): `ConfigError` for a file, `ObjectsRefused` for a
         request. Names are compared byte by byte and never normalised (OBJ-6).
 """
@@ -28,7 +28,7 @@ from brokerd.objects.declared import BROKER_OPTIONS, TABLES, Declared, Kind, Val
 from brokerd.objects.forms import KEYS, ObjectForms, Table
 
 MAX_SCHEMA: Final = 1024 * 1024
-"""Most bytes of a schema file."""
+"""Largest size of a schema file, in bytes."""
 
 _HINT = (
     "nothing was changed; the keys of each kind of object are listed by its create command, "
@@ -43,7 +43,7 @@ _OWN_KINDS = tuple(kind for kind in KEYS if kind is not Kind.INSTANCE_ROUTE)
 def read(path: Path) -> tuple[TomlFile, Declared]:
     """Read and check a file of declared objects.
 
-    The text of a `schema_file`, which lies beside the declaration, becomes the `schema` of its
+    The text of a `schema_file`, which is next to the declaration, becomes the `schema` of its
     message type.
 
     Raises:
@@ -83,12 +83,12 @@ def parse_from(broker: str, data: Table) -> Declared:
 
 
 def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
-    """Return the declaration `present` with this object added, or replacing one of its name.
+    """Return the declaration `present` with this object in place of any object of its name.
 
     Raises:
         InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,
             ActivationConflict: this is the only problem of the object.
-        ObjectNotFound: the object names one that does not exist.
+        ObjectNotFound: the object refers to one that does not exist.
         ObjectInvalid: any other problem, or more than one.
     """
     problems = Problems()
@@ -119,7 +119,7 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
 def parse_options(table: Table, present: Declared) -> Declared:
     """Return the declaration `present` with these options of the broker itself.
 
-    An option of None has its default value again.
+    An option of None gets its default value again.
 
     Raises:
         ObjectInvalid: an option is unknown, or its value is not on or off.
@@ -145,7 +145,7 @@ def _parse(data: Table, problems: Problems, place: str, error: type[Refusal]) ->
 
 
 def _several(data: Table, problems: Problems) -> Declared:
-    """Return the declaration of one `[broker]`, or of several `[[broker]]` with own objects."""
+    """Return the declaration of one `[broker]`, or of several `[[broker]]` with their objects."""
     given = data.get("broker", {})
     if not isinstance(given, list):
         known = ("broker", *KEYS)
@@ -176,7 +176,7 @@ def _several(data: Table, problems: Problems) -> Declared:
 
 
 class _Reader:
-    """Reads the declaration of one broker, and adds what is wrong to `problems`."""
+    """Reader of the declaration of one broker, which adds errors to `problems`."""
 
     def __init__(self, data: Table, broker: object, problems: Problems, *, under: str = "") -> None:
         self._data = data
@@ -188,7 +188,7 @@ class _Reader:
         self._dropped: set[Kind] = set()
 
     def declared(self, at: str) -> Declared:
-        """Return the whole declaration; `at` is the place of the broker's own options."""
+        """Return the whole declaration; `at`: the place of the broker's own options."""
         name, options = self._of_broker(at)
         # In this order a kind refers only to earlier ones, which are then known (queues archive to
         # other queues, so `check_archives` comes last).
@@ -266,7 +266,7 @@ class _Reader:
 
 
 def _refuse_same_criteria(placed: Iterable[tuple[str, Value]], problems: Problems) -> None:
-    """Add a problem for each priority with the criteria of an earlier one (OBJ-51)."""
+    """Add a problem for each priority that has the criteria of an earlier one (OBJ-51)."""
     first: dict[object, str] = {}
     for at, one in placed:
         assert isinstance(one, Priority), "others have no criteria"

@@ -1,7 +1,7 @@
-"""The declared objects of one broker, and the changes that make the present ones match (design D9).
+"""The declared objects of one broker, and the changes that make a broker match (design D9).
 
-PURE.  `declarations.py` makes a `Declared` from a file, the catalog makes one from a store; `diff`
-compares the two.  Keys of queues and services belong to a store and are not compared.
+PURE.  `declarations.py` makes a `Declared` from a file, the catalog one from a store; `diff`
+compares both.  Keys of queues and services belong to a store and are not compared.
 Never:  decides whether a drop is allowed: only the store knows the live dialogs (MAN-14).
 """
 
@@ -65,7 +65,7 @@ TABLES: Final = {
     Kind.INSTANCE_ROUTE: "instance_routes",
     Kind.EVENT_NOTIFICATION: "event_notifications",
 }
-"""Attribute of a declaration and of a catalog that holds the objects of each kind."""
+"""Name of the attribute, of declarations and catalogs, with the objects of each kind."""
 BROKER_OPTIONS: Final = ("default_encryption", "honor_priority")
 """Options of the broker itself."""
 
@@ -103,10 +103,10 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of routes whose `AutoCreatedLocal` is to be dropped. A declaration that does not name
     this route leaves it unchanged, since it was never declared (RTE-68)."""
     begins_anew: frozenset[str] = frozenset()
-    """Keys of `lifetimes` that begin anew, whatever time is left, as by an ALTER (RTE-66)."""
+    """Keys of `lifetimes` that start again, whatever time is left, as by an ALTER (RTE-66)."""
     warnings: tuple[str, ...] = ()
     others: "tuple[Declared, ...]" = ()
-    """Declarations of the further brokers in the file, whose own `others` are empty."""
+    """Declarations of the other brokers in the file; their `others` are empty."""
 
     @property
     def brokers(self) -> "tuple[Declared, ...]":
@@ -126,13 +126,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str
     sentence: str
-    """Description for people: the old and the new value."""
+    """Description of the change for operators: the old and the new value."""
     value: Value | None = None
     """The wanted object; None for a drop and for the broker's own options."""
     option: tuple[str, bool] | None = None
     """Option of the broker and its new value; None unless the kind is `broker`."""
     lifetime: int | None = None
-    """Seconds that a route lives after the change is applied; None = unchanged."""
+    """Lifetime of a route in seconds, from when the change is applied; None = unchanged."""
 
     def route_at(self, now: Instant) -> Route:
         """Return the route to store if the change is applied at `now`, with its expiry."""
@@ -146,9 +146,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> list[Change]:
     """Return the changes, in order, that turn the current objects into the wanted ones.
 
-    Creations and alterations come first, each kind before those that refer to it; drops come last,
-    in the opposite order. After the changes are applied, comparing again yields none. An expired
-    route with a declared lifetime is revived if `now` is given (RTE-65).
+    Creations and alterations come first, each kind before the kinds that refer to it; drops come
+    last, in the opposite order. After the changes are applied, another comparison yields none. An
+    expired route with a declared lifetime is revived if `now` is given (RTE-65).
     """
     changes = list(_broker_changes(current, wanted))
     changes += _named(Kind.MESSAGE_TYPE, current.message_types, wanted.message_types, _type_change)
@@ -172,7 +172,7 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
 
 
 def _with_warning(change: Change, wanted: Declared) -> Change:
-    """Return the change; for a route to the dynamic routing service, with a warning (BCN-12).
+    """Return the change, with a warning for a route to the dynamic routing service (BCN-12).
 
     Such a route hides the services of this broker that have no route of their own."""
     route = change.value
@@ -190,7 +190,7 @@ def _with_warning(change: Change, wanted: Declared) -> Change:
 
 
 def is_built_in(kind: Kind, name: str) -> bool:
-    """Return whether every broker has the object built in, unchangeable (OBJ-30, OBJ-31)."""
+    """Return whether the object is built into every broker, unchangeable (OBJ-30, OBJ-31)."""
     match kind:
         case Kind.MESSAGE_TYPE | Kind.CONTRACT:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)

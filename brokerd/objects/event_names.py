@@ -1,7 +1,7 @@
-"""Names of events and event groups, and which of them a notification may ask for. PURE.
+"""Names of events and event groups, and those that a notification may subscribe to. PURE.
 
 Reads:  words.      Calls: nothing.
-Never:  knows the subscribers.  Names are those of Service Broker where it has the event.
+Never:  knows the subscribers.  Names are those of Service Broker if it has the event.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ OF_A_QUEUE: Final = frozenset(
         ACTIVATION_FAILED,
     }
 )
-"""Events that a notification for one queue may ask for (EVT-2)."""
+"""Events to which a notification for one queue may subscribe (EVT-2)."""
 
 BROKER_CONVERSATION: Final = "BROKER_CONVERSATION"
 BROKER_CONVERSATION_GROUP: Final = "BROKER_CONVERSATION_GROUP"
@@ -40,7 +40,7 @@ TRACES: Final = frozenset(
         BROKER_MESSAGE_UNDELIVERABLE,
     }
 )
-"""Classes of the event log that a notification may ask for (EVT-10)."""
+"""Classes of the event log to which a notification may subscribe (EVT-10)."""
 
 OBJECTS: Final = {
     "message_type": "MESSAGE_TYPE",
@@ -52,10 +52,10 @@ OBJECTS: Final = {
     "priority": "BROKER_PRIORITY",
     "event_notification": "EVENT_NOTIFICATION",
 }
-"""Kind of an object to the word in the names of its events (EVT-11)."""
+"""Word in the names of the events of each kind of object (EVT-11)."""
 _VERBS: Final = ("CREATE", "ALTER", "DROP")
 DDL: Final = frozenset(f"{verb}_{word}" for verb in _VERBS for word in OBJECTS.values())
-"""Events of objects created, altered or dropped (EVT-11)."""
+"""Events of creating, altering and dropping objects (EVT-11)."""
 
 MEANINGS: Final = {
     QUEUE_ACTIVATION: "another reader of the queue would be useful (ACT-34)",
@@ -88,11 +88,11 @@ GROUPS: Final[dict[str, frozenset[str]]] = {
     "DDL_SSB_EVENTS": frozenset(one for one in DDL if not one.endswith("_EVENT_NOTIFICATION")),
     "TRC_BROKER": TRACES | {BROKER_QUEUE_DISABLED},
 }
-"""Group names to the events that they stand for (EVT-1)."""
+"""Events of each group, by group name (EVT-1)."""
 
 
 def expand(words: Iterable[str]) -> frozenset[str]:
-    """Return the events that names of events and groups stand for; unknown words are ignored."""
+    """Return the events that names of events and groups mean; ignore unknown words."""
     found: set[str] = set()
     for word in words:
         found |= GROUPS.get(word, {word} & ALL)
@@ -100,7 +100,7 @@ def expand(words: Iterable[str]) -> frozenset[str]:
 
 
 def refusal(word: str, scope: Scope) -> str:
-    """Return why a notification of this scope cannot ask for an event; empty if it can (EVT-2)."""
+    """Return why a notification of this scope cannot have an event; empty if it can (EVT-2)."""
     if word not in ALL and word not in GROUPS:
         return f"there is no event or group of events {word!r}"
     asked = expand((word,))
@@ -112,5 +112,5 @@ def refusal(word: str, scope: Scope) -> str:
 
 
 def is_kept(event: str) -> bool:
-    """Return whether each such event is kept while its subscriber cannot be notified (PBT-15)."""
+    """Return whether an event is kept while its subscriber cannot be notified (PBT-15)."""
     return event not in TRACES and event != QUEUE_ACTIVATION

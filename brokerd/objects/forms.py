@@ -1,7 +1,7 @@
 """Forms of declared objects: from a table in a file or a request to a value, and back (OBJ).
 
 Reads:  one table of TOML values.      Calls: validation, to try the schema of a message type.
-Never:  touches a store, or stops at the first problem: each one is added to `Problems`.
+Never:  touches a store, or stops at the first problem: each problem is added to `Problems`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -74,7 +74,7 @@ KEYS: Final = {
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
     Kind.EVENT_NOTIFICATION: notifications.KEYS,
 }
-"""Keys that a table of each kind may have; each kind refers only to earlier ones."""
+"""Keys that a table of each kind may have; each kind refers only to earlier kinds."""
 
 Table = Mapping[str, object]
 
@@ -84,7 +84,7 @@ _BUILT_IN: Final = (DEFAULT, POST_EVENT_NOTIFICATION, CONFIGURATION_NOTICE)
 
 
 class ObjectForms:
-    """Reads the tables of one declaration; a table may name the objects in `known` so far."""
+    """Reader of the tables of one declaration; a table may refer to objects read before."""
 
     def __init__(self, problems: Problems, known: dict[Kind, dict[str, Value]]) -> None:
         self._problems = problems
@@ -94,7 +94,7 @@ class ObjectForms:
         """Declared lifetimes in seconds, by kind and name of the route (RTE-64)."""
 
     def name(self, kind: Kind, at: str, table: Table) -> str | None:
-        """Return the name of an object; None, with a problem added, if it is not usable."""
+        """Return the name of an object; if it is not usable, add a problem and return None."""
         name = table.get("name")
         why = _name_problem(kind, name)
         if why:
@@ -146,7 +146,7 @@ class ObjectForms:
         )
 
     def _schema(self, at: str, kind: Validation, text: object) -> str | None:
-        """Return the schema of a type, after trying it: a bad one has to fail at load (OBJ-15)."""
+        """Return the schema of a type; try it first, as a bad one has to fail at load (OBJ-15)."""
         if not kind.has_schema:
             if text is not None:
                 self._problems.add(f"{at}.schema", f"validation {kind} needs no schema (OBJ-15)")
@@ -180,7 +180,7 @@ class ObjectForms:
                 self._problems.add(place, _none_of(who, [side.value for side in SentBy]))
             else:
                 types[message_type] = SentBy(who)
-        # Only if all types were read: one that is wrong may have been meant for the initiator.
+        # Only if all types were read: an invalid one may have been meant for the initiator.
         if len(types) == len(given) and set(types.values()) == {SentBy.TARGET}:
             self._problems.add(
                 f"{at}.types",
@@ -230,7 +230,7 @@ class ObjectForms:
             )
 
     def _ageing(self, at: str, table: Table) -> int | None:
-        """Return the microseconds of waiting that raise a level; None = off (PBT-16)."""
+        """Return the waiting time, in microseconds, that raises a level; None = off (PBT-16)."""
         return read_duration(
             table.get("receive_ageing"),
             partial(self._problems.add, f"{at}.receive_ageing"),
@@ -301,7 +301,7 @@ class ObjectForms:
         )
 
     def _criterion(self, at: str, table: Table, key: str) -> str | None:
-        """Return the name in a criterion; None for ANY, and if it is left out (OBJ-48)."""
+        """Return the name in a criterion; None for ANY or a missing criterion (OBJ-48)."""
         value = table.get(key, ANY)
         if not isinstance(value, str) or not 1 <= len(value) <= MAX_REMOTE_NAME:
             self._problems.add(f"{at}.{key}", "a name, or ANY for every one (OBJ-48)")
@@ -388,7 +388,7 @@ class ObjectForms:
     # Small things.
 
     def switch(self, at: str, table: Table, key: str, *, default: bool = True) -> bool:
-        """Return the value of an `on` or `off` key, or the default; accept true and false too."""
+        """Return the value of an `on` or `off` key, or its default; accept true and false, too."""
         value = table.get(key, default)
         if isinstance(value, str) and value.lower() in ("on", "off"):
             return value.lower() == "on"
@@ -402,7 +402,7 @@ class ObjectForms:
 
 
 def describe(value: Value) -> dict[str, object]:
-    """Return the table that declares an object, without most keys of default value."""
+    """Return the table that declares an object; leave out most keys with default values."""
     made: dict[str, object] = {"name": value.name}
     match value:
         case MessageType():
@@ -438,7 +438,7 @@ def altered(value: Value, table: Table) -> Table:
     """Return the table of an object, altered by the keys of another table.
 
     In the sections `activation` and `retention_limit`, too, only the given keys change. A key of
-    None has its default again. A new activation is off unless the table says otherwise, and "drop"
+    None gets its default again. A new activation is off unless the table says otherwise, and "drop"
     removes an activation (OBJ-45). A lifetime of None is kept in the table, because a missing
     lifetime would leave the old one in force (RTE-66)."""
     old = describe(value)
@@ -457,7 +457,7 @@ _SECTIONS: Final[dict[str, dict[str, object]]] = {
     "activation": {"status": "off"},
     "retention_limit": {},
 }
-"""Base of a section that the object does not have yet."""
+"""Initial keys of a section that the object does not have yet."""
 
 
 def _describe_queue(queue: Queue) -> dict[str, object]:
@@ -507,7 +507,7 @@ _POLICIES = [policy.value for policy in RetentionPolicy]
 
 
 def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
-    """Return the retention limit that a section declares; add what is wrong to `problems`."""
+    """Return the retention limit that a section declares; add errors to `problems`."""
     if table is None:
         return RetentionLimit()
     if not isinstance(table, dict):
@@ -529,7 +529,7 @@ def read_limit(at: str, table: object, problems: Problems) -> RetentionLimit:
 
 
 def check_archives(queues: Mapping[str, Queue]) -> list[str]:
-    """Return the names of archives that are not another queue of the file."""
+    """Return the names of archives that are not other queues of the file."""
     return [
         queue.retention_limit.archive
         for name, queue in queues.items()

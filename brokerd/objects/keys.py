@@ -1,8 +1,8 @@
 """Values of single keys in a table that declares an object: numbers, durations, off. PURE.
 
 Reads:  decoded TOML.      Calls:  units.
-Never:  raises: a problem is reported, and reading goes on with a usable value, so that one reading
-        of a file finds all of its problems (BI-C3).
+Never:  raises: a problem is reported, and reading continues with a usable value, so that one
+        reading of a file finds all problems of the file (BI-C3).
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from typing import Final
 from brokerd.units import parse_duration, show_duration
 
 MAX_NAME: Final = 128
-"""Characters of an object's name (OBJ-8)."""
+"""Largest number of characters of an object's name (OBJ-8)."""
 MAX_REMOTE_NAME: Final = 256
-"""Characters of the name of a service elsewhere."""
+"""Largest number of characters of the name of a service in another broker."""
 DAY: Final = timedelta(days=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 Report = Callable[[str], object]
-"""Called with what is wrong with the value."""
+"""Function that is called with the description of a problem of the value."""
 
 
 def read_number(
@@ -55,5 +55,5 @@ def read_duration(
 
 
 def is_off(value: object) -> bool:
-    """Return whether a value switches something off, as `false` or as a word."""
+    """Return whether a value means off, as `false` or as the word."""
     return value is False or (isinstance(value, str) and value.lower() == "off")

@@ -1,6 +1,6 @@
 """One declared event notification: from its table in a file or a request to a value (EVT-1). PURE.
 
-Reads:  one table of TOML values, and the queues and services declared beside it.
+Reads:  one table of TOML values, and the queues and services of the same declaration.
 Calls:  event_names.
 Never:  looks anything up in a store, or stops at the first problem.
 """
@@ -37,12 +37,12 @@ ACTIVATION_TIMEOUT: Final = timedelta(seconds=10)
 
 
 class Add(Protocol):
-    """A function that notes a problem with the value of a key."""
+    """A function that adds a problem with the value of a key."""
 
     def __call__(
         self, key: str, problem: str, error: Callable[..., BrokerError] | None = None
     ) -> None:
-        """Note the problem; `error`: the error to raise if it is the only problem."""
+        """Add the problem; `error`: the error to raise if no other problem is added."""
         ...
 
 
@@ -82,9 +82,9 @@ def notification(
 
 
 def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str, float]:
-    """Return the queues with a subscription to QUEUE_ACTIVATION, and their time-outs (ACT-37).
+    """Return the time-outs of the queues with subscriptions to QUEUE_ACTIVATION (ACT-37).
 
-    A time-out is in seconds, the shortest of all subscriptions to the queue: each event notifies
+    A time-out is in seconds, the shortest of all subscriptions to the queue, as each event notifies
     all of them (ACT-34)."""
     found: dict[str, float] = {}
     usual = ACTIVATION_TIMEOUT // _MICROSECOND
@@ -99,7 +99,7 @@ def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str,
 def activated_twice(
     queues: Iterable[Queue], notifications: Iterable[EventNotification]
 ) -> list[tuple[str, str]]:
-    """Return the queues with activation that also have a notification, with its name (ACT-35)."""
+    """Return the queues with both activation and a notification, with its name (ACT-35)."""
     active = {queue.name for queue in queues if queue.is_activated}
     return [
         (one.queue, one.name)
@@ -109,7 +109,7 @@ def activated_twice(
 
 
 def describe(value: EventNotification) -> dict[str, object]:
-    """Return the table that declares a notification, without its name; None = key left out."""
+    """Return the table that declares a notification, without its name; None = omit the key."""
     return {
         "scope": value.scope.value,
         "queue": value.queue,

@@ -25,7 +25,7 @@ _MOST: Final = 1_000_000
 
 
 def read_poison(at: str, table: Mapping[str, object], problems: Problems) -> Poison:
-    """Return the poison settings of a queue; add what is wrong to `problems`."""
+    """Return the poison settings of a queue; add errors to `problems`."""
     usual = Poison()
     mode = table.get("poison_mode", usual.mode.value)
     if mode not in _MODES:

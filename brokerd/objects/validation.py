@@ -3,11 +3,11 @@
 Reads:  a body, and the schema of its type.
 Calls:  expat and json; for a schema lxml and jsonschema_rs, the extra `schemas`.
 Never:  fetches anything that a body or a schema names, or expands entities. Well-formedness costs
-        a fixed number of passes: a body that is nested too deeply is refused before it is built.
+        a fixed number of passes: a body that is nested too deeply is refused before parsing.
         The cost of a check by a schema has no bound, so it runs in a process with limits
         (`checking`).
-Fails:  for a body with `Unfit`, which says why and where, or with `GaveUp` if the check came to no
-        verdict; for a schema with `ValueError`, at load.
+Fails:  for a body with `Unfit`, which says why and where, or with `GaveUp` if the check ended
+        without a verdict; for a schema with `ValueError`, at load.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from xml.parsers import expat
 from brokerd.model import MessageType, Validation
 
 MAX_DEPTH: Final = 128
-"""Most levels of nested elements, objects and arrays in a body (OBJ-16)."""
+"""Largest depth of nested elements, objects and arrays in a body (OBJ-16)."""
 EXTRA: Final = "schemas"
 """Name of the extra with the schema checkers: `pip install brokerd[schemas]`."""
 
 Refused = Callable[[], None]
-"""Called once a body is known to be unfit, before the search for the place of the fault."""
+"""Function called when a body is known to be unfit, before the place of the fault is searched."""
 Check = Callable[[bytes, Refused], None]
-"""Checks a body; raises `Unfit` or `GaveUp`."""
+"""Function that checks a body; raises `Unfit` or `GaveUp`."""
 
 _MOST_SAID: Final = 300
 _XSD: Final = "{http://www.w3.org/2001/XMLSchema}"
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""Matches a JSON string, even one without an end; without backtracking, so in linear time."""
+"""Pattern of a JSON string, even one without an end; no backtracking, so in linear time."""
 _OTHERS: Final = bytes(code for code in range(256) if code not in b"[]{}")
 _ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OBJECT: Final[dict[str, object]] = {}
@@ -47,11 +47,11 @@ class Unfit(Exception):
 
 
 class GaveUp(Exception):
-    """A check came to no verdict on a body; the text says why."""
+    """A check of a body ended without a verdict; the text says why."""
 
 
 def _keep_quiet() -> None:
-    """Do nothing; for callers that do not need the verdict before its reason."""
+    """Ignore that a body is unfit; for callers that do not need the verdict before its reason."""
 
 
 def problem(kind: MessageType, body: bytes | None, refused: Refused = _keep_quiet) -> str:
@@ -60,7 +60,7 @@ def problem(kind: MessageType, body: bytes | None, refused: Refused = _keep_quie
     An empty body counts as absent (SND-11).
 
     Raises:
-        GaveUp: the check came to no verdict.
+        GaveUp: the check ended without a verdict.
     """
     validation = kind.validation
     if validation is Validation.NONE:
@@ -110,9 +110,9 @@ def check_of(validation: Validation, schema: str | None) -> Check:
 
 
 class _Xml:
-    """One pass of expat over a document, building nothing (OBJ-16).
+    """One pass of expat over a document, which builds no tree (OBJ-16).
 
-    Without a DOCTYPE there are no entities but the five of XML itself, and nothing external."""
+    Without a DOCTYPE, no entities exist but the five of XML itself, and nothing external."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -200,7 +200,7 @@ def _valid_xml(text: str) -> Check:
 
 
 def _refuse_reaching_out(text: str, etree: Any) -> None:  # noqa: ANN401  # lxml has no types
-    """Refuse a schema that names files or addresses to be read: it must be complete in itself."""
+    """Refuse a schema that refers to files or addresses: a schema must be self-contained."""
     try:
         _Xml().read(text.encode())
     except Unfit as unfit:
@@ -259,7 +259,7 @@ def _parse_json(body: bytes, *, keep: bool = True) -> object:
     """Return the value of a JSON text (OBJ-17): UTF-8, no byte order mark, no NaN, no repeated key,
     bounded depth. Raise `Unfit` for anything else.
 
-    Without `keep`, objects are empty and all numbers are 0: enough to know the outermost type, in a
+    Without `keep`, objects are empty and all numbers are 0: enough to find the outermost type, in a
     fraction of the memory."""
     try:
         text = body.decode("utf-8")
