@@ -1,9 +1,9 @@
-"""Grants: which users may receive from a queue, send to a service, or administer a broker.
+"""Grants: permissions of users to receive from a queue, send to a service, administer a broker.
 
 PURE.  A principal is a user of the machine. The kernel names the user at the other end of the
 client socket, so no client can claim to be another. Without grants, every user who may open the
-socket may do everything (CLP-1). With grants, all users but the daemon's own and root may do only
-what is granted to them.
+socket may do everything (CLP-1). With grants, all users but the daemon's own and root have only
+the permissions granted to them.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 PUBLIC: Final = "public"
-"""Principal that stands for every user."""
+"""Principal that means every user."""
 
 _FORM: Final = re.compile(
     r"(?P<what>receive|send|control)\s+on\s+(?P<on>\S+)\s+to\s+(?P<to>\S+)", re.IGNORECASE
@@ -56,7 +56,7 @@ class Rights(Struct, frozen=True):
         return _is_any(f"{broker}/{queue}", self.receive) or self.may_control(broker)
 
     def may_send(self, broker: str, service: str) -> bool:
-        """Return whether a client of this broker may begin dialogs with a service anywhere."""
+        """Return whether a client of this broker may begin dialogs with a service in any broker."""
         return _is_any(service, self.send) or self.may_control(broker)
 
     def may_control(self, broker: str) -> bool:
@@ -80,7 +80,7 @@ def parse_grant(text: str) -> Grant:
 
 
 def rights_of(grants: Iterable[Grant], names: Iterable[str]) -> Rights:
-    """Return the rights of a user with these names; `public` is a name of every user."""
+    """Return the rights of a user with these names; every user also has the name `public`."""
     mine = {PUBLIC, *names}
     held: dict[Permission, list[str]] = {one: [] for one in Permission}
     for grant in grants:
