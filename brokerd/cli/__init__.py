@@ -7,8 +7,9 @@ of its name, such as `queue.py` for `brokerd queue`. They are built from:
 - `view_commands.py` (ls and show of any view);
 - `session.py` (one session with a daemon), `options.py` (shared options), `output.py` (tables and
   JSON), `bodies.py` (messages), `examples.py` (ends of help texts);
-- `doctor_observations.py` and `doctor_watch.py`, which read what `doctor` checks, and
-  `undelivered.py`, which explains to `send` and `receive` why nothing came.
+- `doctor_observations.py` and `doctor_watch.py`, which read the rows that `doctor` checks, and
+  `undelivered.py`, which explains to `send` and `receive` why no message came.
 
-Nothing imports this package; it is imported a module at a time, so that `--help` is quick.
+No other package imports this one; its modules are imported one at a time, so that `--help` is
+quick.
 """

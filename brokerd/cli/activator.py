@@ -59,7 +59,7 @@ def list_instances(*, config: Path, as_json: bool) -> None:
 
 
 def run(config: ActivatorConfig, name: str) -> None:
-    """Run an activator until a signal; `name`: its name in messages."""
+    """Run an activator until a signal; `name`: the name of the activator in messages."""
     ids = RandomIds()
     boot_id = BootId(ids.fresh())
     clock = SystemClock()

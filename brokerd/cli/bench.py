@@ -54,7 +54,7 @@ _Function = Callable[..., None]
 
 
 class _Finite(click.FloatRange):
-    """A finite number."""
+    """The type of an option whose value is a finite number."""
 
     def convert(
         self,
@@ -70,7 +70,7 @@ class _Finite(click.FloatRange):
 
 
 class _Directory(click.Path):
-    """A directory that can be written in, made absolute: the same one wherever it is used."""
+    """The type of an option for a writable directory, with an absolute path as its value."""
 
     def __init__(self, *, exists: bool) -> None:
         super().__init__(exists=exists, file_okay=False, writable=True, path_type=Path)
@@ -86,10 +86,10 @@ class _Directory(click.Path):
 
 
 class _NewFile(click.Path):
-    """A file that can be written; this is checked before anything is measured."""
+    """The type of an option for a writable file, which is checked before the measurement."""
 
     def __init__(self, *, suffix: str = "") -> None:
-        """`suffix`: the required end of its name, if the name has an ending."""
+        """Create the type. `suffix`: the only extension that the file's name may have."""
         super().__init__()
         self._suffix = suffix
 
@@ -111,7 +111,7 @@ _number = partial(click.option, show_default=True)
 
 
 def _up_to(most: int) -> Callable[..., Callable[[_Function], _Function]]:
-    """Return an option for a number of things: at least one, and at most what can be measured."""
+    """Return a decorator that makes options for a number from 1 to `most`."""
     return partial(_number, type=click.IntRange(1, most))
 
 
@@ -397,7 +397,7 @@ async def _ended_by_signals(measure: Measure) -> dict[str, object]:
     """Run a benchmark and return its result; the first signal ends it and cleans up."""
     task = asyncio.current_task()
     assert task is not None, "it runs as one"
-    with on_interrupt(task.cancel):  # a second signal would leave behind what the first one stops
+    with on_interrupt(task.cancel):  # a second signal would leave processes running
         try:
             return await measure(lambda text: click.echo(text, err=True))
         except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""The meaning of the keys of a benchmark's result: a block at the end of each command's help.
+"""The meaning of the keys of a benchmark's result, as a block at the end of each command's help.
 
 Called: by `cli.bench`, when it is imported.
-Never:  leaves out a key: tests hold results against the help.
+Never:  leaves out a key: tests compare results with the help.
 """
 
 import inspect
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 _WIDTH: Final = 76
-"""Click indents by two, and wraps for terminals of 80 columns."""
+"""Width of the block: click indents by two columns, and wraps for terminals of 80 columns."""
 _LONG: Final = 30
-"""The most characters of a key whose meaning begins on the same line."""
+"""Largest number of characters of a key whose meaning begins on the line of the key."""
 _MICROSECONDS: Final = "All in _us are microseconds."
 _PERCENTILES: Final = (
     "Times of many are told by p50, p95, p99 and p999, which are exact to within 2 %, and most."
@@ -223,7 +223,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def explained(function: _F) -> _F:
-    """Append the keys of the result to the help of a command."""
+    """Append the meaning of the result's keys to the help of a command."""
     assert function.__doc__ is not None, "it is a command"
     rows = KEYS[function.__name__]
     about = [_MICROSECONDS] if any("_us" in key for key, _ in rows) else []

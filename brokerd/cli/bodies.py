@@ -1,4 +1,4 @@
-"""Messages as the command line prints them, for people and for programs."""
+"""Messages as the command line prints them: as text for operators, as JSON for programs."""
 
 import base64
 
@@ -9,7 +9,7 @@ from brokerd.ids import show
 
 
 def as_map(message: Message) -> dict[str, object]:
-    """Return the message for `--json`; a body that is not UTF-8 is base64, and marked so."""
+    """Return the message for `--json`; a body that is not UTF-8 is in base64, and marked."""
     body, encoding = _text(message.body)
     return {
         "message_type": message.message_type,
@@ -27,7 +27,7 @@ def as_map(message: Message) -> dict[str, object]:
 
 
 def print_message(message: Message) -> None:
-    """Print a line about a message, and its body; for an Error also the meaning and the cure."""
+    """Print a line about a message, and its body; for an Error also its meaning and the cure."""
     about = f"{message.message_type}  sequence {message.sequence}"
     print_line(f"{about}  to {message.service}  conversation {show(message.conversation_id)}")
     body, encoding = _text(message.body)

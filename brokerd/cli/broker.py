@@ -26,7 +26,7 @@ _Operation = Callable[..., Awaitable[BrokerState]]
 
 
 def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
-    """Return a command for an operation on a whole broker, which is its argument."""
+    """Return a command for an operation on a whole broker, whose name is the argument."""
 
     def run(
         *,

@@ -1,4 +1,4 @@
-"""`brokerd clock`: whether the daemon follows the clock of its machine (REL-24)."""
+"""`brokerd clock`: confirms a jump of the machine's clock to the daemon (REL-24)."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""`brokerd config`: check files without starting anything; show every effective setting."""
+"""`brokerd config`: checks files without starting anything; shows every effective setting."""
 
 import os
 from collections.abc import Iterator
@@ -91,9 +91,9 @@ def check(file: Path, objects: Path | None, file_only: bool) -> None:
 
 
 def _is_of_another_user(file: Path, settings: Settings) -> bool:
-    """Return whether the daemon's files belong to another user, and warn of that.
+    """Return whether the daemon's files belong to another user; if so, print a warning.
 
-    Whatever this user cannot read would seem to be wrong, so it is not checked (BI-C5).
+    Files that this user cannot read would seem to be wrong, so they are not checked (BI-C5).
     """
     from brokerd.storage.private_files import other_user_of  # noqa: PLC0415  # `show` needs no store
 
@@ -112,7 +112,7 @@ def _is_of_another_user(file: Path, settings: Settings) -> bool:
 def _start_problems(
     file: Path, settings: Settings, declared: Declared | None
 ) -> Iterator[BrokerError]:
-    """Yield why a start would be refused, without what the running daemon uses itself."""
+    """Yield why a start would be refused, except for files and ports of the running daemon."""
     from brokerd.instance import preflight  # noqa: PLC0415  # `show` needs no store
     from brokerd.storage.private_files import owner_of  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def _start_problems(
 
 
 def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
-    """Return the declaration of the file. `handlers`: whether to import its handlers here."""
+    """Return the declaration in a file; `handlers`: whether to import its handlers."""
     _, declared = read(path)
     from brokerd.instance.preflight import check_handlers  # noqa: PLC0415  # `show` needs no store
 
@@ -158,13 +158,13 @@ def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
 
 
 def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
-    """Warn of open listeners each time, though the settings permit them (SX-21)."""
+    """Warn of open listeners at every check, although the settings permit them (SX-21)."""
     for listener in settings.open_listeners(settings.peer_addresses):
         print_line(f"{file}: warning: open to other machines: {describe(listener)}")
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:
-    """Warn of unknown users, no more: the file may be for another machine, or a user come later."""
+    """Warn of unknown users, who may exist on another machine or later, so it is not an error."""
     from brokerd.sessions.principals import unknown_users  # noqa: PLC0415
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
@@ -172,7 +172,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """Warn of files, as the daemon's user sees them, for which no start is refused (SX-24)."""
+    """Warn of file permissions, for the daemon's user, that do not prevent a start (SX-24)."""
     from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
 
     user = owner_of(settings.instance.data_dir)

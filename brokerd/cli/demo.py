@@ -1,4 +1,4 @@
-"""`brokerd demo`: two services that converse here and now, with a verdict in the last line."""
+"""`brokerd demo`: runs two services that converse, and prints a verdict in the last line."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ from brokerd.cli.output import print_json, print_line, warn
 from brokerd.clock import Clock, SystemClock
 
 _FILE_EVERY = 5.0
-"""Seconds between two lines of progress if they cannot replace each other."""
+"""Seconds between two lines of progress if a line cannot replace the one before."""
 
 
 @click.command(name="demo")
@@ -111,7 +111,7 @@ def command(
 
 
 class _Line:
-    """Lines on the screen, of which a terminal may replace the last."""
+    """The output of the demo; on a terminal, a line of progress replaces the one before."""
 
     def __init__(self, clock: Clock, *, to_errors: bool) -> None:
         self._clock = clock
@@ -128,7 +128,7 @@ class _Line:
         self._stream.flush()
 
     def progress(self, text: str) -> None:
-        """Print a line that the next one replaces; if it cannot be replaced, only now and then."""
+        """Print a line that the next one replaces; without a terminal, print only some lines."""
         if self._terminal:
             self._clear()
             click.echo(text, nl=False, err=self._to_errors)

@@ -1,4 +1,4 @@
-"""`brokerd doctor`: checks an instance, a service or a pair of services, and says what is wrong.
+"""`brokerd doctor`: checks an instance, a service or a pair of services, and reports findings.
 
 Calls:  views and the status of the daemon, the settings, `admin.doctor.checks` with the results.
 Never:  changes anything, or stops at a failed check: that is a finding as well.
@@ -49,7 +49,7 @@ from brokerd.routing.address import normalise
 from brokerd.storage.private_files import other_user_of, owner_of
 
 _PAIRS: Final = 10
-"""The number of pairs that are checked after dialogs were watched."""
+"""Largest number of pairs of services that are checked after dialogs were watched."""
 _SORTS: Final = {Sort.PROBLEM: "PROBLEM", Sort.EVENT: "event"}
 _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "info"}
 
@@ -161,7 +161,7 @@ def _watch(
 async def _inspect(
     where: str, broker: str, settings: Settings | None, asked: Asked, watch: Watch | None
 ) -> list[Finding]:
-    """Return the findings of a daemon; `settings`: those of the daemon, None = unknown."""
+    """Return the findings about a daemon; `settings`: the daemon's settings, None = unknown."""
     try:
         of_instance = asked.from_service is None and watch is None
         session = await session_with(where, broker, retry=0.0, of_instance=of_instance)
@@ -196,7 +196,7 @@ async def _inspect(
 async def _runtime(
     where: str, session: Session, asked: Asked, watch: Watch, found: list[Finding]
 ) -> None:
-    """Watch, and then check the services of dialogs that failed (MON-20)."""
+    """Watch dialogs, and then check the services of those that failed (MON-20)."""
     broker = session.welcome.broker
     warn(f"watching the dialogs of broker {broker} for {watch.seconds:g} s")
     failed = await doctor_watch.watch(session, watch, found)
@@ -237,7 +237,7 @@ def _where(address: str | None, config: Path | None, found: list[Finding]) -> st
 
 
 def _stopped(settings: Settings) -> Iterator[Finding]:
-    """Yield what would keep a stopped daemon from starting, as far as its files tell."""
+    """Yield the faults that would keep a stopped daemon from starting, as far as files show."""
     user = other_user_of(settings.instance.data_dir)
     if user is not None:
         text = (

@@ -29,7 +29,7 @@ from brokerd.routing.address import normalise
 from brokerd.telemetry.status import STUCK_AFTER, InstanceStatus
 
 _PAGES: Final = 10
-"""Pages of messages that are searched for those of different dialogs."""
+"""Largest number of pages of messages that are searched for messages of different dialogs."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     to_service: str | None = None
     contract: str | None = None
     broker_id: bytes | None = None
-    """Identifier of the broker that dialogs are to reach."""
+    """Identifier of the broker that dialogs should reach."""
     mirror: str | None = None
     """The address of the far side's mirror."""
     far: str | None = None
@@ -53,7 +53,7 @@ async def status_of(session: Session) -> InstanceStatus:
 
 
 async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
-    """Return the observations of an instance; append to `found` what could not be read."""
+    """Return the observations of an instance; append failed reads to `found`."""
     status = await status_of(session)
     known = await session.view("brokers")
     brokers: list[BrokerSeen] = []
@@ -79,7 +79,7 @@ async def whole(where: str, session: Session, found: list[Finding]) -> Seen:
 
 
 def _free(status: InstanceStatus) -> InstanceStatus:
-    """Return the status with the free room of its stores: the daemon is on this machine."""
+    """Return the status with the free disk space of its stores, which are on this machine."""
     stores = tuple(
         msgspec.structs.replace(one, free_bytes=shutil.disk_usage(Path(one.path).parent).free)
         if one.path and one.state != "full" and Path(one.path).parent.is_dir()
@@ -113,7 +113,7 @@ async def _broker(session: Session, status: InstanceStatus) -> BrokerSeen:
 
 
 async def _delayed(session: Session, status: InstanceStatus) -> list[Row]:
-    """Return waiting messages of the broker if some of its messages have no destination."""
+    """Return examples of waiting messages, if some messages of the broker have no destination."""
     name = session.welcome.broker
     if not any(
         to.state == "delayed" and to.messages and to.broker == name for to in status.destinations
@@ -190,7 +190,7 @@ async def service(session: Session, name: str, contract: str | None) -> ServiceS
 
 
 async def pair(where: str, session: Session, asked: Asked, found: list[Finding]) -> PairSeen:
-    """Return both sides, and the result of a ping; append to `found` what could not be read."""
+    """Return both sides, and the result of a ping; append failed reads to `found`."""
     assert asked.from_service is not None, "a pair is asked for"
     assert asked.to_service is not None, "a pair is asked for"
     from_service, to_service = asked.from_service, asked.to_service
@@ -226,7 +226,7 @@ async def pair(where: str, session: Session, asked: Asked, found: list[Finding])
 
 
 async def _far(far: str, broker: str, found: list[Finding]) -> tuple[BrokerSeen, FarSeen] | None:
-    """Return the broker at the far daemon; None if it cannot be asked, which is a finding."""
+    """Return the broker at the far daemon; None, and a finding, if it cannot be queried."""
     there = f"--address {quoted(far)}"
     try:
         async with await connect(far, broker=broker, retry=0.0) as session:
@@ -254,9 +254,9 @@ async def _endpoint(session: Session) -> Row | None:
 async def _target(
     where: str, session: Session, source: BrokerSeen, service: str, ping: PingAnswer | None
 ) -> BrokerSeen | None:
-    """Return the broker of this instance that the sender's routes lead to; None if they lead out.
+    """Return the broker of this instance to which the sender's routes lead; None = to another.
 
-    If they lead nowhere, return a broker that has the service, which was perhaps meant.
+    If no route leads anywhere, return a broker that has the service, which may be intended.
     """
     first = ping.steps[0] if ping is not None and ping.steps else None
     if first is not None and first.outcome == "remote":

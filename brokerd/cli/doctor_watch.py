@@ -1,7 +1,7 @@
 """The observations of `brokerd doctor --watch`: error events of dialogs, and their services.
 
-Calls:  views, again and again for as long as is watched.
-Never:  changes anything, or subscribes to events: it only reads what is kept.
+Calls:  views, repeatedly until the end of the watch.
+Never:  changes anything, or subscribes to events: it only reads events that the daemon keeps.
 """
 
 from collections.abc import Iterable
@@ -22,21 +22,21 @@ from brokerd.units import counted
 LOOK: Final = 1.0
 """Seconds between two reads."""
 _QUIET: Final = {Reason.NOT_ATTEMPTED, Reason.AWAITING_ACK}
-"""Statuses of messages that are on their way."""
+"""Statuses of messages that are not held up."""
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """The dialogs to watch, and for how long."""
+    """The dialogs to watch, and the time to watch them."""
 
     seconds: float
     of: tuple[bytes, ...] = ()
-    """Handles, ids of conversations or groups; empty = all dialogs of the broker."""
+    """Dialogs, by handle or id of conversation or group; empty = all dialogs of the broker."""
     new: bool = False
-    """Whether only dialogs are watched that are begun from now on."""
+    """Whether to watch only dialogs that begin from now on."""
     show_events: bool = False
 
     def covers(self, endpoint: Row, since: Instant) -> bool:
-        """Return whether a row of `conversation_endpoints`, or the like of an event, is watched."""
+        """Return whether an endpoint is watched, given its row in the view or its event."""
         ids = {show(one) for one in self.of}
         own = {endpoint[name] for name in _IDS}
         is_new = endpoint.get("created_at", 0) >= since
@@ -45,7 +45,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 _IDS: Final = ("conversation_handle", "conversation_id", "conversation_group_id")
 _OF_EVENT: Final = {"service_id": "service_name", "service_contract_id": "service_contract_name"}
-"""Columns of `conversation_endpoints` that have another name among the events."""
+"""Columns of `conversation_endpoints` that have another name in `error_events`."""
 _SIDE: Final = ("service_id", "far_service", "service_contract_id", "is_initiator")
 
 
@@ -55,12 +55,12 @@ class Failed(NamedTuple):
     service: str
     far_service: str
     contract: str | None
-    """None = no event named it."""
+    """Contract of the dialog; None = no event named it."""
     is_initiator: bool | None
 
 
 async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Failed]:
-    """Watch for the given time; append findings to `found`, and return the failed services."""
+    """Watch for the given time; append findings to `found`, and return services that failed."""
     status = await status_of(session)
     since, clock = status.now, session.clock
     seen = max((row["number"] for row in await session.view("error_events")), default=0)
@@ -82,7 +82,7 @@ async def watch(session: Session, asked: Watch, found: list[Finding]) -> list[Fa
 
 
 async def _new_events(session: Session, seen: int, events: dict[str, list[Row]]) -> int:
-    """Add new events to those of their dialogs; return the number of the latest."""
+    """Add new events to `events`, by dialog; return the number of the latest event."""
     broker = session.welcome.broker
     for row in sorted(await session.view("error_events"), key=lambda one: int(one["number"])):
         if row["number"] > seen and row["broker_name"] in (broker, None):
@@ -98,7 +98,7 @@ async def _append_findings(
     events: dict[str, list[Row]],
     found: list[Finding],
 ) -> list[Row]:
-    """Append the findings of each watched dialog; return the endpoints of these dialogs."""
+    """Append the findings about watched dialogs to `found`; return the dialogs' endpoints."""
     endpoints: list[Row] = []
     covered = 0
     for conversation_id, of_dialog in events.items():
@@ -116,7 +116,7 @@ async def _append_findings(
 
 
 async def _endpoints(session: Session, conversation_id: str, events: list[Row]) -> list[Row]:
-    """Return the local sides of a dialog; for a side that is gone, what the events have of it."""
+    """Return the local sides of a dialog; for a removed side, its columns in the events."""
     rows = await session.view("conversation_endpoints", where={"conversation_id": conversation_id})
     known = {row["is_initiator"]: row for row in rows}
     for event in events:
@@ -149,9 +149,9 @@ def _describe(event: Row) -> str:
 
 
 async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple[Row, Row]]:
-    """Return messages held up for a reason that arose meanwhile, each with its endpoint.
+    """Return messages held up for a reason that arose during the watch, each with its endpoint.
 
-    For dialogs that were named, any reason counts.
+    For dialogs named in `of`, older reasons count, too.
     """
     found: list[tuple[Row, Row]] = []
     messages, _ = await stuck_messages(session)

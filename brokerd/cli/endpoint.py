@@ -40,7 +40,7 @@ def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as
 
 
 def _switch(name: str, state: str, text: str) -> click.Command:
-    """Return a command that changes the state."""
+    """Return a command that changes the state of the broker endpoint."""
 
     @click.command(name=name, help=f"{text} {_LASTS}")
     @daemon_options

@@ -1,7 +1,7 @@
-"""`brokerd event`: event notifications, their services and whether they arrive (EVT, VIEW-11).
+"""`brokerd event`: event notifications, their services and deliveries (EVT, VIEW-11).
 
 Calls:  the session's `create` and `drop`, and the view `event_notifications`.
-Never:  judges a name: the daemon knows the events and which of them fit a queue.
+Never:  checks a name: the daemon knows the events, and those that a queue can have.
 """
 
 from typing import Any

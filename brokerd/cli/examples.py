@@ -1,7 +1,7 @@
-"""Examples of commands, for the end of their help and for the reference page.
+"""Examples of commands, for the end of each command's help and for the reference page.
 
 Reads:  nothing.      Calls: nothing.
-Never:  has an example that the command line refuses: a test parses each.
+Never:  has an example that the command line refuses: a test parses every example.
 """
 
 from typing import Final
@@ -77,4 +77,4 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "ship": ("brokerd ship /srv/metrics -c config/east.toml",),
     "report run": ("brokerd report run --date 2026-11-18 --output reports",),
 }
-"""Path of a command to lines that show it."""
+"""Lines with examples, by the path of a command."""

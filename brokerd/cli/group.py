@@ -45,7 +45,7 @@ _PARKED = listing(
 
 
 def _ls() -> click.Command:
-    """Return `ls`, which lists the other view with `--parked`."""
+    """Return the command `ls`, which lists the view of parked groups with `--parked`."""
     only = click.Option(["--parked"], is_flag=True, help="Those parked, or waiting to be retried.")
 
     def run(*, parked: bool, **given: Any) -> None:  # noqa: ANN401  # options as click gives them

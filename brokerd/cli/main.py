@@ -1,9 +1,9 @@
-"""The command `brokerd`: finds the subcommand, runs it, turns what went wrong into one screen.
+"""The command `brokerd`: finds the subcommand, runs it, and prints any error on one screen.
 
 Calls:  one module for each command, imported when it is used, so that `--help` is quick.
-Never:  shows a traceback for what brokerd raises on purpose, or decides an exit status: that is
-        `exit_statuses`, whose table stands at the end of every help text.
-To add a command: a row in `COMMANDS`; it is offered once its module is there.
+Never:  shows a traceback for an error that brokerd raises on purpose, or decides an exit status:
+        `exit_statuses` does, whose table is at the end of every help text.
+To add a command: a row in `COMMANDS`; the command is offered once its module exists.
 """
 
 import errno
@@ -36,7 +36,7 @@ from brokerd.process.exit_statuses import (
 
 
 class _Entry(NamedTuple):
-    """One command: where it is and the line that `--help` shows without importing it."""
+    """One command: its module, and the line that `--help` shows without importing the module."""
 
     name: str
     module: str
@@ -91,7 +91,7 @@ COMMANDS: Final = (
     _Entry("ship", "brokerd.cli.ship", "Carry the metrics log to where the report finds it."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
-"""Each module has a click command in the attribute that is named, `command` if none is."""
+"""All commands; each module has a click command in the attribute of this name."""
 
 GROUPS: Final = {
     "Start here": ("demo", "serve", "config", "apply", "status", "doctor"),
@@ -115,7 +115,7 @@ GROUPS: Final = {
 
 
 class _Commands(click.Group):
-    """A group that imports a command when it is called."""
+    """A group of commands, each imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [entry.name for entry in COMMANDS if find_spec(entry.module)]
@@ -141,8 +141,9 @@ class _Commands(click.Group):
 
 
 def _complete_help(command: click.Command, path: str) -> None:
-    """Put examples and exit statuses at the end of its help, and of that of every command below it,
-    whose summaries are listed whole: click would cut them in the middle of a line."""
+    """Append examples and exit statuses to the help of a command, and of all commands below it.
+
+    Set the summaries of these commands, because click would truncate them within a line."""
     examples = EXAMPLES.get(path, ())
     command.epilog = HELP
     if examples:
@@ -181,7 +182,7 @@ def cli(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # A state that cannot be is to end the process, not to be written down (HK-10).
+    # A broken invariant must end the process before it can be stored, by an assertion (HK-10).
     if not __debug__:
         what = "brokerd relies on its assertions, which -O takes away"
         return _refused(what, "start Python without -O and without PYTHONOPTIMIZE", CONFIG)
@@ -194,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough; what is still buffered goes nowhere.
+        # The reader of the output has closed it; the rest of the buffer is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:
@@ -205,11 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> int:
-    """Print an error in one screen; return its exit status."""
+    """Print an error on one screen; return its exit status."""
     match error:
         case click.UsageError():
             path = error.ctx.command_path if error.ctx else "brokerd"
-            message = error.format_message().replace("\n\t", " ")  # click lists choices so
+            message = error.format_message().replace("\n\t", " ")  # click lists choices like this
             return _refused(message, f"{path} --help", USAGE)
         case click.ClickException():
             return _refused(error.format_message(), "", USAGE)
@@ -245,7 +246,7 @@ def _refused(message: str, hint: str, status: int) -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    """Print one line about a fault, write its traceback to a file; return the exit status."""
+    """Print a line about an unexpected error, write its traceback to a file; return the status."""
     what = f"unexpected {type(error).__name__}: {error}"
     try:
         with tempfile.NamedTemporaryFile(

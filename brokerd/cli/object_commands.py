@@ -1,7 +1,7 @@
-"""`brokerd queue`, `brokerd service` and their like: one declared object at a time (CLP-81).
+"""`brokerd queue`, `brokerd service` and others: one declared object at a time (CLP-81).
 
 Calls:  the session's `objects`, `create`, `alter` and `drop`; one implementation for every noun.
-Never:  judges a value: what KEY=VALUE says is what a file would say, and the daemon checks it.
+Never:  checks a value: KEY=VALUE means the same as in a file, and the daemon checks it.
 """
 
 import tomllib
@@ -36,7 +36,7 @@ _SHOWN: Final = {
     "instance_route": ("service", "broker", "address", "mirror", "principal", "expires_at"),
 }
 _LIVE: Final = {"route": "routes", "instance_route": "instance_routes"}
-"""Kinds of which more is known than was declared, and the view that has it (RTE-57, RTE-65)."""
+"""Views with the present state of objects, for kinds that have one (RTE-57, RTE-65)."""
 
 
 _MORE: Final = {"queue": " activation=drop removes the whole activation."}
@@ -45,7 +45,7 @@ _MORE: Final = {"queue": " activation=drop removes the whole activation."}
 def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return the settings in KEY=VALUE words: dotted keys and values as in a file, or plain words.
 
-    `@FILE` is the text of a file; a list may be written with commas; None where there is no value.
+    `@FILE` means the text of a file; a list may be written with commas; a missing value is None.
     """
     said: dict[str, Any] = {}
     for word in words:
@@ -258,7 +258,7 @@ def change(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Ask for a change and say what was changed."""
+    """Request a change, and print the changes made."""
     changes = ask(work, address=address, config=config, broker=broker)
     if as_json:
         print_rows(changes)

@@ -1,7 +1,7 @@
-"""The keys that KEY=VALUE words of `create` and `alter` may say, with meaning and default.
+"""The keys of the KEY=VALUE words of `create` and `alter`, with meaning and default.
 
 Reads:  nothing.      Calls: nothing.
-Never:  checks a value: the daemon does. A test compares the keys with those of the file of objects.
+Never:  checks a value: the daemon does. A test compares the keys with those of files of objects.
 To add an option to an object: a row here, and its form in `objects.forms`.
 """
 
@@ -14,17 +14,17 @@ from brokerd.errors import UsageError
 
 
 class Key(NamedTuple):
-    """One key."""
+    """One key of a kind of object."""
 
     name: str
-    """With dots, where it is in a section."""
+    """Name of the key; with dots, if it is in a section."""
     meaning: str
     default: str = ""
-    """As text; empty = there is none, the key is needed or stands for nothing."""
+    """Default as text; empty = no default: the key is required, or absent unless given."""
     many: bool = False
-    """A list, to be written with commas as well."""
+    """Whether the value is a list, which may also be written with commas."""
     any_below: bool = False
-    """True = the part behind the dot is a name that the user chooses."""
+    """Whether the part after the dot is a name that the user chooses."""
 
 
 _ROUTE: Final = (
@@ -119,11 +119,11 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("drain", "how long connections may finish: 2s"),
     ),
 }
-"""By kind of object, and of the broker endpoint; `name` is a word of its own."""
+"""Keys by kind of object, and of the broker endpoint; a name is an argument without a key."""
 
 
 def sections(kind: str) -> set[str]:
-    """Return the first parts of keys with a dot."""
+    """Return the sections of a kind: the first parts of keys with a dot."""
     return {key.name.partition(".")[0] for key in KEYS[kind] if "." in key.name}
 
 
@@ -131,7 +131,7 @@ def check(kind: str, said: Mapping[str, Any]) -> None:
     """Check that each key exists for this kind, and that each value can be sent to a daemon.
 
     Raises:
-        UsageError: one does not, or cannot; the hint lists the keys.
+        UsageError: a key does not exist, or a value cannot be sent; the hint lists the keys.
     """
     known = {key.name: key for key in KEYS[kind]}
     free = {key.name.partition(".")[0] for key in KEYS[kind] if key.any_below}
@@ -156,7 +156,7 @@ def names(kind: str) -> list[str]:
 
 
 def lists(kind: str) -> set[str]:
-    """Return the keys whose value may be written with commas."""
+    """Return the keys of a kind whose values may be written with commas."""
     return {key.name for key in KEYS[kind] if key.many}
 
 

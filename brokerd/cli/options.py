@@ -1,4 +1,4 @@
-"""Options that several commands share: which configuration, which daemon, JSON."""
+"""Options that several commands share: the configuration, the daemon, JSON."""
 
 import os
 from collections.abc import Callable
@@ -20,14 +20,14 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Guid(click.ParamType[bytes]):
-    """A handle or an id, as commands print it."""
+    """The type of an option for a handle or an id, written as commands print it."""
 
     name = "guid"
 
     def convert(
         self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
     ) -> bytes:
-        """Return the bytes; raise `UsageError` for a text that is neither."""
+        """Return the bytes; raise `UsageError` for a text that is not a handle or id."""
         if isinstance(value, bytes):
             return value
         try:
@@ -40,7 +40,7 @@ class _Guid(click.ParamType[bytes]):
 
 
 class _Seconds(click.ParamType[float]):
-    """A time to wait: a number of seconds, or with a unit."""
+    """The type of an option for a duration: a number of seconds, or a number with a unit."""
 
     name = "seconds"
 
@@ -50,7 +50,7 @@ class _Seconds(click.ParamType[float]):
     def convert(
         self, value: object, _parameter: click.Parameter | None, _context: click.Context | None
     ) -> float:
-        """Return seconds; raise `UsageError` for a text that is no time, or one too long."""
+        """Return seconds; raise `UsageError` for a text that is not a duration, or one too long."""
         if isinstance(value, float | int):
             return float(value)
         text = str(value)
@@ -75,9 +75,9 @@ def _with_unit(text: str) -> float:
 
 GUID: Final = _Guid()
 SECONDS: Final = _Seconds(MAX_WAIT_MS / 1000)
-"""The longest time that a verb may wait (CLP-35)."""
+"""Type for a waiting time, up to the longest that a verb may have (CLP-35)."""
 AFTER: Final = _Seconds(MAX_TIMER_MS / 1000)
-"""The longest time for which a timer may be set (CLP-100)."""
+"""Type for the time until a timer fires, up to the longest allowed (CLP-100)."""
 
 config_option = click.option(
     "-c",
@@ -103,9 +103,9 @@ def daemon_options(command: _Command) -> _Command:
 
 
 def daemon_address(address: str | None, config: Path | None) -> str:
-    """Return the daemon's address: the option's, else the settings', else the environment's.
+    """Return the daemon's address: from the option, else the settings, else the environment.
 
-    Without any of these, that of the default settings.
+    Without any of these, return the address of the default settings.
 
     Raises:
         ConfigError: the settings file is wrong.

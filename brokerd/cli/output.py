@@ -1,6 +1,6 @@
 """Output of commands: tables on a terminal, plain columns elsewhere, JSON on request.
 
-Never:  lets a value from elsewhere move the cursor: control characters are made visible (SX-14).
+Never:  lets a printed value move the cursor: control characters are made visible (SX-14).
 """
 
 import shlex
@@ -24,13 +24,13 @@ def printable(text: str) -> str:
 
 
 def in_one_line(message: str) -> str:
-    """Return a message of several lines as one line for `say`, which shows no line ends."""
+    """Return a message of several lines as one line, for `print_line` and `warn`."""
     first, *details = message.splitlines() or [""]
     return f"{first}: {'; '.join(details)}" if details else first
 
 
 def quoted(word: str) -> str:
-    """Return a word as it is to be typed in a shell; nothing in it can move the cursor."""
+    """Return a word quoted for a shell, without characters that can move the cursor."""
     return shlex.quote(printable(word))
 
 
@@ -45,9 +45,9 @@ def warn(text: str) -> None:
 
 
 def print_json(value: object, *, indent: int = 2) -> None:
-    """Print a value as JSON, on one line if not indented; the form is stable.
+    """Print a value as JSON, on one line unless indented; the form is stable.
 
-    An instant is a text such as 2026-01-31T09:00:00.250000Z, whichever command prints it.
+    Every command prints an instant as a text such as 2026-01-31T09:00:00.250000Z.
     """
     text = msgspec.json.encode(_dated(msgspec.to_builtins(value)))
     click.echo(msgspec.json.format(text, indent=indent) if indent else text)
@@ -59,7 +59,7 @@ def print_rows(rows: Sequence[object], after: str | None = None) -> None:
 
 
 def is_instant(name: str) -> bool:
-    """Return whether a field of this name is an instant: microseconds since 1970, on the wire."""
+    """Return whether a field of this name is an instant, in microseconds since 1970."""
     return name.endswith(_ENDINGS) or name in _INSTANTS
 
 
@@ -92,7 +92,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def ago(at: Instant | None, now: Instant) -> str:
-    """Return how long ago an instant was, in its largest unit; a dash if there is none."""
+    """Return how long ago an instant was, in the largest unit; a dash for None."""
     if at is None:
         return "-"
     seconds = max(0, now - at) // SECOND
@@ -103,7 +103,7 @@ def ago(at: Instant | None, now: Instant) -> str:
 
 
 def _rich_table(title: str, columns: Sequence[str], cells: list[list[str]]) -> None:
-    from rich import box  # noqa: PLC0415  # a tenth of a second that only tables need
+    from rich import box  # noqa: PLC0415  # takes a tenth of a second, and only tables need it
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """`brokerd queue`: a queue as an object, its depth, its readers, its messages (VIEW-4).
 
-Never:  takes or locks a message; that is `brokerd receive`.
+Never:  removes or locks a message; `brokerd receive` does.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ from brokerd.protocol.admin_verbs import DEFAULT_GRACE
 from brokerd.units import counted
 
 GROUPS_SHOWN: Final = 20
-"""The most groups with rollbacks that `brokerd queue show` names."""
+"""Largest number of groups with rollbacks that `brokerd queue show` names."""
 DECISIONS_SHOWN: Final = 20
-"""The latest decisions that `brokerd queue show` prints; --json has all that are kept."""
+"""Number of latest decisions that `brokerd queue show` prints; --json has all kept ones."""
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 
@@ -102,7 +102,7 @@ async def _standing(session: Session, name: str) -> Standing:
 
 
 def group_line(row: Mapping[str, Any], now: Instant) -> str:
-    """Return why a group is not received, for people (VIEW-14)."""
+    """Return a line of text on why a group is not received (VIEW-14)."""
     how = {
         "parked": f"parked: {row['park_reason']}",
         "waiting": f"next attempt in {until(row['retry_at'], now)}",
@@ -114,7 +114,7 @@ def group_line(row: Mapping[str, Any], now: Instant) -> str:
 
 
 def decision_line(row: Mapping[str, Any]) -> str:
-    """Return one decision of a queue monitor, for people (VIEW-15)."""
+    """Return a line of text about one decision of a queue monitor (VIEW-15)."""
     times = row["times"]
     again = f" ({times} times, last {show_instant(row['last_at'])})" if times > 1 else ""
     return f"{show_instant(row['at'])}  {row['text']}{again}"
@@ -146,7 +146,7 @@ def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  #
 
 
 def _drained(name: str, done: Drained) -> str:
-    """Return what was done, or why there was nothing to do."""
+    """Return a sentence on what was done, or why nothing had to be done."""
     if done.ended or done.stopped or done.left:
         left = f"; {done.left} cannot be ended without the daemon" if done.left else ""
         return (

@@ -1,4 +1,4 @@
-"""`brokerd receive`: takes and shows the next messages of a queue; `queue browse` only shows."""
+"""`brokerd receive`: receives and shows a queue's next messages; `queue browse` only shows."""
 
 from pathlib import Path
 

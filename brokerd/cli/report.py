@@ -1,4 +1,4 @@
-"""`brokerd report`: runs the report job, which needs Spark and is installed apart."""
+"""`brokerd report`: runs the report job, which needs Spark and is installed separately."""
 
 from datetime import date as calendar
 from pathlib import Path
@@ -14,7 +14,7 @@ from brokerd.reports.comparison import Difference, compare
 from brokerd.reports.report import Days, run_report
 
 LAST = "last"
-"""The newest day that has landed."""
+"""Value of an option that means the newest day that has landed."""
 
 
 @click.group(name="report")
@@ -86,7 +86,7 @@ def run(
 
 
 def _check(first: str | None, to: str | None) -> None:
-    """Raise `UsageError` for a text that is no day; only the job knows which days have landed."""
+    """Raise `UsageError` for a text that is not a day; the job checks that the day has landed."""
     for option, text in (("--date", None if first == LAST else first), ("--to", to)):
         if text is not None and not _is_day(text):
             raise UsageError(f"{option} {text} is no day", hint="say one such as 2026-11-18")

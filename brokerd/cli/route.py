@@ -1,4 +1,4 @@
-"""`brokerd route`: the routes of a broker; where they lead a service or a dialog, and why."""
+"""`brokerd route`: a broker's routes; the target of a service or a dialog, with the reasons."""
 
 import asyncio
 import signal
@@ -29,7 +29,7 @@ for usual, short in (("create", "add"), ("drop", "rm")):
 
 
 def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) -> click.Command:
-    """Return a command that asks where something goes; its exit status says whether anywhere."""
+    """Return a command that asks for a route; exit status 0 if messages have a target, else 1."""
 
     def run(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401  # as click gives them
         found = _fetch(**asked)
@@ -152,7 +152,7 @@ def _verdict(found: RouteExplanation) -> str:
 
 
 def _tried(found: RouteExplanation) -> str:
-    """Return as text the attempts to route a waiting dialog, and the time of the next."""
+    """Return text about the attempts to route a waiting dialog, and the time of the next."""
     if found.next_attempt_at is None:
         return ""
     return f"; tried {counted(found.attempts, 'time')}, next {show_instant(found.next_attempt_at)}"

@@ -1,7 +1,7 @@
-"""`brokerd send`: one message in a new dialog, or on existing dialogs, and perhaps its reply.
+"""`brokerd send`: sends one message in a new dialog or on existing ones; may await a reply.
 
 Calls:  the session's verbs, in one transaction; another one for the reply.
-Never:  sends before everything that can be judged without sending has been judged.
+Never:  sends before every check that is possible without sending.
 """
 
 from pathlib import Path
@@ -145,7 +145,7 @@ def _print_sent(handles: list[Handle], replies: list[Message], *, end: bool, as_
 
 
 def _exit_status(handle: Handle, replies: list[Message], reasons: list[str], wait: float) -> int:
-    """Return the exit status for a reply; raise the error if the reply is one."""
+    """Return the exit status for the replies; raise the error if the reply is an Error."""
     if not replies:
         named = show(handle)
         why = "; ".join(reasons) or f"the message is stored: brokerd dialog status {named}"
@@ -158,7 +158,7 @@ def _exit_status(handle: Handle, replies: list[Message], reasons: list[str], wai
 
 
 class _Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """The message to be sent, in a dialog of its own or on the named ones."""
+    """The message to send, in a new dialog or on the dialogs in `on`."""
 
     from_service: str
     to_service: str
@@ -175,9 +175,9 @@ class _Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> list[Handle]:
-    """Begin a dialog unless there is one, send, and end the dialog: one transaction.
+    """In one transaction: begin a dialog unless the letter names some, send, and end the dialogs.
 
-    It is not ended with `stay`, or if the letter does not ask for the end."""
+    Dialogs are not ended with `stay`, or if the letter does not request the end."""
     async with session.transaction() as tx:
         handles = [Handle(one) for one in letter.on]
         if not handles:
@@ -241,7 +241,7 @@ def _broker_id(text: str | None) -> bytes | str | None:
 
 
 async def _service_of(session: Session, letter: _Letter) -> str:
-    """Return the sending service, to whose queue replies come."""
+    """Return the sending service, whose queue gets the replies."""
     if not letter.on:
         return letter.from_service
     handle = show(letter.on[0])
@@ -251,7 +251,7 @@ async def _service_of(session: Session, letter: _Letter) -> str:
 
 
 async def _queue_of(session: Session, service: str) -> str:
-    """Return the queue that replies to a service arrive in."""
+    """Return the queue in which replies to a service arrive."""
     for row in await session.view("services"):
         if row.get("name") == service:
             return str(row["service_queue_id"])

@@ -1,4 +1,4 @@
-"""`brokerd serve`: read the settings and run the daemon in this process."""
+"""`brokerd serve`: reads the settings and runs the daemon in this process."""
 
 from pathlib import Path
 
@@ -27,6 +27,6 @@ def command(config: Path | None, objects: Path | None) -> int:
     """
     settings = load(config).settings
     declared = read(objects)[1] if objects is not None else None
-    from brokerd.process.daemon import serve  # noqa: PLC0415  # errors so far come first
+    from brokerd.process.daemon import serve  # noqa: PLC0415  # errors in the files come first
 
     return serve(settings, declared=declared, reread=lambda: load(config).settings)

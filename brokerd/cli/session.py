@@ -1,4 +1,4 @@
-"""One session of a command with a daemon: connect, ask, leave."""
+"""The session of a command with a daemon: connect, run the command's requests, disconnect."""
 
 import asyncio
 import socket
@@ -34,7 +34,7 @@ SILENT: Final = (
 
 
 async def waited_for(connecting: Awaitable[_T], address: str, seconds: float) -> _T:
-    """Return the result of connecting; print a line on standard error if it takes over a moment."""
+    """Return the result of connecting; print a line on standard error if that takes long."""
     text = f"waiting up to {seconds:g} s for a daemon at {address}"
     timer = asyncio.get_running_loop().call_later(_MOMENT, warn, text)
     try:
@@ -51,7 +51,7 @@ def is_there(address: str) -> bool:
         probe.setblocking(False)
         try:
             probe.connect(address.removeprefix("unix:"))
-        except BlockingIOError:  # its line of waiting clients is full
+        except BlockingIOError:  # the socket's backlog of clients is full
             return True
         except OSError:
             return False
@@ -61,12 +61,13 @@ def is_there(address: str) -> bool:
 async def session_with(
     where: str, broker: str, *, retry: float, of_instance: bool = False
 ) -> Session:
-    """Return a session on a broker; on the only one if the default does not exist.
+    """Return a session on a broker, or on the only broker if the default does not exist.
 
-    `of_instance`: the question is about the whole instance, so that `msdb`, which every instance
-    has, will do if --broker is not given and there are several brokers, or the default is off.
+    `of_instance`: the request is about the whole instance, so that `msdb`, which every instance
+    has, is used if --broker is not given and the instance has several brokers, or the default is
+    off.
 
-    Raises `ObjectNotFound`, which names the existing brokers, if that leaves several.
+    Raises `ObjectNotFound`, which names the existing brokers, if there are several to choose from.
     """
     try:
         return await connect(where, broker=broker, retry=retry)
@@ -88,7 +89,7 @@ def _is_assumed() -> bool:
 
 
 async def _only_broker(where: str, retry: float) -> str | None:
-    """Return the only broker beside `msdb`; None if not one, or this user may not know."""
+    """Return the only broker besides `msdb`; None if it is not alone, or the user lacks access."""
     async with connect(where, broker=MSDB, retry=retry) as session:
         try:
             rows = await session.view("brokers")

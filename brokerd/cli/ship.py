@@ -1,4 +1,4 @@
-"""`brokerd ship`: copies sealed segments of the metrics log to where the report finds them."""
+"""`brokerd ship`: copies sealed segments of the metrics log to the landing for the report."""
 
 from pathlib import Path
 

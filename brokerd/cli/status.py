@@ -1,4 +1,4 @@
-"""`brokerd status`: the verdict first, then queues, what waits to be sent, dialogs, stores."""
+"""`brokerd status`: the verdict first, then queues, unsent messages, dialogs and stores."""
 
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
 
 
 def _retrying(queue: QueueStatus) -> str:
-    """Return why groups wait for their next attempt, for a queue without another reason."""
+    """Return why groups wait for their next attempt, if the queue has no other fault."""
     if not queue.retrying:
         return ""
     count = counted(queue.retrying, "group waits", "groups wait")
@@ -128,7 +128,7 @@ def _store(store: StoreStatus) -> tuple[object, ...]:
 
 
 def _about(size: int) -> str:
-    """Return a size in whole units, rounded up so that it is short."""
+    """Return a size as a short text, rounded up to whole units."""
     for unit in (1 << 30, 1 << 20, 1 << 10):
         if size >= 10 * unit:
             return show_size(-(-size // unit) * unit)

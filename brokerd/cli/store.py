@@ -73,7 +73,7 @@ def _verify(*, file: Path, as_json: bool) -> None:
 
 
 def _soundness(found: list[Finding]) -> str:
-    """Return the verdict on a whole store, as far as its files can tell."""
+    """Return the verdict on a whole store, as far as its files show it."""
     text = "nothing is wrong"
     if any(one.is_unknown for one in found):
         text += " with what is there, but something may be missing"

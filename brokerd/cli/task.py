@@ -1,4 +1,4 @@
-"""`brokerd task`: the readers that activation has started and that run (VIEW-7)."""
+"""`brokerd task`: the running readers that activation has started (VIEW-7)."""
 
 from brokerd.cli.view_commands import Choice, Shown, listing, noun, since
 

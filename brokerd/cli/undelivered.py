@@ -14,7 +14,7 @@ from brokerd.errors import BrokerError
 from brokerd.units import counted
 
 SHOWN: Final = 5
-"""The most reasons that are returned."""
+"""Largest number of reasons that are returned."""
 _LOOKED_AT: Final = 200
 
 
@@ -61,7 +61,7 @@ async def _near(session: Session, wanted: str) -> str:
 
 
 def _count(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the number of waiting messages and of ends as text; an end is the broker's message."""
+    """Return the numbers of waiting messages and ends as text; the broker sends the ends."""
     ends = sum(bool(row["is_end_of_dialog"] or row["is_conversation_error"]) for row in rows)
     what = [
         counted(count, one, many)

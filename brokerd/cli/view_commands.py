@@ -1,7 +1,7 @@
 """Views on the command line: `ls` and `show` of any noun, from a table of columns (VIEW).
 
 Calls:  the daemon, a page at a time.
-Never:  has code for one view: a noun says which columns it shows, and how.
+Never:  has code for a single view: each noun lists the columns to show, and their format.
 To add a noun: a module with `noun(...)`, and `listing` or `showing` for each of its commands.
 """
 
@@ -27,26 +27,26 @@ Form = Callable[[Any, Instant], str]
 
 
 def plain(value: object, _now: Instant) -> str:
-    """Return a value as it is; a dash for none."""
+    """Return a value as text, unchanged; a dash for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else str(value)
 
 
 def since(value: int | None, now: Instant) -> str:
-    """Return how long ago an instant was."""
+    """Return as text how long ago an instant was."""
     return ago(None if value is None else Instant(value), now)
 
 
 def until(value: int | None, now: Instant) -> str:
-    """Return how long it is until an instant; a dash if it is past."""
+    """Return as text the time until an instant; a dash if the instant is past."""
     if value is None or value <= now:
         return "-"
     return ago(Instant(now - (value - now)), now)
 
 
 def took(value: float | None, _now: Instant) -> str:
-    """Return a duration in its largest unit, to three figures."""
+    """Return a duration as text, in its largest unit with three figures."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value is not None and value >= size:
             return f"{value / size:.3g} {unit}"
@@ -154,7 +154,7 @@ def present(view: str, row: Row) -> None:
 
 
 def _shown(name: str, value: object) -> object:
-    """Return a value for people, with an instant as text."""
+    """Return a value for printing: an instant as text, a dash for None."""
     if type(value) is int and is_instant(name):
         return show_instant(Instant(value))
     return "-" if value is None else value
@@ -202,7 +202,7 @@ def _where(pairs: tuple[str, ...]) -> Row:
 
 
 def _values(text: str) -> list[object]:
-    """Return the values a text may mean; a column has one kind of value, so only one can match."""
+    """Return the values that a text may mean; only one can match, as a column has one type."""
     known: dict[str, object] = {"true": True, "false": False}
     if text in known:
         return [known[text]]

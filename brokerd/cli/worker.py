@@ -1,8 +1,8 @@
-"""`brokerd worker`: run an App (SDK-11), or programs with --exec (ACT-40), apart from the daemon.
+"""`brokerd worker`: runs an App (SDK-11), or programs with --exec (ACT-40), without the daemon.
 
 Calls:  the SDK for an App; the activator for programs, once the notification exists that reports
         work.
-Never:  removes what it has declared: the next run finds it.
+Never:  removes the objects that it has declared: the next run uses them again.
 """
 
 import asyncio
@@ -161,13 +161,13 @@ def _start_programs(
 
 
 async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
-    """Declare the notification, with the service and queue that receive it."""
+    """Declare the notification, and the service and queue that receive its events."""
     name = f"{queue}{OF_WORKERS}"
     notification = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
     connecting = connect(address, broker=broker, wait=wait)
     async with await waited_for(connecting, address, wait) as session:
         if not await session.view("service_queues", where={"name": queue}):
-            # Checked before anything is made for it.
+            # Checked before any object is created for the queue.
             raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")
         for kind, fields in (
             ("queue", {}),
