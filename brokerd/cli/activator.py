@@ -19,7 +19,7 @@ from brokerd.units import counted
 
 @click.group(name="activator")
 def command() -> None:
-    """Start programs on this machine when a broker, here or elsewhere, has work for them.
+    """Start programs on this machine when a broker, on this or another machine, has work for them.
 
     Queues report work by event notifications of QUEUE_ACTIVATION; see docs/how-to/activation.md.
     """
@@ -30,7 +30,7 @@ def command() -> None:
 def serve(config: Path) -> None:
     """Run the activator of the file CONFIG until SIGTERM or SIGINT; then end the programs.
 
-    A second signal does not wait for them.
+    After a second signal, do not wait for the programs.
     """
     run(load(config), str(config))
 

@@ -18,13 +18,13 @@ _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
 
 @click.command(name="apply")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Show what would change and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them.")
 @click.option(
     "--terminate-existing",
     is_flag=True,
-    help="End the dialogs that need what is to go; their other sides are told why.",
+    help="End the dialogs that need a dropped object, and notify their other sides of the reason.",
 )
-@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens.")
+@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address.")
 @config_option
 @json_option
 def command(
@@ -38,9 +38,9 @@ def command(
 ) -> None:
     """Make the brokers named in FILE match it, each all or nothing.
 
-    The file is the whole truth: an object that it does not declare is dropped, unless a dialog
-    still needs it; then nothing is changed at all. A broker that does not exist is made, with a
-    file of its own.
+    The file must be complete: an object that it does not declare is dropped. If a dialog still
+    needs such an object, nothing is changed at all. A broker that does not exist is created, with
+    a store file of its own.
     """
     source, declared = read(file)
     for warning in declared.warnings:

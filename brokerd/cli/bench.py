@@ -127,33 +127,33 @@ _positive = partial(_number, type=_Finite(min=0, min_open=True, max=1_000_000))
 _not_negative = partial(_number, type=_Finite(min=0, max=1_000_000))
 _body = partial(_number, type=click.IntRange(STAMP, MOST_BODY))
 _size = _body(
-    "--size", default=256, help="Bytes of a body, which begins with the time it was sent."
+    "--size", default=256, help="Bytes of a body, which begins with the time of its send."
 )
 
 _directory = click.option(
-    "--directory", type=_Directory(exists=True), help="Where stores are made."
+    "--directory", type=_Directory(exists=True), help="Directory for the stores."
 )
-_save = click.option("--save", type=_NewFile(), help="Write the result there too.")
+_save = click.option("--save", type=_NewFile(), help="Also write the result to this file.")
 
 
 @click.group(name="bench")
 def command() -> None:
-    """Measure rates and latencies on this machine; daemons and clients are processes of their own.
+    """Measure rates and latencies on this machine; daemons and clients run as separate processes.
 
-    The result is one JSON object, with the settings it was made with; the help of each benchmark
-    explains its keys. Rates are per second, percentiles exact to within 2 %.
+    The result is one JSON object, which includes the settings of the run; the help of each
+    benchmark explains its keys. Rates are per second, percentiles exact to within 2 %.
     """
 
 
 def _shared(function: _Function) -> _Function:
     for option in (
-        _positive("--seconds", default=5.0, help="Time that is counted."),
+        _positive("--seconds", default=5.0, help="Length of the measured time."),
         _clients("--clients", default=8, help="Clients on each side."),
         _at_a_time("--outstanding", default=100, help="Sends under way."),
         _dialogs("--dialogs", default=64, help="Dialogs of each client."),
         _size,
         _batch("--batch", default=100, help="Messages in a transaction."),
-        _up_to(MOST_PROCESSES)("--processes", default=1, help="Load processes a side."),
+        _up_to(MOST_PROCESSES)("--processes", default=1, help="Load processes on each side."),
         _directory,
         _save,
     ):
@@ -163,18 +163,22 @@ def _shared(function: _Function) -> _Function:
 
 @command.command()
 @_shared
-@_transactions("--transactions", default=2, help="Transactions of a receiving client at a time.")
+@_transactions(
+    "--transactions", default=2, help="Transactions under way for each receiving client."
+)
 @explained
 def local(save: Path | None, **options: object) -> None:
-    """Measure one daemon: sends each confirmed on its own, then receives in transactions."""
+    """Measure one daemon: sends, each confirmed separately, then receives in transactions."""
     _run(partial(measure_local, msgspec.convert(options, LocalOptions)), save)
 
 
 @command.command()
 @_shared
 @_under_way("--cap", default=1600, help="Messages under way.")
-@click.option("--forwarder", is_flag=True, help="By way of a third daemon, which passes it on.")
-@click.option("--compare", is_flag=True, help="Without and with a forwarder, and the ratio.")
+@click.option("--forwarder", is_flag=True, help="Send through a third daemon, which forwards.")
+@click.option(
+    "--compare", is_flag=True, help="Measure without and with a forwarder, and the ratio."
+)
 @explained
 def peer(save: Path | None, **options: object) -> None:
     """Measure two daemons: send at one, receive and commit at the other."""
@@ -184,7 +188,7 @@ def peer(save: Path | None, **options: object) -> None:
 @command.command()
 @_shared
 @_under_way("--cap", default=1600, help="Messages under way.")
-@click.option("--peer", is_flag=True, help="From one daemon to another, each told.")
+@click.option("--peer", is_flag=True, help="Send from one daemon to another; report on both.")
 @explained
 def stages(save: Path | None, **options: object) -> None:
     """Sample one daemon: processor time per message by stage, and the parts of a flush."""
@@ -192,54 +196,54 @@ def stages(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_messages("--messages", default=1_000_000, help="So many wait in the end.")
-@_dialogs("--dialogs", default=64, help="Dialogs they belong to.")
+@_messages("--messages", default=1_000_000, help="Number of messages that wait in the end.")
+@_dialogs("--dialogs", default=64, help="Dialogs of the messages.")
 @_size
 @_batch("--batch", default=100, help="Messages in a transaction.")
 @_directory
 @_save
 @explained
 def backlog(save: Path | None, **options: object) -> None:
-    """Measure memory, store and receives of one daemon, with few and with very many waiting."""
+    """Measure memory, store and receives of one daemon with few, then many, waiting messages."""
     _run(partial(measure_backlog, msgspec.convert(options, BacklogOptions)), save)
 
 
 @command.command()
-@_messages("--dialogs", "--messages", "dialogs", default=100_000, help="So many.")
-@click.option("--peer", is_flag=True, help="Two daemons, with one side of each dialog.")
-@_not_negative("--replay-guard", default=1.0, help="Seconds a closed dialog is kept.")
-@_at_a_time("--outstanding", default=100, help="Begun at a time.")
-@_transactions("--readers", default=8, help="Transactions of the receiver under way.")
+@_messages("--dialogs", "--messages", "dialogs", default=100_000, help="Dialogs to measure.")
+@click.option("--peer", is_flag=True, help="Use two daemons, each with one side of the dialogs.")
+@_not_negative("--replay-guard", default=1.0, help="Seconds for which a closed dialog is kept.")
+@_at_a_time("--outstanding", default=100, help="Dialogs begun at a time.")
+@_transactions("--readers", default=8, help="Transactions that receive at a time.")
 @_size
 @_directory
 @_save
 @explained
 def dialogs(save: Path | None, **options: object) -> None:
-    """Begin and end dialogs of one message each: their rate, and what they leave behind."""
+    """Begin and end dialogs of one message each: their rate, and what remains of them."""
     _run(partial(measure_dialogs, msgspec.convert(options, DialogsOptions)), save)
 
 
 @command.command()
-@_positive("--seconds", default=5.0, help="Time that each phase counts.")
-@_positive("--rate", default=500.0, help="Messages a second, end to end.")
-@_up_to(MOST_CALLERS)("--callers", default=64, help="In the phase of many callers.")
+@_positive("--seconds", default=5.0, help="Measured time of each phase.")
+@_positive("--rate", default=500.0, help="Messages a second of end_to_end.")
+@_up_to(MOST_CALLERS)("--callers", default=64, help="Callers of call_many.")
 @_size
 @_directory
 @_save
 @explained
 def latency(save: Path | None, **options: object) -> None:
-    """Measure latencies of one daemon with little to do, beside one sync of the disk."""
+    """Measure latencies of one lightly loaded daemon, compared with one sync of the disk."""
     _run(partial(measure_latency, msgspec.convert(options, LatencyOptions)), save)
 
 
 @command.command()
-@_positive("--seconds", default=5.0, help="Time that each phase counts.")
-@_rounds("--rounds", default=3, help="Both phases so many times; the one in the middle is told.")
+@_positive("--seconds", default=5.0, help="Measured time of each phase.")
+@_rounds("--rounds", default=3, help="Rounds of both phases; the median round is reported.")
 @_positive("--rate", default=500.0, help="Small messages a second.")
-@_dialogs("--dialogs", default=16, help="Dialogs of the small ones.")
+@_dialogs("--dialogs", default=16, help="Dialogs of the small messages.")
 @_size
-@_body("--large", default=16 * 1024 * 1024, help="Bytes of a large one.")
-@_positive("--every", default=1.0, help="Seconds between large ones.")
+@_body("--large", default=16 * 1024 * 1024, help="Bytes of a large message.")
+@_positive("--every", default=1.0, help="Seconds between large messages.")
 @_directory
 @_save
 @explained
@@ -252,41 +256,45 @@ def large(save: Path | None, **options: object) -> None:
 
 
 @command.command()
-@_positive("--seconds", default=5.0, help="Time that each phase counts.")
+@_positive("--seconds", default=5.0, help="Measured time of each phase.")
 @_dialogs("--dialogs", default=16, help="Dialogs to each peer.")
 @_size
-@_under_way("--cap", default=400, help="Messages under way to each of three.")
-@_positive("--rate", default=200.0, help="Messages a second to the fourth.")
+@_under_way("--cap", default=400, help="Messages under way to each of the three peers.")
+@_positive("--rate", default=200.0, help="Messages a second to the fourth peer.")
 @_directory
 @_save
 @explained
 def stalled(save: Path | None, **options: object) -> None:
-    """Measure what one daemon sends to three peers while a fourth works and while it is stopped."""
+    """Measure sending to three peers, while a fourth peer works and while it is stopped."""
     _run(partial(measure_stalled, msgspec.convert(options, StalledOptions)), save)
 
 
 @command.command()
-@_dialogs("--dialogs", default=10_000, help="Open ones, of which a message was received each.")
-@_clients("--connections", default=100, help="Clients that want nothing.")
-@_positive("--seconds", default=20.0, help="Time that is counted.")
+@_dialogs("--dialogs", default=10_000, help="Open dialogs, each with a received message.")
+@_clients("--connections", default=100, help="Idle clients.")
+@_positive("--seconds", default=20.0, help="Length of the measured time.")
 @click.option(
-    "--keep", type=_Directory(exists=False), help="Leave the dialogs there, or use those there."
+    "--keep",
+    type=_Directory(exists=False),
+    help="Directory to keep the dialogs in, and to reuse them.",
 )
 @_directory
 @_save
 @explained
 def idle(save: Path | None, **options: object) -> None:
-    """Measure one daemon, started anew: its memory and processor time while nothing happens."""
+    """Measure one newly started daemon: its memory and processor time while it is idle."""
     _run(partial(measure_idle, msgspec.convert(options, IdleOptions)), save)
 
 
 @command.command()
-@_rounds("--rounds", default=30, help="Messages for an idle queue.")
-@_up_to(10_000)("--groups", default=64, help="That come at once.")
-@_up_to(100_000)("--messages", default=100, help="Of each group.")
-@_up_to(32_767)("--max-readers", default=8, help="Of the queue.")
-@click.option("--host", type=click.Choice([one.value for one in Host]), help="Only this home.")
-@_not_negative("--work", default=0.01, help="Seconds a message takes.")
+@_rounds("--rounds", default=30, help="Messages sent to an idle queue.")
+@_up_to(10_000)("--groups", default=64, help="Groups that arrive at once.")
+@_up_to(100_000)("--messages", default=100, help="Messages of each group.")
+@_up_to(32_767)("--max-readers", default=8, help="Most readers of the queue.")
+@click.option(
+    "--host", type=click.Choice([one.value for one in Host]), help="Only handlers that run here."
+)
+@_not_negative("--work", default=0.01, help="Seconds of work per message.")
 @_directory
 @_save
 @explained
@@ -298,38 +306,42 @@ def activation(save: Path | None, **options: object) -> None:
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @_not_negative(
-    "--speed", default=1.0, help="How many times as fast as recorded; 0 = without waiting."
+    "--speed", default=1.0, help="Speed, as a multiple of the recorded one; 0 = without waiting."
 )
-@_clients("--readers", default=8, help="Clients that receive.")
-@_at_a_time("--outstanding", default=100, help="Transactions of a client under way.")
+@_clients("--readers", default=8, help="Receiving clients.")
+@_at_a_time("--outstanding", default=100, help="Transactions under way for each client.")
 @_batch("--batch", default=100, help="Messages in a transaction.")
-@click.option("--peer", is_flag=True, help="Two daemons: sent at one, received at the other.")
+@click.option("--peer", is_flag=True, help="Use two daemons: send at one, receive at the other.")
 @_directory
 @_save
 @explained
 def replay(save: Path | None, **options: object) -> None:
-    """Play recorded traffic: what programs sent, when, in its sizes, on as many dialogs.
+    """Replay recorded traffic, with its times, its message sizes and its number of dialogs.
 
-    FILES are what brokerd.FileRecorder wrote, one for each process that recorded.
+    FILES were written by brokerd.FileRecorder, one for each recorded process.
     """
     _run(partial(measure_replay, msgspec.convert(options, ReplayOptions)), save)
 
 
 @command.command()
 @click.option(
-    "--by", required=True, type=click.Choice([one.value for one in By]), help="What grows."
+    "--by",
+    required=True,
+    type=click.Choice([one.value for one in By]),
+    help="The quantity that grows.",
 )
-@click.option("--points", help="Where to measure, with commas; has a default for each.")
-@_positive("--seconds", default=2.0, help="Time that each phase counts.")
-@click.option("--cold", is_flag=True, help="Receive once more, from a daemon just restarted.")
-@click.option("--plot", type=_NewFile(suffix=".svg"), help="Draw the result there, as SVG.")
+@click.option("--points", help="Values to measure, with commas.  [default: by --by]")
+@_positive("--seconds", default=2.0, help="Measured time of each phase.")
+@click.option("--cold", is_flag=True, help="Also receive from a restarted daemon.")
+@click.option("--plot", type=_NewFile(suffix=".svg"), help="Draw the result to this SVG file.")
 @_directory
 @_save
 @explained
 def scale(save: Path | None, plot: Path | None, points: str | None, **options: object) -> None:
-    """Measure rates, memory and processor time per message as one thing grows; a daemon each.
+    """Measure rates, memory and processor time per message as one quantity grows.
 
-    Up to 16 MiB of size, 1,000,000 dialogs, 10,000 queues, 999 connections, 10,000,000 waiting.
+    Each value is measured with a daemon of its own. Limits: 16 MiB of size, 1,000,000 dialogs,
+    10,000 queues, 999 connections, 10,000,000 waiting messages.
     """
     asked = {**options, "points": _numbers(points)}
     result = _run(partial(measure_scale, msgspec.convert(asked, ScaleOptions)), save)
@@ -353,10 +365,10 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 @json_option
 @explained
 def compare(before: Path, after: Path, as_json: bool) -> None:
-    """Compare two results of one benchmark that `--save` wrote, figure by figure.
+    """Compare two results of a benchmark, written with `--save`, figure by figure.
 
-    A figure that only one result has is shown as "-" in the other: of two lists of the busiest
-    modules, or of one daemon and of two.
+    A figure that only one result has is shown as "-" for the other: the lists of the busiest
+    modules may differ, or the number of daemons.
     """
     found = comparison.compare(comparison.read(before), comparison.read(after))
     if as_json:
@@ -376,11 +388,11 @@ def compare(before: Path, after: Path, as_json: bool) -> None:
 
 @command.command()
 @_up_to(1_000_000)("--routes", default=10_000, help="Routes in the table.")
-@_messages("--dialogs", default=100_000, help="To classify.")
+@_messages("--dialogs", default=100_000, help="Dialogs to classify.")
 @_save
 @explained
 def route(save: Path | None, **options: object) -> None:
-    """Measure how many dialogs a second a large routing table classifies; without a daemon."""
+    """Measure the rate of classifying dialogs with a large routing table, without a daemon."""
     _run(partial(measure_route, msgspec.convert(options, RouteOptions)), save)
 
 

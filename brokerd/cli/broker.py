@@ -49,7 +49,7 @@ def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
 
     run = click.option(
         "--wait", metavar="DURATION", default="60s", show_default=True,
-        help="Wait so long for open transactions.",
+        help="Longest wait for open transactions.",
     )(run)  # fmt: skip
     run = click.option("--force", is_flag=True, help="Roll open transactions back.")(run)
     return click.command(name=name, help=text)(_for_broker(run))
@@ -57,25 +57,25 @@ def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
 
 def _for_broker(run: Callable[..., Any]) -> Callable[..., Any]:
     address = click.option(
-        "--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens."
+        "--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address."
     )
     return click.argument("broker")(address(config_option(json_option(run))))
 
 
 @click.command(name="clean-up")
 @click.option("--state", "states", multiple=True, help="Only endpoints in this state.")
-@click.option("--older-than", metavar="DURATION", help="Only if in it for so long: 2h, 7d.")
-@click.option("--service", help="Only of this local service.")
-@click.option("--far-service", help="Only with this far service.")
+@click.option("--older-than", metavar="DURATION", help="Only if longer in its state: 2h, 7d.")
+@click.option("--service", help="Only endpoints of this local service.")
+@click.option("--far-service", help="Only endpoints with this far service.")
 @click.option(
     "--batch",
     type=click.IntRange(1, 10_000),
     default=1000,
     show_default=True,
-    help="Endpoints looked at in one step.",
+    help="Number of endpoints to check in one step.",
 )
-@click.option("--dry-run", is_flag=True, help="Only count.")
-@click.option("--reason", required=True, help="Why; it goes into the log.")
+@click.option("--dry-run", is_flag=True, help="Count the endpoints without removing them.")
+@click.option("--reason", required=True, help="The reason, for the log.")
 @_for_broker
 def _clean_up(
     *,
@@ -93,7 +93,7 @@ def _clean_up(
 ) -> None:
     """Remove dialog endpoints of BROKER, without notice to their peers.
 
-    Dangerous: messages they had not sent are lost, and a peer without an acknowledgement repeats.
+    Dangerous: their unsent messages are lost, and peers repeat unacknowledged messages.
     """
 
     async def clean(session: Session) -> CleanedUp:
@@ -132,10 +132,10 @@ def _by_state(counts: dict[str, int]) -> str:
 @click.command(name="forget")
 @_for_broker
 def _forget(*, broker: str, address: str | None, config: Path | None, as_json: bool) -> None:
-    """Give up BROKER, whose file is gone for good: its name is free.
+    """Forget BROKER, whose file is permanently gone, so that its name can be used again.
 
     Peers that have dialogs with it are not notified. Refused while the file exists. If no daemon
-    runs, and none is named by --address, the files of the settings are changed here.
+    runs, and --address names none, the command itself changes the files that the settings name.
     """
 
     async def forget(session: Session) -> str:
@@ -164,7 +164,7 @@ def _forget_here(broker: str, config: Path | None) -> str:
 @click.command(name="alter")
 @click.argument("broker")
 @click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
-@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="Where the daemon listens.")
+@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address.")
 @config_option
 @json_option
 def _alter(*, broker: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
@@ -180,7 +180,7 @@ _alter.help = f"{_alter.help}\n\n{object_keys.help_of('broker')}"
 
 command = noun(
     "broker",
-    "Brokers of the instance: delivery, identity, cleaning up, forgetting.",
+    "Brokers of the instance: delivery, identity, clean-up, forgetting a broker.",
     listing(
         "brokers",
         "List the brokers of the instance.",
@@ -199,19 +199,19 @@ command = noun(
     _operation(
         "disable",
         "disable",
-        "Switch delivery of BROKER off: sends wait, receiving and ending go on.",
+        "Switch delivery of BROKER off: sends wait, receives and ends continue.",
         done="delivery is off",
     ),
     _operation(
         "error-conversations",
         "error_conversations",
-        "End every dialog of BROKER with an error, for one restored to an earlier point.",
+        "End every dialog of BROKER with an error, after a restore to an earlier point.",
         done="all dialogs are in error",
     ),
     _operation(
         "new-id",
         "new_broker",
-        "Remove every dialog of BROKER and give it a new identifier, for a copy.",
+        "Remove every dialog of BROKER, a copy, and give it a new identifier.",
         done="has this identifier now; all dialogs are removed",
     ),
     _clean_up,

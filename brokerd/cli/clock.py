@@ -19,8 +19,9 @@ from brokerd.units import show_duration
 def _confirm(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401
     """Follow a jump of the machine's clock now, instead of after ten minutes.
 
-    While a jump of more than an hour is held, nothing expires or fires by it; `brokerd status` says
-    so. Confirm it if the clock is right now: what has expired by then ends at once.
+    While the daemon holds back a jump of more than an hour, nothing expires or fires because of it;
+    `brokerd status` reports the jump. Confirm it if the clock is right now: everything that has
+    expired by the new time then ends at once.
     """
 
     async def confirm(session: Session) -> timedelta:
@@ -35,4 +36,4 @@ def _confirm(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401
         )
 
 
-command = noun("clock", "Whether the daemon follows the clock of its machine.", _confirm)
+command = noun("clock", "The daemon's clock: accept a jump of the machine's clock.", _confirm)

@@ -20,15 +20,15 @@ from brokerd.security.grants import parse_grant
 
 @click.group(name="config")
 def command() -> None:
-    """Check a configuration, or show what is in effect."""
+    """Check a configuration, or show effective settings."""
 
 
 @command.command()
 @config_option
-@click.option("--explain", is_flag=True, help="Say what each setting means as well.")
+@click.option("--explain", is_flag=True, help="Also show the meaning of each setting.")
 @json_option
 def show(config: Path | None, explain: bool, as_json: bool) -> None:
-    """Show every setting, its value, and where it comes from."""
+    """Show every setting, its value, and the origin of the value."""
     rows: list[tuple[str, ...]] = list(effective(load(config)))
     columns: tuple[str, ...] = ("key", "value", "origin")
     if explain:
@@ -46,18 +46,18 @@ def show(config: Path | None, explain: bool, as_json: bool) -> None:
 @click.option(
     "--objects",
     type=click.Path(path_type=Path),
-    help="Check this file of declared objects as well, and that its handlers can be imported.",
+    help="Also check this file of declared objects, and that its handlers can be imported.",
 )
 @click.option(
     "--file-only",
     is_flag=True,
-    help="Check what the files say, and nothing of this machine: they are for another one.",
+    help="Check only the files, not this machine; for files that another machine will use.",
 )
 def check(file: Path, objects: Path | None, file_only: bool) -> None:
-    """Check settings (and objects) for all that would refuse a start; nothing is changed.
+    """Check settings (and objects) for everything that would prevent a start; change nothing.
 
-    The exit status is that of the start. Files and addresses that a daemon running with these
-    settings uses itself are only warned of.
+    The exit status is the one that the start would have. For files and addresses that a running
+    daemon with these settings uses itself, only a warning is printed.
 
     FILE may be the settings of a daemon or, with a name that ends in .objects.toml, its objects.
     """

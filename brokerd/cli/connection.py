@@ -7,7 +7,7 @@ command = noun(
     "Connections to other instances.",
     listing(
         "connections",
-        "List the connections: with whom, in which state, and what they carried.",
+        "List the connections: their peers, states and traffic.",
         Shown("connection_id", "number"),
         Shown("peer_address", "peer"),
         Shown("is_accept", "accepted"),
@@ -20,7 +20,14 @@ command = noun(
         Shown("is_send_flow_controlled", "send held"),
         Shown("is_receive_flow_controlled", "receive held"),
         Shown("error", "error"),
-        choices=(Choice("state", "state_desc", "In this state, such as LOGGED_IN.", many=True),),
+        choices=(
+            Choice(
+                "state",
+                "state_desc",
+                "Only connections in this state, such as LOGGED_IN.",
+                many=True,
+            ),
+        ),
     ),
     showing("connections", "Show all columns of a connection.", "NUMBER", "connection_id"),
 )

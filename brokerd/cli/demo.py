@@ -21,7 +21,7 @@ _FILE_EVERY = 5.0
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("build/demo"),
     show_default=True,
-    help="Where it takes place; made anew each time.",
+    help="Directory of the demo; replaced by each run.",
 )
 @click.option(
     "--dialogs", type=click.IntRange(1), default=500, show_default=True, help="Dialogs to begin."
@@ -35,16 +35,16 @@ _FILE_EVERY = 5.0
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Send the files below this directory instead of orders.",
 )
-@click.option("--pattern", default="*", show_default=True, help="With --input: which files.")
-@click.option("--limit-files", type=click.IntRange(1), help="With --input: at most so many files.")
+@click.option("--pattern", default="*", show_default=True, help="With --input: the files to send.")
+@click.option("--limit-files", type=click.IntRange(1), help="With --input: most files to send.")
 @click.option(
     "--limit-lines",
     type=click.IntRange(1),
-    help="With --input: begin no further file after so many lines.",
+    help="With --input: begin no further file after this number of lines.",
 )
-@click.option("--no-kill", is_flag=True, help="Kill nothing.")
-@click.option("--no-report", is_flag=True, help="Make no report, which needs Spark.")
-@click.option("--keep", is_flag=True, help="Keep the stores; logs and report stay anyway.")
+@click.option("--no-kill", is_flag=True, help="Do not kill the daemons.")
+@click.option("--no-report", is_flag=True, help="Make no report, for which Spark is needed.")
+@click.option("--keep", is_flag=True, help="Keep the stores; logs and report are always kept.")
 @json_option
 def command(
     *,
@@ -60,7 +60,7 @@ def command(
     keep: bool,
     as_json: bool,
 ) -> int:
-    """Let two instances converse, kill each in mid-stream, and check that all is well.
+    """Let two instances converse, kill each in mid-stream, and check that no message was lost.
 
     Two daemons, east and west, are started as separate processes. A client at east begins dialogs
     with the service warehouse at west and sends orders in transactions; workers at west answer each
@@ -69,9 +69,9 @@ def command(
     and a running hash of all orders before it, which the worker keeps in the same commit. At the
     end both stores must have settled, both daemons stop, and the report is made from their logs.
 
-    With --input there is one dialog for each file, with a message for each line; lines above 64 KiB
-    are cut. The far side keeps a running SHA-256 in the commits that receive them and answers with
-    it at the end; it must be that of the file.
+    With --input each file is sent on a dialog of its own, a message per line; lines above 64 KiB
+    are cut. The far side updates a SHA-256 in the commits that receive the lines, and answers with
+    it at the end; it must be the hash of the file.
 
     The last line is "demo: settled: ..." with exit status 0, or "demo: FAILED: ..." with 1.
     """

@@ -17,7 +17,7 @@ from brokerd.units import counted
 @daemon_options
 @json_option
 def _retry(*, destination: str, as_json: bool, **place: Any) -> None:  # noqa: ANN401
-    """Connect now, without waiting for the end of a suppression; `all` means every destination."""
+    """Connect now, without waiting for the end of a suppression; `all`: to every destination."""
 
     async def retry(session: Session) -> int:
         every = destination.lower() == "all"
@@ -32,10 +32,10 @@ def _retry(*, destination: str, as_json: bool, **place: Any) -> None:  # noqa: A
 
 command = noun(
     "destination",
-    "Addresses of other instances that messages go to.",
+    "Addresses of other instances to which messages are sent.",
     listing(
         "destinations",
-        "List the destinations: state, what waits for them, and what went wrong last.",
+        "List the destinations: state, waiting messages, and last error.",
         Shown("address", "address"),
         Shown("state", "state"),
         Shown("suppressed_until", "next in", until),
@@ -45,7 +45,11 @@ command = noun(
         Shown("status_key", "status"),
         Shown("status_since", "since", since),
         Shown("last_error", "last error"),
-        choices=(Choice("state", "state", "In this state, such as suppressed.", many=True),),
+        choices=(
+            Choice(
+                "state", "state", "Only destinations in this state, such as suppressed.", many=True
+            ),
+        ),
     ),
     showing("destinations", "Show all columns of a destination.", "ADDRESS", "address"),
     _retry,

@@ -17,14 +17,14 @@ from brokerd.ids import show
 from brokerd.telemetry.status import TransmissionStatus
 from brokerd.units import counted
 
-_STATES = "In this state (SO, SI, CO, DI, DO, ER, CD); may be given several times."
+_STATES = "Only endpoints in this state (SO, SI, CO, DI, DO, ER, CD); repeatable."
 
 command = noun(
     "dialog",
-    "Dialogs: which there are, in which state; why one waits, how to end it.",
+    "Dialogs: their endpoints and states; why a dialog waits; ending it.",
     listing(
         "conversation_endpoints",
-        "List dialog endpoints. --older-than: in their present state for so long.",
+        "List dialog endpoints. --older-than: longer than this in their present state.",
         Shown("conversation_handle", "handle"),
         Shown("state", "state"),
         Shown("state_since", "since", since),
@@ -39,9 +39,9 @@ command = noun(
         Shown("error_code", "error"),
         choices=(
             Choice("state", "state", _STATES, many=True),
-            Choice("service", "service_id", "Of this local service."),
-            Choice("far-service", "far_service", "With this far service."),
-            Choice("group", "conversation_group_id", "Of this conversation group."),
+            Choice("service", "service_id", "Only endpoints of this local service."),
+            Choice("far-service", "far_service", "Only endpoints with this far service."),
+            Choice("group", "conversation_group_id", "Only endpoints of this conversation group."),
         ),
         aged=True,
     ),
@@ -92,9 +92,9 @@ def status(
 @command.command(name="end")
 @handle_argument
 @click.option("--error", type=int, help="End with an error of this number, above 0.")
-@click.option("--description", help="What the error is; goes with --error.")
-@click.option("--cleanup", is_flag=True, help="Remove it whatever its state; loses messages.")
-@click.option("--reason", help="Why, for the log; goes with --cleanup.")
+@click.option("--description", help="Text of the error; required with --error.")
+@click.option("--cleanup", is_flag=True, help="Remove this side in any state; loses messages.")
+@click.option("--reason", help="The reason, for the log; with --cleanup.")
 @click.option("--tell-peer", is_flag=True, help="With --cleanup: notify the other side.")
 @daemon_options
 def end(
@@ -111,10 +111,10 @@ def end(
 ) -> int:
     """End this side of a dialog.
 
-    With --cleanup this side is removed at once, whatever its state. Its messages that were not sent
-    or not read are lost, and the other side is not notified. The other side keeps repeating its own
-    unacknowledged messages until the dialog's lifetime is over. Use it for a dialog whose other
-    side does not exist or is gone for good, and give a --reason for the log.
+    With --cleanup this side is removed at once, in any state. Its messages that were not sent or
+    not read are lost, and the other side is not notified. The other side keeps repeating its own
+    unacknowledged messages until the dialog's lifetime is over. Use --cleanup for a dialog whose
+    other side does not exist or is permanently gone, and give a --reason for the log.
     """
     if cleanup and reason is None:
         raise UsageError("--cleanup loses messages", hint="say why, for the log: --reason WHY")
@@ -145,8 +145,8 @@ def end(
 @command.command(name="timer")
 @handle_argument
 @click.argument("seconds", type=AFTER, required=False)
-@click.option("--name", help="Which timer, if it is a named one.")
-@click.option("--cancel", is_flag=True, help="Cancel it.")
+@click.option("--name", help="The name of the timer, if it has one.")
+@click.option("--cancel", is_flag=True, help="Cancel the timer.")
 @daemon_options
 def timer(
     *,
@@ -203,7 +203,7 @@ def resend(
     broker: str,
     as_json: bool,
 ) -> int:
-    """Send on the dialog NEW what the dialog OLD holds back since it was ended or broke.
+    """Send on the dialog NEW the messages that OLD retains since it was ended or failed.
 
     Messages that may have arrived already are marked; OLD keeps its messages until it is ended.
     """

@@ -57,25 +57,25 @@ _MARKS: Final = {Level.ERROR: "ERROR", Level.WARNING: "warning", Level.INFO: "in
 @click.command(name="doctor")
 @click.argument("from_service", metavar="[FROM", required=False)
 @click.argument("to_service", metavar="[TO]]", required=False)
-@click.option("--contract", help=f"Of dialogs of the pair.  [default: {DEFAULT}]")
+@click.option("--contract", help=f"Contract of the pair's dialogs.  [default: {DEFAULT}]")
 @click.option("--to-broker", "broker_id", type=GUID, help="Id of the broker that has TO.")
-@click.option("--mirror", metavar="ADDRESS", help="Where the mirror of the broker of TO is.")
-@click.option("--far", metavar="ADDRESS", help="Where the daemon of TO listens for clients.")
-@click.option("--far-broker", help="The broker there that has TO.")
-@click.option("--watch", "seconds", type=SECONDS, help="Look at what befalls dialogs for so long.")
+@click.option("--mirror", metavar="ADDRESS", help="Address of the mirror of TO's broker.")
+@click.option("--far", metavar="ADDRESS", help="Client address of TO's daemon.")
+@click.option("--far-broker", help="The far daemon's broker that has TO.")
+@click.option("--watch", "seconds", type=SECONDS, help="Watch for failing dialogs for this time.")
 @click.option("--of", "watched", type=GUID, multiple=True, metavar="ID",
-              help="Of this dialog or group only: a handle or an id; repeatable.")  # fmt: skip
-@click.option("--new", is_flag=True, help="Of dialogs only that are begun meanwhile.")
-@click.option("--show-events", is_flag=True, help="Show each of their error events as well.")
-@click.option("--ignore", multiple=True, metavar="CODE", help="Leave this finding out; repeatable.")
+              help="Watch only this dialog or group: a handle or an id; repeatable.")  # fmt: skip
+@click.option("--new", is_flag=True, help="Watch only dialogs that begin during --watch.")
+@click.option("--show-events", is_flag=True, help="Also show each error event of these dialogs.")
+@click.option("--ignore", multiple=True, metavar="CODE", help="Omit this finding; repeatable.")
 @click.option(
     "--level",
     type=click.Choice([one.value for one in Level]),
     default=Level.WARNING.value,
     show_default=True,
-    help="Show what is at least so bad.",
+    help="Show findings of this severity and above.",
 )
-@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="For the ping.")
+@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="Timeout of the ping.")
 @daemon_options
 @json_option
 def command(

@@ -13,7 +13,7 @@ from brokerd.cli.view_commands import noun, present
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound, UsageError
 
-_LASTS = "It lasts until the daemon stops: the settings file says how it begins."
+_LASTS = "This lasts until the daemon stops; the next start uses the settings file."
 Row = dict[str, Any]
 
 
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 @daemon_options
 @json_option
 def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as click gives them
-    """Show the broker endpoint: its state, where it listens, and why it does not."""
+    """Show the broker endpoint: its state, its addresses, and why it does not listen."""
 
     async def fetch(session: Session) -> Row:
         rows = await session.view("endpoint")
@@ -56,10 +56,10 @@ def _switch(name: str, state: str, text: str) -> click.Command:
 @daemon_options
 @json_option
 def _alter_some(*, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Change the broker endpoint while it runs; options that are not named stay.
+    """Change the broker endpoint while it runs; other options keep their values.
 
-    New addresses leave connections up. A change lasts until the daemon stops: the settings file
-    says how the endpoint begins.
+    New addresses leave connections open. A change lasts until the daemon stops; the next start uses
+    the settings file.
     """
     said = settings_of("endpoint", settings)
     if not said:
@@ -90,16 +90,16 @@ command = noun(
     "endpoint",
     "The broker endpoint: where other instances connect.",
     _show,
-    _switch("start", "started", "Listen, and connect to whatever messages wait for."),
+    _switch("start", "started", "Listen, and connect to the destinations of waiting messages."),
     _switch(
         "stop",
         "stopped",
-        "Close the port and all connections, after what is under way: messages wait.",
+        "Finish messages in transit, then close the port and all connections; messages wait.",
     ),
     _switch(
         "disable",
         "disabled",
-        "Keep the port open, but refuse every caller, and close all connections.",
+        "Keep the port open, but refuse new connections, and close the existing ones.",
     ),
     _alter_some,
 )

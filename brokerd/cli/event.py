@@ -25,19 +25,19 @@ def command() -> None:
 @command.command(name="create")
 @click.argument("name")
 @click.argument("events", nargs=-1, required=True, metavar="EVENT...")
-@click.option("--service", required=True, help="The service that is told.")
-@click.option("--queue", help="Only of this queue.")
+@click.option("--service", required=True, help="The service to notify.")
+@click.option("--queue", help="Only events of this queue.")
 @click.option(
     "--scope",
     type=click.Choice(["instance", "broker"]),
-    help="Of every broker of the instance, or of this one.  [default: broker]",
+    help="Events of every broker of the instance, or of this one.  [default: broker]",
 )
-@click.option("--target-broker", metavar="GUID", help="The broker of that service, if another.")
-@click.option("--fan-in", is_flag=True, help="Share one message with others to the same target.")
+@click.option("--target-broker", metavar="GUID", help="The broker of the service, if another.")
+@click.option("--fan-in", is_flag=True, help="Share messages with others to the same target.")
 @click.option(
     "--activation-timeout",
     metavar="DURATION",
-    help="Tell QUEUE_ACTIVATION again if nobody receives for so long.  [default: 10s]",
+    help="Repeat QUEUE_ACTIVATION if no reader receives for this time.  [default: 10s]",
 )
 @daemon_options
 @json_option
@@ -79,7 +79,7 @@ def create(
 @daemon_options
 @json_option
 def drop(*, name: str, as_json: bool, **options: Any) -> None:  # noqa: ANN401
-    """Stop an event notification; its dialog is ended."""
+    """Drop an event notification, and end its dialog."""
     _show_changes(ask(lambda session: session.drop(_KIND, name), **options), as_json=as_json)
 
 

@@ -14,7 +14,7 @@ from brokerd.cli.view_commands import Choice, Shown, listing, noun, present, sin
 @daemon_options
 @json_option
 def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as click gives them
-    """Show how much has passed, what was dropped and why, and the memory it takes."""
+    """Show the numbers of forwarded and dropped messages, the reasons, and the memory in use."""
     (row,) = ask(lambda session: session.view("forwarder_counters"), **place)
     if as_json:
         print_json(row)
@@ -24,11 +24,11 @@ def _show(*, as_json: bool, **place: Any) -> None:  # noqa: ANN401  # options as
 
 command = noun(
     "forwarder",
-    "Forwarding: what passes through for other instances.",
+    "Forwarding: messages that pass through to other instances.",
     _show,
     listing(
         "forwarded_messages",
-        "List what is held now; it is in memory only, and its sender still has it.",
+        "List the messages held now, in memory only; their senders still have them.",
         Shown("from_service_name", "from"),
         Shown("to_service_name", "to"),
         Shown("adjacent_broker_address", "next"),
@@ -39,8 +39,8 @@ command = noun(
         Shown("arrived_at", "arrived", since),
         Shown("conversation_id", "conversation"),
         choices=(
-            Choice("to", "to_service_name", "For this service."),
-            Choice("next", "adjacent_broker_address", "For this next hop."),
+            Choice("to", "to_service_name", "Only messages for this service."),
+            Choice("next", "adjacent_broker_address", "Only messages for this next hop."),
         ),
     ),
 )

@@ -27,7 +27,7 @@ _ALL = listing(
     Shown("locked_since", "since", since),
     Shown("parked_at", "parked", since),
     Shown("park_reason", "reason"),
-    choices=(Choice("service", "service_id", "Of this service."),),
+    choices=(Choice("service", "service_id", "Only groups of this service."),),
 )
 _PARKED = listing(
     "parked_groups",
@@ -46,7 +46,9 @@ _PARKED = listing(
 
 def _ls() -> click.Command:
     """Return the command `ls`, which lists the view of parked groups with `--parked`."""
-    only = click.Option(["--parked"], is_flag=True, help="Those parked, or waiting to be retried.")
+    only = click.Option(
+        ["--parked"], is_flag=True, help="List parked groups and groups to be retried."
+    )
 
     def run(*, parked: bool, **given: Any) -> None:  # noqa: ANN401  # options as click gives them
         chosen = _PARKED if parked else _ALL
@@ -59,7 +61,7 @@ def _ls() -> click.Command:
 
 command = noun(
     "group",
-    "Conversation groups: who has locked them, what waits in them, which are parked.",
+    "Conversation groups: the holders of their locks, their messages, parked groups.",
     _ls(),
     showing(
         "conversation_groups", "Show all columns of a group.", "GROUP", "conversation_group_id"
@@ -78,7 +80,7 @@ def _group(_context: click.Context, _parameter: click.Parameter, text: str) -> b
 
 
 _argument = click.argument("group", callback=_group)
-_reason = click.option("--reason", default="", help="Why, for the log.")
+_reason = click.option("--reason", default="", help="The reason, for the log.")
 Do = Callable[[Session], Awaitable[Any]]
 
 
@@ -94,14 +96,14 @@ def _run(do: Do, address: str | None, config: Path | None, broker: str) -> Any: 
 @_reason
 @daemon_options
 def release(*, group: bytes, reason: str, **options: Any) -> None:  # noqa: ANN401
-    """Let GROUP be received again; its rollbacks are counted anew."""
+    """Let GROUP be received again, and reset its count of rollbacks."""
     _run(lambda session: session.admin.release_group(group, reason), **options)
     print_line(f"released {show(group)}")
 
 
 @command.command(name="discard")
 @_argument
-@click.option("--all", "everything", is_flag=True, help="All messages, not only the first.")
+@click.option("--all", "everything", is_flag=True, help="Discard all messages, not only the first.")
 @_reason
 @daemon_options
 def discard(
@@ -111,7 +113,7 @@ def discard(
     reason: str,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Delete the first message of GROUP, for good, and let the group be received again."""
+    """Delete the first message of GROUP permanently, and let the group be received again."""
     count = _run(
         lambda session: session.admin.discard_group(group, reason, everything=everything),
         **options,
@@ -122,7 +124,7 @@ def discard(
 @command.command(name="end")
 @_argument
 @click.option("--error", type=click.IntRange(1), required=True, help="Number of the error.")
-@click.option("--description", required=True, help="What the other side is told.")
+@click.option("--description", required=True, help="Text of the error.")
 @daemon_options
 def end(
     *,
@@ -139,8 +141,8 @@ def end(
 @command.command(name="edit")
 @_argument
 @click.option("--body", help="The new body, as text.")
-@click.option("--file", "source", type=click.File("rb"), help="From a file, - for input.")
-@click.option("--as-it-is", is_flag=True, help="Also if the old body was JSON, and this is not.")
+@click.option("--file", "source", type=click.File("rb"), help="File with the body, - for input.")
+@click.option("--as-it-is", is_flag=True, help="Let a non-JSON body replace a JSON body.")
 @_reason
 @daemon_options
 def edit(
@@ -154,8 +156,8 @@ def edit(
 ) -> None:
     """Give the first message of GROUP another body, and let the group be received again.
 
-    The body must be what the message type requires. A type without a schema requires little: an App
-    ends the dialog of a body that it cannot read.
+    The body must fulfil the message type. A type without a schema requires little, and an App ends
+    the dialog of a body that it cannot read.
     """
     if (body is None) == (source is None):
         raise UsageError("give the new body: --body TEXT or --file FILE")

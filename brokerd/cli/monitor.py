@@ -4,10 +4,10 @@ from brokerd.cli.view_commands import Choice, Shown, listing, noun, since, until
 
 command = noun(
     "monitor",
-    "Queue monitors: why readers are started, or are not.",
+    "Queue monitors: why readers are started or not.",
     listing(
         "queue_monitors",
-        "List the queue monitors of the whole instance; a queue without one is in queue ls.",
+        "List the queue monitors of the whole instance; `queue ls` says why a queue has none.",
         Shown("broker_name", "broker"),
         Shown("queue_id", "queue"),
         Shown("state", "state"),
@@ -21,8 +21,8 @@ command = noun(
         Shown("last_failure", "last failure"),
         Shown("absent_reason", "shut down because"),
         choices=(
-            Choice("of-broker", "broker_name", "Of this broker."),
-            Choice("queue", "queue_id", "Of this queue."),
+            Choice("of-broker", "broker_name", "Only monitors of this broker."),
+            Choice("queue", "queue_id", "Only the monitor of this queue."),
         ),
     ),
 )

@@ -24,7 +24,7 @@ _SETTINGS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 _TERMINATE = click.option(
     "--terminate-existing",
     is_flag=True,
-    help="End the dialogs that need it; their other sides are told why.",
+    help="End the dialogs that need the object, and notify their other sides of the reason.",
 )
 _SHOWN: Final = {
     "message_type": ("validation", "require_body", "validate_on_send"),
@@ -146,7 +146,7 @@ def _create(kind: str) -> click.Command:
 
 def _alter(kind: str) -> click.Command:
     text = (
-        f"Alter {_one(kind)}: only the keys that are named change. KEY= without a value sets a key "
+        f"Alter {_one(kind)}: only the given keys change. KEY= without a value sets a key "
         f"to its default.{_MORE.get(kind, '')}\n\n{object_keys.HOW}\n\n{object_keys.help_of(kind)}"
     )
 

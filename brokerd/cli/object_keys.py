@@ -28,11 +28,11 @@ class Key(NamedTuple):
 
 
 _ROUTE: Final = (
-    Key("service", "the service that the route is for", "every one"),
+    Key("service", "the service that the route is for", "every service"),
     Key("broker", "the broker of that service, a GUID", "any"),
     Key("address", "TCP://HOST:PORT, LOCAL or TRANSPORT"),
     Key("mirror", "the other TCP://HOST:PORT of a mirrored broker", "none"),
-    Key("lifetime", "how long the route holds: 90s, 7d", "for ever"),
+    Key("lifetime", "lifetime of the route: 90s, 7d", "no end"),
 )
 KEYS: Final[dict[str, tuple[Key, ...]]] = {
     "message_type": (
@@ -49,43 +49,45 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("types.NAME", "who sends message type NAME: initiator, target, any", any_below=True),
     ),
     "queue": (
-        Key("status", "on, off: whether anything can be put in or taken out", "on"),
+        Key("status", "on, off: whether messages can be added and received", "on"),
         Key("retention", "on, off: keep messages until their dialog ends", "off"),
-        Key("retention_limit.max_rows", "messages kept of one dialog", "no limit"),
-        Key("retention_limit.max_bytes", "their bytes", "no limit"),
-        Key("retention_limit.policy", "at the limit: error, drop_oldest, archive", "error"),
-        Key("retention_limit.archive", "the queue that policy archive moves to"),
+        Key("retention_limit.max_rows", "most retained messages of a dialog", "no limit"),
         Key(
-            "receive_ageing", "off, or the time in which a waiting message rises by a level", "off"
+            "retention_limit.max_bytes",
+            "most bytes of the retained messages of a dialog",
+            "no limit",
         ),
+        Key("retention_limit.policy", "at the limit: error, drop_oldest, archive", "error"),
+        Key("retention_limit.archive", "the queue to which the policy archive moves messages"),
+        Key("receive_ageing", "off, or the waiting time that raises a message by one level", "off"),
         Key("poison_handling", "on, off: whether consecutive rollbacks have consequences", "on"),
         Key(
             "poison_mode",
-            "disable_queue, park: what consecutive rollbacks lead to",
+            "disable_queue, park: the consequence of consecutive rollbacks",
             "disable_queue",
         ),
         Key("poison_threshold", "the number of consecutive rollbacks", "5, with park 8"),
         Key("poison_disconnects", "the number of connections cut in a transaction", "20"),
         Key("poison_backoff", "with park: wait of a group after its first rollback", "1s"),
-        Key("poison_backoff_max", "with park: its longest wait", "5min"),
+        Key("poison_backoff_max", "with park: the longest wait of a group", "5min"),
         Key("activation.handler", "module:function of the readers, which load starts"),
         Key("activation.status", "on, off", "on; off if added to an existing queue"),
         Key("activation.max_readers", "readers at a time, 0 to 32767", "1"),
-        Key("activation.run_as", "the principal it runs as", "owner"),
+        Key("activation.run_as", "the principal that the handler runs as", "owner"),
         Key("activation.host", "daemon, process: where the handler runs", "daemon"),
         Key("activation.command", "a program instead of a handler, with its arguments"),
-        Key("activation.memory", "data a process may have, 0 for no limit", "1GiB"),
-        Key("activation.deadline", "off, or how long a reader may go without a receive", "off"),
+        Key("activation.memory", "memory limit of a process's data, 0 for no limit", "1GiB"),
+        Key("activation.deadline", "off, or the longest time of a reader without a receive", "off"),
         Key("activation.ramp_interval", "time between two starts under load", "5s"),
-        Key("activation.initial_readers", "started at once, if there are as many groups", "1"),
+        Key("activation.initial_readers", "readers to start at once, at most one per group", "1"),
         Key("activation.spare", "on, off: keep a process ready to be the next reader", "on"),
         Key(
             "activation.drain_wait", "how long a reader waits for messages before it ends", "500ms"
         ),
     ),
     "service": (
-        Key("queue", "the queue its messages come to"),
-        Key("contracts", "the contracts it accepts dialogs on: a,b", "none", many=True),
+        Key("queue", "the queue in which its messages arrive"),
+        Key("contracts", "the contracts of dialogs that it accepts: a,b", "none", many=True),
     ),
     "priority": (
         Key("contract", "only dialogs on this contract", "ANY"),
@@ -104,10 +106,12 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         ),
         Key("broker", "the broker of that service, a GUID or CURRENT_DATABASE", "this broker"),
         Key("fan_in", "on, off: share one message with others to the same service", "off"),
-        Key("activation_timeout", "repeat QUEUE_ACTIVATION if nobody receives for so long", "10s"),
+        Key(
+            "activation_timeout", "repeat QUEUE_ACTIVATION after this time without a receive", "10s"
+        ),
     ),
     "broker": (
-        Key("default_encryption", "on, off: whether dialogs that do not say are encrypted", "on"),
+        Key("default_encryption", "on, off: whether dialogs are encrypted by default", "on"),
         Key("honor_priority", "on, off: whether messages are sent by priority", "off"),
     ),
     "endpoint": (
@@ -116,7 +120,7 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("port", "0 to 65535"),
         Key("forwarding", "true, false: pass on messages for other instances"),
         Key("forward_size_mb", "memory for messages that pass through, in MB"),
-        Key("drain", "how long connections may finish: 2s"),
+        Key("drain", "time for connections to finish: 2s"),
     ),
 }
 """Keys by kind of object, and of the broker endpoint; a name is an argument without a key."""
@@ -171,7 +175,7 @@ def help_of(kind: str) -> str:
     return "\n".join(lines)
 
 
-HOW: Final = """A VALUE is written as in a file of objects; quotes may be left out. @FILE stands for
+HOW: Final = """A VALUE is written as in a file of objects; quotes may be left out. @FILE means
 the text of a file, and a list may be written with commas (a,b)."""
 
 

@@ -84,11 +84,11 @@ config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     envvar=CONFIG_VARIABLE,
-    help=f"Settings of the daemon (TOML); or set {CONFIG_VARIABLE}.",
+    help=f"The daemon's settings file (TOML); or set {CONFIG_VARIABLE}.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 broker_option = click.option(
-    "--broker", default="main", show_default=True, help="Which broker of the instance."
+    "--broker", default="main", show_default=True, help="The broker of the instance."
 )
 
 
@@ -97,7 +97,7 @@ def daemon_options(command: _Command) -> _Command:
     address = click.option(
         "--address",
         metavar="unix:PATH|TCP://HOST:PORT",
-        help=f"Where the daemon listens for clients; or set {ADDRESS_VARIABLE}, or give -c.",
+        help=f"The daemon's address for clients; or set {ADDRESS_VARIABLE}, or give -c.",
     )
     return address(config_option(broker_option(command)))
 

@@ -7,7 +7,7 @@ command = noun(
     "Periodic work of the daemon.",
     listing(
         "periodic_tasks",
-        "List the passes: every how many ticks, when they last ran, and their last error.",
+        "List the passes: their period in ticks, their last run, and their last error.",
         Shown("task", "task"),
         Shown("period", "ticks"),
         Shown("last_start", "last start", since),

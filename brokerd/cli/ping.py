@@ -17,9 +17,9 @@ _NAME_ONE = "name the service that talks to it with --from, as the way back may 
 
 @click.command(name="ping")
 @click.argument("service")
-@click.option("--from", "from_service", metavar="SERVICE", help="Where replies would come to.")
-@click.option("--broker-id", type=GUID, help="The broker named beside the service.")
-@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="So long at most.")
+@click.option("--from", "from_service", metavar="SERVICE", help="The service that gets replies.")
+@click.option("--broker-id", type=GUID, help="The broker that the sender names with the service.")
+@click.option("--wait", type=SECONDS, default=10.0, show_default=True, help="Longest wait.")
 @daemon_options
 @json_option
 def command(
@@ -31,9 +31,9 @@ def command(
     as_json: bool,
     **daemon: Any,  # noqa: ANN401  # as click gives them
 ) -> int:
-    """Follow the path to SERVICE and back, and show what each instance on it decides.
+    """Follow the path to SERVICE and back, and show the decision of each instance on the path.
 
-    The ping goes as a first message would, and back as its reply; no dialog is begun and nothing is
+    The ping takes the path of a first message, and of its reply; no dialog is begun and nothing is
     queued. Exit status 1 if it does not come back.
     """
 

@@ -36,7 +36,7 @@ command = object_commands.queue
 command.add_command(
     listing(
         "service_queues",
-        "List the queues of a broker: how deep they are, whether they are on.",
+        "List the queues of a broker: their depth, and whether they are on.",
         Shown("name", "queue"),
         Shown("is_receive_enabled", "receive"),
         Shown("is_enqueue_enabled", "enqueue"),
@@ -49,7 +49,7 @@ command.add_command(
         Shown("max_readers", "max readers"),
         Shown("status_reason", "reason"),
         Shown("monitor_absent_reason", "no monitor because"),
-        choices=(Choice("name", "name", "Of this name."),),
+        choices=(Choice("name", "name", "Only the queue of this name."),),
     )
 )
 
@@ -127,16 +127,16 @@ def decision_line(row: Mapping[str, Any]) -> str:
     type=SECONDS,
     default=DEFAULT_GRACE,
     show_default=True,
-    help="End readers that run longer than this.",
+    help="Longest time for readers to end by themselves.",
 )
 @daemon_options
 @json_option
 def drain(*, name: str, grace: float, as_json: bool, **options: Any) -> None:  # noqa: ANN401
     """Switch the activation of queue NAME off and let its readers end.
 
-    Waiting receives come back empty, processes get SIGTERM. A reader that does not end in time has
-    its transaction rolled back, which does not count for poison. Nothing is lost, and the queue
-    stays on. Afterwards: brokerd queue alter NAME activation.status=on
+    Waiting receives return no message, processes get SIGTERM. A reader that does not end in time
+    has its transaction rolled back, which does not count for poison. No message is lost, and the
+    queue stays on. Afterwards: brokerd queue alter NAME activation.status=on
     """
     done = ask(lambda session: session.admin.drain_queue(name, grace=grace), **options)
     if as_json:
@@ -163,12 +163,12 @@ def _drained(name: str, done: Drained) -> str:
 @command.command(name="cure")
 @click.argument("name")
 @click.option("--error", type=click.IntRange(1), required=True, help="Number of the error.")
-@click.option("--description", required=True, help="What the other side is told.")
+@click.option("--description", required=True, help="Text of the error.")
 @daemon_options
 def cure(*, name: str, error: int, description: str, **options: Any) -> None:  # noqa: ANN401
     """End the dialog for which queue NAME was switched off, and switch the queue on.
 
-    The dialog's messages are deleted. Inspect them before: brokerd queue show, brokerd queue
+    The dialog's messages are deleted. Inspect them first: brokerd queue show, brokerd queue
     browse.
     """
     ended = ask(lambda session: session.admin.cure_queue(name, error, description), **options)
@@ -183,7 +183,7 @@ def cure(*, name: str, error: int, description: str, **options: Any) -> None:  #
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Show at most so many messages.",
+    help="Largest number of messages to show.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show all messages, however many.")
 @click.option("--no-bodies", is_flag=True, help="Show everything but the bodies.")
@@ -200,10 +200,10 @@ def browse(
     broker: str,
     as_json: bool,
 ) -> int:
-    """Show what is in QUEUE, by order of arrival: all groups and every status.
+    """Show the messages in QUEUE, by order of arrival: all groups and every status.
 
-    Nothing is taken or locked, and no reader waits for it. With --json each message is a line of
-    its own, so that a queue of any length can be read.
+    No message is removed or locked, and no reader has to wait. With --json each message is a line
+    of its own, so that a queue of any length can be read.
     """
     most = None if everything else limit
 

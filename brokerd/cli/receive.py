@@ -23,12 +23,12 @@ from brokerd.units import counted
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Receive at most so many messages.",
+    help="Largest number of messages to receive.",
 )
-@click.option("--wait", type=SECONDS, default=0.0, help="Wait so many seconds.")
-@click.option("--conversation", type=GUID, help="Only of the dialog with this handle.")
-@click.option("--group", type=GUID, help="Only of this conversation group.")
-@click.option("--ack", "acknowledge", is_flag=True, help="Yes, take them for good.")
+@click.option("--wait", type=SECONDS, default=0.0, help="Longest wait, in seconds.")
+@click.option("--conversation", type=GUID, help="Only messages of the dialog with this handle.")
+@click.option("--group", type=GUID, help="Only messages of this conversation group.")
+@click.option("--ack", "acknowledge", is_flag=True, help="Confirm that the messages are removed.")
 @daemon_options
 @json_option
 def command(
@@ -46,9 +46,9 @@ def command(
 ) -> int:
     """Receive the next messages of QUEUE, all of one conversation group, and show them.
 
-    The messages are then gone, which --ack has to confirm. Exit status 1 if there are none; then
-    what its services have sent without an acknowledgement is shown, with the reason. To see what is
-    in a queue: brokerd queue browse QUEUE.
+    The messages are removed from the queue, which --ack has to confirm. Exit status 1 if there are
+    none; then the unacknowledged messages from the queue's services are shown, with the reason. To
+    see the messages of a queue without removing them: brokerd queue browse QUEUE.
     """
     if not acknowledge:
         raise UsageError(

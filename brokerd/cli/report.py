@@ -28,15 +28,15 @@ def command() -> None:
 @click.option(
     "--landing",
     type=click.Path(path_type=Path),
-    help="Directory that segments are shipped to; without it that of the metrics log.",
+    help="Directory to which segments are shipped.  [default: that of the metrics log]",
 )
 @click.option("--date", help="The day, such as 2026-11-18, or `last`: the newest that has landed.")
-@click.option("--to", help="The last day of several, the first being --date.")
+@click.option("--to", help="The last day of several; --date is the first.")
 @click.option(
     "--forget-removed",
     is_flag=True,
-    help="Make these days of what is in the landing now, and drop what was taken in before and is "
-    "no longer there.",
+    help="Make these days from the segments in the landing now, and drop segments that were added "
+    "before and have been removed from the landing.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Directory of the reports."
@@ -110,9 +110,9 @@ def _is_day(text: str) -> bool:
 @click.argument("other", type=click.Path(path_type=Path, exists=True))
 @json_option
 def _compare(*, one: Path, other: Path, as_json: bool) -> None:
-    """Show what differs between two reports: directories such as reports/2026-11-18.
+    """Show the differences between two reports: directories such as reports/2026-11-18.
 
-    The command needs neither Spark nor Java: it reads the summary.json of both.
+    The command reads the summary.json of both reports, and needs neither Spark nor Java.
     """
     rows = compare(one, other)
     if as_json:

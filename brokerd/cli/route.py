@@ -42,10 +42,12 @@ def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) ->
     for option in (
         json_option,
         daemon_options,
-        click.option("--reply", is_flag=True, help="As if the target's side sent it."),
-        click.option("--arriving", is_flag=True, help="As if it came from another instance."),
-        click.option("--broker-id", type=GUID, help="The broker named beside the service."),
-        click.option("--handle", type=GUID, help="A dialog, instead of the service."),
+        click.option("--reply", is_flag=True, help="For a message from the target's side."),
+        click.option("--arriving", is_flag=True, help="For a message from another instance."),
+        click.option(
+            "--broker-id", type=GUID, help="The broker that the sender names with the service."
+        ),
+        click.option("--handle", type=GUID, help="The handle of a dialog, instead of a service."),
         click.argument("service", required=False),
     ):
         run = option(run)
@@ -58,9 +60,9 @@ def _question(name: str, text: str, tell: Callable[[RouteExplanation], None]) ->
     "--declare/--no-declare",
     "declares",
     default=True,
-    help="Make the queue, the service, and the route to it that are missing.  [default: yes]",
+    help="Create the queue, the service and its route if they are missing.  [default: yes]",
 )
-@click.option("--wait", type=SECONDS, default=10.0, help="Wait so long for the daemon.")
+@click.option("--wait", type=SECONDS, default=10.0, help="Longest wait for the daemon.")
 @daemon_options
 def serve(
     *,
@@ -74,8 +76,8 @@ def serve(
     """Answer requests for missing routes from FILE, until SIGTERM or SIGINT (BCN).
 
     FILE is TOML: a table [[service]] for each service, with its `name` and `addresses`, or `srv`,
-    the name of an SRV record; `lifetime` is the number of seconds for which a route is made. FILE
-    is read again whenever it changes.
+    the name of an SRV record; `lifetime` is the lifetime of its routes in seconds. FILE is read
+    again whenever it changes.
     """
     service = RouteService(file, print_line)
     asyncio.run(_serve(service, daemon_address(address, config), broker, wait, declares=declares))
@@ -163,14 +165,12 @@ def _by(found: RouteExplanation) -> str:
 
 
 command.add_command(
-    _question(
-        "explain", "Show every step from a service name, or a dialog, to where it goes.", _say_steps
-    )
+    _question("explain", "Show every step of routing a service name, or a dialog.", _say_steps)
 )
 command.add_command(
     _question(
         "test",
-        "Say where a service name, or a dialog, goes; exit status 1 if it goes nowhere.",
+        "Show the target of a service name, or a dialog; exit status 1 if it has none.",
         _say_verdict,
     )
 )

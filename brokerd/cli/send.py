@@ -32,20 +32,20 @@ from brokerd.process.exit_statuses import FAILED, OK
 
 @click.command(name="send")
 @click.option("--from", "from_service", help="The local service that sends.")
-@click.option("--to", "to_service", help="The service to talk to, here or far.")
-@click.option("--on", "on", type=GUID, multiple=True, help="Send on this dialog instead; several.")
+@click.option("--to", "to_service", help="The service to send to, local or far.")
+@click.option("--on", "on", type=GUID, multiple=True, help="Send on this dialog; repeatable.")
 @click.option("--contract", help="Contract of the dialog.  [default: DEFAULT]")
 @click.option("--type", "message_type", help="Message type.  [default: DEFAULT]")
 @click.option("--body", help="The body, as text.")
-@click.option("--file", "source", type=click.File("rb"), help="The body from a file, - for input.")
+@click.option("--file", "source", type=click.File("rb"), help="File with the body, - for input.")
 @click.option("--lifetime", type=int, help="Seconds the dialog may last.")
-@click.option("--related", type=GUID, help="Begin it in the group of this dialog.")
-@click.option("--group", type=GUID, help="Begin it in this group.")
-@click.option("--broker-id", help=f"Only at this broker: a GUID, or {CURRENT_DATABASE}.")
-@click.option("--encryption", type=click.Choice(["on", "off"]), help="Else as the broker has it.")
-@click.option("--wait", type=SECONDS, help="Wait so many seconds for a reply.")
-@click.option("--queue", help="Queue of the sending service; found out if not given.")
-@click.option("--end", is_flag=True, help="End this side of the dialog afterwards.")
+@click.option("--related", type=GUID, help="Begin the dialog in the group of this one.")
+@click.option("--group", type=GUID, help="Begin the dialog in this group.")
+@click.option("--broker-id", help=f"Broker of the service: a GUID, or {CURRENT_DATABASE}.")
+@click.option("--encryption", type=click.Choice(["on", "off"]), help="[default: the broker's]")
+@click.option("--wait", type=SECONDS, help="Longest wait for a reply, in seconds.")
+@click.option("--queue", help="Queue of the sending service; looked up by default.")
+@click.option("--end", is_flag=True, help="Then end this side of the dialog.")
 @daemon_options
 @json_option
 def command(
@@ -72,9 +72,9 @@ def command(
 ) -> int:
     """Send one message, and return when it is stored durably: --from and --to begin a dialog.
 
-    With --on HANDLE it is sent on an open dialog, on several if given several times: all or none.
-    With --wait the first reply is taken from the queue and printed; exit status 1 if none came, or
-    if it is an error. Nothing is sent if any option is wrong.
+    With --on HANDLE the message is sent on an open dialog; if --on is repeated, on all of these
+    dialogs or on none. With --wait the first reply is received from the queue and printed; exit
+    status 1 if no reply came, or if it is an error. Nothing is sent if any option is wrong.
     """
     begins = (from_service, to_service, contract, lifetime, related, group, broker_id, encryption)
     if on and any(one is not None for one in begins):

@@ -14,16 +14,16 @@ from brokerd.objects.declarations import read
 @click.option(
     "--objects",
     type=click.Path(path_type=Path),
-    help="Make and alter what this file of objects declares before clients and peers are let in; "
-    "nothing is dropped (`brokerd apply` does that).",
+    help="Create and alter the objects that this file declares, before clients and peers can "
+    "connect; nothing is dropped (`brokerd apply` does that).",
 )
 def command(config: Path | None, objects: Path | None) -> int:
     """Run the daemon until it is ordered to stop (SIGTERM, SIGINT).
 
-    At SIGHUP it reads its settings again and opens its log file anew: log.level, log.file,
-    daemon.drain and [checks] change at once, and the log names what needs a restart.
+    At SIGHUP the daemon reads its settings again and reopens its log file: log.level, log.file,
+    daemon.drain and [checks] change at once, and the log names the settings that need a restart.
 
-    Without a file the defaults and the environment hold: no listener for peers, stores in ./data.
+    Without a file the defaults and the environment apply: no listener for peers, stores in ./data.
     """
     settings = load(config).settings
     declared = read(objects)[1] if objects is not None else None

@@ -20,18 +20,18 @@ from brokerd.units import counted, show_size
     "--from",
     "source",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Metrics directory; without it that of the settings.",
+    help="Metrics directory.  [default: that of the settings]",
 )
-@click.option("--remove", is_flag=True, help="Remove here what is safe there.")
+@click.option("--remove", is_flag=True, help="Remove segments once they have landed.")
 @json_option
 def command(
     *, landing: str, config: Path | None, source: Path | None, remove: bool, as_json: bool
 ) -> int:
     """Copy the sealed segments of the metrics log to LANDING, a directory or a URL of fsspec.
 
-    At least once, and never half a file: it may be interrupted and run again at any time, beside
-    the daemon, and as often as one likes. A segment that does not match its manifest stays here, is
-    named, and makes the exit status 1.
+    Each segment is copied at least once, and never half a file: the command may be interrupted and
+    repeated at any time, also while the daemon runs. A segment that does not match its manifest is
+    not copied but named, and makes the exit status 1.
     """
     directory = source or load(config).settings.metrics_dir
     done = ship(directory, landing_at(landing), remove=remove, say=lambda _: None)

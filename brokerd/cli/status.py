@@ -23,11 +23,11 @@ from brokerd.units import counted, show_size
 @click.command(name="status")
 @daemon_options
 @json_option
-@click.option("--check", is_flag=True, help="Exit with 1 if something needs a look.")
+@click.option("--check", is_flag=True, help="Exit with 1 if something needs attention.")
 def command(
     *, address: str | None, config: Path | None, broker: str, as_json: bool, check: bool
 ) -> int:
-    """Show on one screen whether all is well, and what waits for what."""
+    """Show the state of the instance on one screen: the verdict, and what waits for what."""
 
     async def fetch(session: Session) -> dict[str, object]:
         return await session.status()

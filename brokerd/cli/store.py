@@ -28,10 +28,10 @@ def _backup(
 ) -> None:
     """Order the running daemon to write a copy of a broker's store to the new file FILE.
 
-    The copy is of one moment: queues, dialogs, transmission queue and objects together. It is
+    The copy has one consistent state of queues, dialogs, transmission queue and objects. It is
     verified as by `store verify` before it gets its name. FILE is on the daemon's machine, below a
-    directory that store.backup_dirs in its settings names; without that, below `backups` in its
-    data directory.
+    directory in the setting store.backup_dirs or, by default, below `backups` in its data
+    directory.
     """
 
     path = file.absolute()
@@ -50,10 +50,10 @@ def _backup(
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @json_option
 def _verify(*, file: Path, as_json: bool) -> None:
-    """Check a store FILE, in use or not, for what cannot be, and change nothing.
+    """Check a store FILE, in use or not, for inconsistencies, and change nothing.
 
-    Every row is held against the rows it stands for, every body against its hash. Remains of ended
-    dialogs are no damage: the next start deletes them.
+    Every row is compared with the rows it refers to, every body with its hash. Remains of ended
+    dialogs are not damage: the next start deletes them.
     """
     found = verify(file)
     if as_json:
@@ -84,15 +84,15 @@ def _soundness(found: list[Finding]) -> str:
 
 @click.command(name="accept-loss")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said what is lost.")
+@click.option("--yes", is_flag=True, help="Do it; without this, only show what is lost.")
 @json_option
 def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
-    """Continue with what the damaged or missing log of the store FILE has left.
+    """Continue with the readable part of the damaged or missing log of the store FILE.
 
-    The daemon does not open a store whose log lacks anything that was confirmed. Put the log back
-    if you can. Else this keeps a copy of the log beside it, folds what can be read into the store,
-    and lets the daemon open it; peers notice what was lost with the first contact of each dialog.
-    Run this as the user of the daemon, while no daemon has the store open.
+    The daemon does not open a store whose log lacks anything that was confirmed. Restore the log if
+    you can. Otherwise this command keeps a copy of the log next to it, adds the readable part to
+    the store, and lets the daemon open it; peers notice the loss at the first contact of each
+    dialog. Run this as the user of the daemon, while no daemon has the store open.
     """
     loss = find_loss(file, is_in_use=is_held(file))
     accepted = None
@@ -121,7 +121,7 @@ def _accept_loss(*, file: Path, yes: bool, as_json: bool) -> None:
 
 command = noun(
     "store",
-    "Copies of stores, whether they are whole, and going on after a loss.",
+    "Stores: backup, verification, and continuing after a loss.",
     _backup,
     _verify,
     _accept_loss,

@@ -4,7 +4,7 @@ from brokerd.cli.view_commands import Choice, Shown, listing, noun, since
 
 command = noun(
     "task",
-    "Readers started by activation that run now.",
+    "Running readers that activation has started.",
     listing(
         "activated_tasks",
         "List the readers of the whole instance.",
@@ -17,8 +17,8 @@ command = noun(
         Shown("last_receive_at", "last receive", since),
         Shown("pid", "pid"),
         choices=(
-            Choice("of-broker", "broker_name", "Of this broker."),
-            Choice("queue", "queue_id", "Of this queue."),
+            Choice("of-broker", "broker_name", "Only readers of this broker."),
+            Choice("queue", "queue_id", "Only readers of this queue."),
         ),
     ),
 )

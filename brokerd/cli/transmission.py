@@ -4,10 +4,10 @@ from brokerd.cli.view_commands import Choice, Shown, listing, noun, since, until
 
 command = noun(
     "transmission",
-    "The transmission queue: what waits for its acknowledgement, and why.",
+    "The transmission queue: messages that wait for acknowledgement, and why.",
     listing(
         "transmission_queue",
-        "List messages that peers have not acknowledged. --older-than: waiting for so long.",
+        "List messages that peers have not acknowledged. --older-than: waiting longer than this.",
         Shown("conversation_handle", "handle"),
         Shown("from_service_name", "from"),
         Shown("to_service_name", "to"),
@@ -20,9 +20,9 @@ command = noun(
         Shown("status_key", "status"),
         Shown("transmission_status", "meaning"),
         choices=(
-            Choice("service", "from_service_name", "Sent by this local service."),
-            Choice("far-service", "to_service_name", "Sent to this service."),
-            Choice("handle", "conversation_handle", "Of this dialog."),
+            Choice("service", "from_service_name", "Only messages from this local service."),
+            Choice("far-service", "to_service_name", "Only messages to this service."),
+            Choice("handle", "conversation_handle", "Only messages of this dialog."),
         ),
         aged=True,
     ),

@@ -98,18 +98,22 @@ def listing(
         shape = click.option(f"--{one.option}", _parameter(one), multiple=one.many, help=one.help)
         run = shape(run)
     if aged:
-        run = click.option("--older-than", metavar="DURATION", help="Such as 90s, 2h or 7d.")(run)
-    run = click.option("--after", metavar="CURSOR", help="Go on where a page ended.")(run)
+        run = click.option(
+            "--older-than", metavar="DURATION", help="A duration such as 90s, 2h or 7d."
+        )(run)
+    run = click.option("--after", metavar="CURSOR", help="Continue where a page ended.")(run)
     run = click.option(
         "--limit",
         type=click.IntRange(1),
         default=DEFAULT_LIMIT,
         show_default=True,
-        help="Show at most so many rows.",
+        help="Largest number of rows to show.",
     )(run)
-    run = click.option("--all", "everything", is_flag=True, help="All rows, page after page.")(run)
+    run = click.option("--all", "everything", is_flag=True, help="Show all rows, page after page.")(
+        run
+    )
     run = click.option(
-        "--where", multiple=True, metavar="COLUMN=VALUE", help="Only rows with this value."
+        "--where", multiple=True, metavar="COLUMN=VALUE", help="Show only rows with this value."
     )(run)
     return click.command(name="ls", help=text)(daemon_options(json_option(run)))
 

@@ -48,21 +48,21 @@ def command() -> None:
 )
 @click.option("--queue", help="With --exec: the queue that the program reads.")
 @click.option(
-    "--max", "most", type=click.IntRange(1), default=1, help="With --exec: so many at a time."
+    "--max", "most", type=click.IntRange(1), default=1, help="With --exec: most programs at a time."
 )
 @click.option(
     "--idle",
     type=SECONDS,
-    help="End when there was no message for so long, as a program that is started by load does.",
+    help="End after this time without a message, like a program that is started by load.",
 )
 @click.option(
     "--declare/--no-declare",
     default=True,
-    help="Add what is missing: the contracts, queues and service of the app; with --exec the "
-    "event notification that tells of work, its queue and service.  [default: yes]",
+    help="Create missing objects: the contracts, queues and service of the app; with --exec the "
+    "event notification that reports work, its queue and service.  [default: yes]",
 )
 @click.option(
-    "--wait", type=SECONDS, default=10.0, show_default=True, help="Wait so long for the daemon."
+    "--wait", type=SECONDS, default=10.0, show_default=True, help="Longest wait for the daemon."
 )
 @daemon_options
 def run(
@@ -80,12 +80,12 @@ def run(
 ) -> None:
     """Read the queues of MODULE:APP, a brokerd.App, until SIGTERM or SIGINT.
 
-    After the signal no message is received any more, and running handlers may finish; a second
-    signal does not wait for them: what they have received stays in its queue.
+    After the signal no further message is received, and running handlers may finish. A second
+    signal does not wait for them: the messages that they have received stay in their queue.
 
     With --exec this is an activator for one queue: the program is a client that receives from the
-    queue and ends when it stays empty. It finds BROKERD_ADDRESS, BROKERD_BROKER and BROKERD_QUEUE
-    in its environment.
+    queue and ends when the queue stays empty. Its environment has BROKERD_ADDRESS, BROKERD_BROKER
+    and BROKERD_QUEUE.
     """
     where = daemon_address(address, config)
     if program is not None:
