@@ -1,1 +1,1 @@
-"""The daemon's side of a client: requests in, verbs called, answers out."""
+"""The daemon's side of client connections: reads requests, runs verbs, writes answers."""

@@ -1,13 +1,14 @@
-"""Keeps the clients of a broker out while administration works on it (MAN-1).
+"""Admin gate: keeps the clients of a broker out during its administration (MAN-1).
 
-`Exclusive` reserves brokers for administration; each client has a `ClientGate`, which holds back
-those of its requests that would begin something, and knows which of its work is in the way.
+`Exclusive` reserves brokers for administration. Each client has a `ClientGate`, which holds back
+the client's requests that would begin new work, and knows which work of the client administration
+has to wait for.
 
 Reads: the open transactions and the request line of each client.      Calls: the client's work.
 Never: loses or reorders a request: one that was held back runs when the administration has ended.
        Two administrators, also of objects, do not work on a broker at the same time.
 Wakes: when work of a client that is held back ends, or waits for a message.
-Fails: with `Busy` if transactions stay open for too long; nobody is kept out then.
+Fails: with `Busy` if transactions stay open for too long; no client is kept out then.
 """
 
 from __future__ import annotations
@@ -40,47 +41,47 @@ class GatedTransaction(Protocol):
 
     @property
     def blocks_administration(self) -> bool:
-        """Whether it holds a lock or is at work, so that administration waits for it."""
+        """Whether the transaction holds a lock or is at work: administration waits for it then."""
 
     def abort(self, reason: str) -> None:
         """Roll back, and fail the transaction's further requests with the reason."""
 
 
 class GatedClient(Protocol):
-    """A client that may be kept out."""
+    """A client that may be kept out during administration."""
 
     reading: Reading
     line: RequestLine
 
     @property
     def open_transactions(self) -> Mapping[int, GatedTransaction]:
-        """Transactions of the client that are open, by their numbers."""
+        """Open transactions of the client, by their numbers."""
 
     def process_first(self, held_back: Iterable[Request | Cancel]) -> None:
-        """Process frames that were held back, before those that are not processed yet."""
+        """Process the frames that were held back, before the unprocessed frames."""
 
 
 class ClientGate:
-    """Holds the requests of one client back until its broker may be used again."""
+    """The gate of one client, which holds its requests back until the broker may be used again."""
 
     __slots__ = ("_client", "_frames", "_most", "_numbers", "_on_change", "is_closed")
 
     def __init__(self, client: GatedClient, *, on_change: Callable[[], None], most: int) -> None:
         """Create an open gate.
 
-        on_change: called when less may be in the way. most: frames held back before the client is
-        no longer read."""
+        on_change: called when administration may be able to proceed. most: number of frames held
+        back at which reading from the client is paused."""
         self._client = client
         self._on_change = on_change
         self._most = most
         self._numbers: set[int] = set()
-        """Transactions with requests that are held back."""
+        """Numbers of the transactions that have requests held back."""
         self._frames: deque[Request | Cancel] = deque()
         self.is_closed = False
-        """Whether requests that would begin something are held back."""
+        """Whether requests that would begin new work are held back."""
 
     def close(self) -> None:
-        """Begin nothing new until `open`; open transactions that hold locks may finish."""
+        """Hold back new work until `open`; open transactions that hold locks may finish."""
         self.is_closed = True
 
     def open(self) -> None:
@@ -93,11 +94,11 @@ class ClientGate:
             self._client.process_first(held_back)
 
     def hold_back(self, frame: Request) -> bool:
-        """Keep a request that would begin something. False = it may run now."""
+        """Hold back a request that would begin new work; return False if it may run now."""
         if frame.tx is None:
             waits = frame.verb not in NOT_HELD_BACK
         else:
-            # A request behind one of its transaction that is held back must not overtake it.
+            # A request must not overtake an earlier one of its transaction that is held back.
             waits = frame.tx in self._numbers or self._begins(frame.tx, frame.verb)
         if not waits:
             return False
@@ -109,11 +110,11 @@ class ClientGate:
         return True
 
     def hold_back_cancel(self, frame: Cancel) -> None:
-        """Keep a CANCEL, because the receive that it names may be held back."""
+        """Hold back a CANCEL, because the receive that it names may be held back."""
         self._frames.append(frame)
 
     def _begins(self, number: int, verb: str) -> bool:
-        """Return whether the transaction is new, or has done nothing that is in the way."""
+        """Return whether the transaction is new, or does not keep administration waiting yet."""
         known = self._client.open_transactions.get(number)
         return verb == "begin" if known is None else not known.blocks_administration
 
@@ -136,8 +137,8 @@ class ClientGate:
     def work_changed(self) -> None:
         """Notify the operation that holds this client back that it may be able to proceed.
 
-        A transaction of the client has ended, is idle or waits, and may not be in the way any
-        longer."""
+        A transaction of the client has ended, is idle or waits, and may no longer keep
+        administration waiting."""
         if self.is_closed:
             self._on_change()
 
@@ -146,7 +147,7 @@ class Exclusive:
     """The brokers that are reserved for administration at the moment."""
 
     def __init__(self, gates: Callable[[Broker], list[ClientGate]]) -> None:
-        """Create it; `gates` returns the gates of the clients of a broker."""
+        """Create the reservations. `gates`: returns the gates of a broker's clients."""
         self._gates = gates
         self._held: set[Broker] = set()
         self._changing: set[Broker] = set()
@@ -157,7 +158,7 @@ class Exclusive:
         return broker in self._held
 
     def work_changed(self) -> None:
-        """Wake `hold`: a transaction has ended, or may hold no lock any more."""
+        """Wake `hold`: a transaction has ended, or may no longer hold a lock."""
         self._change.set()
 
     @contextmanager
@@ -176,16 +177,17 @@ class Exclusive:
             self._change.set()
 
     async def hold(self, broker: Broker, *, force: bool, wait: float) -> None:
-        """Return when no work of the broker's clients is open, and keep it so until `release`.
+        """Return when no work of the broker's clients is open; hold back new work until `release`.
 
-        `force`: roll back open transactions; else wait for them, at most `wait` seconds. Raises
-        `Busy` if another administrator holds the broker, or if transactions stay open (named)."""
+        `force`: roll back open transactions first. Wait for open work at most `wait` seconds.
+        Raises `Busy` if another administrator holds the broker, or if transactions stay open; the
+        error names them."""
         if broker in self._held:
             raise Busy(_ADMINISTERED.format(broker.name), hint=_LATER)
         self._held.add(broker)
         try:
-            # Clients are held back before anything is rolled back: what ends must not be followed
-            # by new work.
+            # Clients are held back before anything is rolled back: no new work may follow the
+            # work that ends.
             for gate in self._gates(broker):
                 gate.close()
             for queue in broker.queues.values():
@@ -194,7 +196,7 @@ class Exclusive:
                 for gate in self._gates(broker):
                     gate.abort_blocking_work(FORCED)
             await self._until_free(broker, wait)
-            await broker.store.commit(Changes())  # what was committed is durable and published
+            await broker.store.commit(Changes())  # commits so far are durable and published
         except BaseException:
             self.release(broker)
             raise

@@ -1,6 +1,6 @@
-"""Checks bodies that a client has written before it is the turn of their sends (OBJ-61).
+"""Early body checks: checks of the bodies in sends whose turn has not come (OBJ-61).
 
-Reads: the verbs that a request has left.      Calls: verb_dispatch.
+Reads: the verbs of a request that have not run.      Calls: verb_dispatch.
 Never: has more than `MOST_AHEAD` checks of one client unfinished, or waits for one.
 Fails: an unforeseen error ends the connection of that client.
 """
@@ -16,18 +16,18 @@ from brokerd.sessions.verb_dispatch import prepare
 MOST_AHEAD: Final = 64
 """Unfinished checks that one client may have begun ahead of the turns of its sends.
 
-The checker serves all clients in one line: the check of another client waits behind these."""
+The checker serves all clients in one line: checks of other clients wait behind these checks."""
 
 
 class Sending(Protocol):
-    """Work with sends whose turn has not come."""
+    """Work that contains sends whose turn has not come."""
 
     tx: Transaction
 
     def next_to_check(self) -> object:
         """Return the next verb whose body may be checked ahead of its turn, each verb once.
 
-        None = there is none at present."""
+        None = no verb can be checked at present."""
 
 
 class EarlyBodyChecks:
@@ -36,11 +36,11 @@ class EarlyBodyChecks:
     __slots__ = ("_broke", "_unfinished", "_works")
 
     def __init__(self, broke: Callable[[Exception], None]) -> None:
-        """Create it; `broke` ends the connection of the client after an unforeseen error."""
+        """Create the checks of a client. `broke`: ends its connection after an unforeseen error."""
         self._broke = broke
         self._unfinished = 0
         self._works: dict[Sending, None] = {}
-        """Work that has further checks to begin, in the order in which it was added."""
+        """Works with further checks to begin, in the order in which they were added."""
 
     def begin(self, work: Sending) -> None:
         """Begin the checks of the work's further sends, now or as earlier checks finish."""
@@ -52,7 +52,7 @@ class EarlyBodyChecks:
         self._works.pop(work, None)
 
     def clear(self) -> None:
-        """Begin no further checks: the client is gone."""
+        """Begin no further checks, because the client is disconnected."""
         self._works.clear()
 
     def _begin_more(self) -> None:

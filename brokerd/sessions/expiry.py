@@ -1,9 +1,9 @@
-"""Ends what clients leave unused for too long (CLP-61, PBT-18).
+"""Expiry: ends sessions and transactions that clients leave unused for too long (CLP-61, PBT-18).
 
-Reads: sessions, and when their transactions took locks and were used.
+Reads: sessions, and the times when their transactions took locks and were last used.
 Calls: sessions; the work that is too old.
-Never: closes a silent client that holds nothing.
-Wakes: with the pass of the sessions, each second.
+Never: closes a silent client that has no work open.
+Wakes: with the pass over the sessions, each second.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from brokerd.sessions.session import ClientSession
 from brokerd.telemetry.log import Log
 
 _MOST_GROUPS: Final = 20
-"""Groups that a log line about a transaction names."""
+"""Largest number of groups that a log line about a transaction names."""
 
 
 def end_expired(
     sessions: Iterable[ClientSession], options: SessionOptions, now: float, log: Log
 ) -> int:
-    """Close silent clients that hold something, and roll back transactions that are too old or
-    unused for too long.
+    """Close silent clients with open work; roll back transactions too old or too long unused.
 
-    Return the number of both."""
+    Return the number of closed clients and rolled-back transactions."""
     ended = 0
     for session in sessions:
         if session.has_work and session.reading.is_silent(options.silence):
@@ -65,7 +64,7 @@ def _end_too_old(
     now: float,
     log: Log,
 ) -> None:
-    """Roll back a transaction, and log the groups that it kept from others (PBT-18)."""
+    """Roll back a transaction, and log the conversation groups that it had locked (PBT-18)."""
     tx, limit = work.tx, options.transaction_age
     log.warning(
         "broker.daemon",

@@ -1,8 +1,8 @@
-"""The fast path of the commonest requests: transactions that only send, dialogs of one message,
+"""The fast path of the most common requests: transactions that only send, dialogs of one message,
 and a SEND or END inside an open transaction.
 
-Reads: the requests at the head of what a client wrote.      Calls: delivery.fastpath.
-Never: answers an error: the general path takes whatever is unusual, and reports what is wrong.
+Reads: the first unprocessed requests of a client.      Calls: delivery.fastpath.
+Never: answers an error: unusual requests take the general path, which reports their errors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _One = TypeVar("_One", Sends, ShortDialog)
 
 
 def perform_leading(session: Client, unread: deque[ClientFrame], limit: int) -> int:
-    """Perform the leading sends, or the leading short dialogs, at most `limit` requests.
+    """Perform the sends, or the short dialogs, at the head of `unread`: at most `limit` requests.
 
-    The first request is a `transact`. Return the number performed; 0 = take the general path."""
+    The first request is a `transact`. Return the number of performed requests; 0 = take the
+    general path."""
     if limit <= 0:
         return 0
     first = unread[0]
@@ -49,7 +50,7 @@ def perform_leading(session: Client, unread: deque[ClientFrame], limit: int) -> 
             dialogs = _leading(dialog, behind, _as_short_dialog)
             return converse_each(broker, dialogs, client=client, done=session.responses.confirmed)
     except StoreFault:
-        pass  # nothing was done, and the general path fails with the same
+        pass  # nothing was done, and the general path fails with the same error
     return 0
 
 
@@ -58,8 +59,8 @@ def send_held_up(
 ) -> bool:
     """Perform the sends of a request that waited for its locks or for the checks of its bodies.
 
-    `tx` has done nothing else, and holds the locks. False = nothing was done: take the general
-    path."""
+    `tx` holds the locks, and has done nothing else. Return False if nothing was done: take the
+    general path."""
     sends = (Sends(request, token, messages),)
     try:
         sent = send_each(
@@ -70,16 +71,16 @@ def send_held_up(
             holder=tx,
         )
     except StoreFault:
-        return False  # the general path fails with the same
+        return False  # the general path fails with the same error
     if sent:
-        tx.roll_back()  # it has only its locks, which this releases
+        tx.roll_back()  # it has only locks, which this releases
     return bool(sent)
 
 
 def _leading(
     first: _One, behind: Iterable[ClientFrame], read: Callable[[ClientFrame, int], _One | None]
 ) -> Iterator[_One]:
-    """Yield the leading requests of one kind, each read when the caller asks for it."""
+    """Yield the leading requests of one kind; read each only when the caller requests it."""
     yield first
     highest = first.token
     for frame in behind:
@@ -122,7 +123,7 @@ def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
     """Return the request `transact [token, [["begin_dialog", …], ["send", …], ["end", …]]]` about
     one dialog as a short dialog.
 
-    None = the request is not of this form, or asks for something special."""
+    None = the request is not of this form, or has a special option."""
     if type(frame) is not Request or frame.verb != "transact" or frame.tx is not None:
         return None
     args: list[Any] = frame.args
@@ -134,7 +135,7 @@ def _as_short_dialog(frame: ClientFrame, highest: int) -> ShortDialog | None:
     except (TypeError, ValueError):
         return None
     # An error, another option or a value of a wrong type is left to the general path, which reports
-    # what is wrong.
+    # the problem.
     if (
         (begin, send, end) != _SHORT_DIALOG
         or type(token) is not int
@@ -168,7 +169,7 @@ _FLAG: Final = (bool, type(None))
 
 
 def _are_of_their_types(terms: Terms) -> bool:
-    """Return whether names and lifetime are of the right types: a client may write anything."""
+    """Return whether names and lifetime have the right types; a client may write any values."""
     names = type(terms[0]) is type(terms[1]) is type(terms[2]) is type(terms[3]) is str
     return names and type(terms.lifetime) in _NUMBER
 

@@ -1,12 +1,12 @@
-"""Flow control: when the requests of a client are not read.
+"""Flow control: decides when the requests of a client are not read.
 
 A client's bytes are read while no reason to pause holds: the client does not read its answers
 (CLP-62), its broker is administered (MAN-1), the writer is behind (design D3), or the other
 connections have their turn (REL-32). Bytes that are not read stay in the socket, so a pause reaches
-the client by itself.
+the client without a message.
 
 Reads: the backlog of a broker's store.      Calls: the transport of a client.
-Never: pauses a client whose further requests are what the waiting work needs.
+Never: pauses a client if only its further requests can end the wait of its work.
 Wakes: every few milliseconds while the writer is behind and clients are paused for it.
 """
 
@@ -31,7 +31,7 @@ _CHECK_AGAIN: Final = 0.005
 
 
 class Reading:
-    """Whether the requests of one client are read, and when it last sent anything."""
+    """The reading state of one client: the reasons for a pause, and the time of its last bytes."""
 
     __slots__ = ("_clock", "active_at", "reasons", "transport")
 
@@ -42,26 +42,26 @@ class Reading:
         self.reasons: set[str] = set()
         """Reasons for which reading is paused; empty = requests are read."""
         self.active_at = clock.monotonic()
-        """When the client last sent anything."""
+        """Monotonic time in seconds when bytes of the client last arrived."""
 
     def record_activity(self) -> None:
-        """Record that bytes of the client came."""
+        """Record that bytes of the client have arrived."""
         self.active_at = self._clock.monotonic()
 
     def is_silent(self, limit: float) -> bool:
-        """Return whether nothing came for `limit` seconds.
+        """Return whether the client has sent nothing for more than `limit` seconds.
 
-        While the writer is behind, silence means nothing: the client is not read."""
+        Return False while reading is paused for the writer: unread bytes are not silence."""
         return WRITER not in self.reasons and self._clock.monotonic() - self.active_at > limit
 
     def pause(self, reason: str) -> None:
-        """Read no further requests for now."""
+        """Add a reason for a pause, and stop reading requests."""
         if not self.reasons and self.transport is not None:
             self.transport.pause_reading()
         self.reasons.add(reason)
 
     def resume(self, reason: str) -> None:
-        """Remove one reason for the pause, and read again if it was the last."""
+        """Remove one reason for the pause, and read again if it was the last reason."""
         self.reasons.discard(reason)
         if reason == WRITER:
             self.record_activity()  # the time of this pause does not count as silence
@@ -70,7 +70,7 @@ class Reading:
 
 
 class ReadClient(Protocol):
-    """A client whose requests are read."""
+    """A client whose requests are read, as `Congestion` sees it."""
 
     broker: Broker
     reading: Reading
@@ -79,11 +79,11 @@ class ReadClient(Protocol):
 
     @property
     def is_worked_on(self) -> bool:
-        """Whether some of its work ends without a further request of the client."""
+        """Whether some work of the client will end without a further request from it."""
 
 
 class Congestion:
-    """Limits the unwritten commits: clients are not read while the writer is behind (design D3)."""
+    """A limit on unwritten commits: clients are not read while the writer is behind (design D3)."""
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
@@ -92,7 +92,7 @@ class Congestion:
     def check(self, client: ReadClient) -> bool:
         """Pause a client if the writer is behind, until the writer has caught up.
 
-        Return whether it is paused."""
+        Return whether the client is paused."""
         if not self._is_behind(client):
             return False
         client.reading.pause(WRITER)
@@ -102,9 +102,10 @@ class Congestion:
         return True
 
     def _is_behind(self, client: ReadClient) -> bool:
-        """Return whether the writer is too far behind, in all or with this client, to read on.
+        """Return whether the writer is too far behind, in total or for this client, to read on.
 
-        Work that waits for clients is no reason: only further requests can end its wait."""
+        Work that waits for clients is not a reason to pause: only further requests can end its
+        wait."""
         if client.broker.is_full:  # the requests have to fail with it, so they are read
             return False
         store, most = client.broker.store, self._options.backlog_bytes

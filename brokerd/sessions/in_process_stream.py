@@ -1,7 +1,7 @@
 """A stream inside the process: a client of this daemon without a socket (design D15).
 
 Reads: bytes written on one side.      Calls: the protocols at both ends.
-Never: copies or frames: it passes on the written bytes, one turn of the loop later.
+Never: copies or frames bytes: it passes them on as written, one turn of the loop later.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ HIGH_WATER: Final = 4 * 1024 * 1024
 
 
 class LocalStream(asyncio.Transport):
-    """One end of the pair."""
+    """One end of a stream inside the process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class LocalStream(asyncio.Transport):
         self._stopped_far = False
 
     def join(self, far: "LocalStream", protocol: asyncio.BaseProtocol) -> None:
-        """Connect this end to the far one and to its protocol."""
+        """Connect this end to the far end and to this end's protocol."""
         self._far, self._protocol = far, protocol
         protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return the default: nothing is known of a local stream."""
+        """Return the default: a local stream has no extra information."""
         return default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -48,7 +48,7 @@ class LocalStream(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """End both sides, after the bytes that were written."""
+        """Close both ends, after the written bytes have been delivered."""
         if not self._closing:
             self._closing = True
             self._loop.call_soon(self._lost)
@@ -56,7 +56,7 @@ class LocalStream(asyncio.Transport):
                 self._far._end()
 
     def abort(self) -> None:
-        """Close, as `close` does."""
+        """Close both ends, as `close` does."""
         self.close()
 
     def pause_reading(self) -> None:
@@ -73,11 +73,11 @@ class LocalStream(asyncio.Transport):
         return self._reading
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that the far end has not taken."""
+        """Return the number of written bytes not yet delivered at the far end."""
         return self._far._size if self._far is not None else 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Change nothing: the limits are fixed."""
+        """Ignore the limits: those of a local stream are fixed."""
 
     def _accept(self, data: bytes) -> None:
         self._waiting.append(data)
@@ -109,7 +109,7 @@ class LocalStream(asyncio.Transport):
         self._protocol.data_received(data)
 
     def _end(self) -> None:
-        """Deliver the bytes that came, then end: the far end closed."""
+        """Deliver the waiting bytes, then close this end, because the far end has closed."""
         if self._closing:
             return
         if self._waiting and self._reading:
@@ -124,7 +124,7 @@ class LocalStream(asyncio.Transport):
 
 
 def connect_local(server: Factory, client: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    """Make both protocols and connect them; return the client's end."""
+    """Create both protocols and connect them; return the client's transport and protocol."""
     loop = asyncio.get_running_loop()
     near, far = LocalStream(loop), LocalStream(loop)
     protocol = client()

@@ -1,9 +1,9 @@
-"""A transaction that lasts over several requests, which run in the order they came (CLP-31).
+"""Transactions that last over several requests, which run in the order they came (CLP-31).
 
 Reads: parsed requests.      Calls: fast_requests, verb_dispatch, verbs.receives, transaction.
 Never: writes to the client; it reports the outcome of each request to its client.
 Wakes: when a request is added, or when the wait of the first one ends.
-Fails: a failed request fails those behind it, until a rollback or commit (CLP-37).
+Fails: a failed request fails the requests behind it, until a rollback or commit (CLP-37).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from brokerd.verbs import groups, receives
 from brokerd.verbs.resends import resend_pending
 
 _NOTHING: Final = object()
-"""Marks that a verb succeeded and has no value."""
+"""Marker: a verb succeeded and has no value."""
 _LATER: Final = object()
-"""Marks that the answer comes when the commit is durable, or was written already."""
+"""Marker: the answer comes when the commit is durable, or was written already."""
 _ENDINGS: Final = frozenset({wire.Commit, wire.Rollback})
 
 
@@ -56,11 +56,11 @@ def no_such_transaction(number: int) -> NoSuchTx:
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """A request that could not be accepted; its error is reported when its turn comes (CLP-37)."""
+    """A request that was not accepted; its error is reported when its turn comes (CLP-37)."""
 
     error: BrokerError
     answered: bool = False
-    """Whether the client got the error already; only the requests behind have to fail with it."""
+    """Whether the client got the error already; only the later requests have to fail with it."""
 
 
 class OpenTx(Work):
@@ -104,26 +104,27 @@ class OpenTx(Work):
 
     @property
     def answers_by_itself(self) -> bool:
-        """Whether one more answer comes without a further request: that of the commit, or that of a
-        receive before which there was only `begin` (with a message, or when its wait is ended)
-        (CLP-9)."""
+        """Whether one more answer comes without a further request (CLP-9).
+
+        It is the answer of the commit, or of a receive directly after `begin` (which comes with a
+        message, or when the wait ends)."""
         return self._is_committing or (self._has_only_begun and self._receive is not None)
 
     @property
     def blocks_administration(self) -> bool:
-        """Whether it holds a lock or is at work, so that administration waits for it (MAN-1).
+        """Whether administration waits for this transaction: it holds a lock or is at work (MAN-1).
 
-        One that holds no lock and only waits for a message does not."""
+        A transaction that holds no lock and only waits for a message does not block."""
         waits_for_message = self._receive is not None and self.tx.waiting is not None
         return bool(self.tx.locked) or (not self.is_idle and not waits_for_message)
 
     def begin(self, request: int) -> None:
-        """Report that the request that opened the transaction is done."""
+        """Report success of the request that opened the transaction."""
         self._has_only_begun = True
         self._client.responses.done_inside(request, self)
 
     def add(self, request: int, verb: wire.Verb | Unfit) -> None:
-        """Append the next request, and run it if none is before it.
+        """Append the next request, and run it if no earlier request is pending.
 
         Raises `Busy` if too many bytes of bodies wait already (CLP-30)."""
         size = body_size(verb)
@@ -138,14 +139,16 @@ class OpenTx(Work):
             self._client.line.checks.begin(self)
 
     def next_to_check(self) -> wire.Verb | Unfit | None:
-        """Return the verb of the next request that has not run."""
+        """Return the verb of the next request that has neither run nor been returned before.
+
+        None = no such request."""
         if self._prepared >= len(self._todo):
             return None
         self._prepared += 1
         return self._todo[self._prepared - 1][1]
 
     def _undoes(self, verb: wire.Verb | Unfit) -> bool:
-        """Return whether the verb undoes the request that waits, once its turn comes (CLP-113)."""
+        """Return whether the verb, once its turn comes, undoes the waiting request (CLP-113)."""
         if isinstance(verb, wire.RollbackTo):
             return verb.number in self.tx.savepoints
         return isinstance(verb, wire.Rollback) and not any(
@@ -153,7 +156,7 @@ class OpenTx(Work):
         )
 
     def _interrupt(self) -> None:
-        """Fail the request that waits: it is to be undone, and others want its locks (CLP-113)."""
+        """Fail the waiting request: it will be undone, and its locks are wanted (CLP-113)."""
         # The number of the turn makes the callback of the wait void: it must not resume this
         # request.
         self._turn += 1
@@ -172,17 +175,17 @@ class OpenTx(Work):
         if not perform_ordinary(self.tx, frame.verb, frame.args):
             return False
         self._has_only_begun = False
-        self.used_at = self._client.now()  # it may have been held back since it came
+        self.used_at = self._client.now()  # the request may have been held back since it came
         self._client.responses.done_inside(frame.request, self)
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
-        """Make the next requests fail too, as one before them was refused and answered (CLP-37)."""
+        """Make later requests fail with the error of a refused and answered request (CLP-37)."""
         if not (self._todo and isinstance(self._todo[-1][1], Unfit)):
             self.add(-1, Unfit(error, answered=True))
 
     def cancel(self, request: int) -> None:
-        """End a receive that waits, for a message or its turn, with the empty list (CANCEL)."""
+        """End a receive that waits, for a message or for its turn, with an empty list (CANCEL)."""
         if not any(number == request for number, _ in self._todo):
             return
         if self._todo[0][0] == request and self._receive is not None:
@@ -191,13 +194,15 @@ class OpenTx(Work):
             self._cancelled.add(request)
 
     def give_up(self, how: Undone | None = None) -> None:
-        """Roll back: the client is gone."""
+        """Roll back, because the client is disconnected.
+
+        how: what the rollback may mean for poison (PBT-10)."""
         self._is_removed = True
         self._todo.clear()
         self._roll_back(how)
 
     def abort(self, reason: str) -> None:
-        """Roll back, as it is too old or idle; fail its pending and later requests (CLP-37)."""
+        """Roll back a transaction too old or idle; fail its pending and later requests (CLP-37)."""
         if self._given_up is None:
             self._given_up = reason
             self._roll_back()
@@ -205,7 +210,7 @@ class OpenTx(Work):
 
     @property
     def is_ending(self) -> bool:
-        """Whether its commit or rollback is pending."""
+        """Whether the commit or rollback of the transaction is pending."""
         return bool(self._todo) and type(self._todo[-1][1]) in _ENDINGS
 
     @property
@@ -214,22 +219,22 @@ class OpenTx(Work):
         return self._given_up is not None
 
     def _run_until_blocked(self) -> None:
-        """Run requests until one has to wait or none is left."""
+        """Run requests until one has to wait or all have run."""
         self.tx.become_busy()
         # The request stays first in `_todo` while it runs: a wait resumes it, and CANCEL and
-        # CLP-113 find it there.
+        # CLP-113 find it in `_todo`.
         while self._todo:
             request, verb = self._todo[0]
             try:
                 outcome = self._run(request, verb)
             except StoreFault:
-                raise  # the daemon stops: it is not known what was written
+                raise  # the daemon stops: it is unknown which rows were written
             except BrokerError as error:
                 self._failed(request, verb, error)
                 continue
             if isinstance(outcome, Blocked):
                 self._wait(outcome)
-                # It may wait for a message now and so no longer be in the way (MAN-1).
+                # It may wait for a message now, and no longer block administration (MAN-1).
                 self._client.gate.work_changed()
                 return
             self._remove_first()
@@ -257,12 +262,12 @@ class OpenTx(Work):
         return verb
 
     def _remove(self) -> None:
-        """Take no further requests: the commit or rollback runs."""
+        """Accept no further requests, because the commit or rollback runs."""
         self._is_removed = True
         self._client.remove_transaction(self.number)
 
     def _refuse_rest(self) -> None:
-        """Fail the requests written behind the one that ended the transaction (CLP-32)."""
+        """Fail the requests written after the commit or rollback (CLP-32)."""
         while self._todo:
             request, _ = self._todo[0]
             verb = self._remove_first()
@@ -276,9 +281,9 @@ class OpenTx(Work):
         if self.tx.state is TxState.OPEN:
             self.tx.fail()
             self._first_failure = error.code
-        # A deadlock victim rolls back now, not at its rollback: the others wait for its locks
-        # (GRP-12). A failure for others' locks or for lack of room keeps the rollback from counting
-        # (PBT-10).
+        # A deadlock victim rolls back now, not at its ROLLBACK request: the other transactions wait
+        # for its locks (GRP-12). A failure caused by others' locks or by lack of room keeps the
+        # rollback from counting (PBT-10).
         if isinstance(error, DeadlockVictim):
             self._given_up = error.message
             self._roll_back()
@@ -335,7 +340,7 @@ class OpenTx(Work):
                 raise AssertionError(f"{verb!r} is not for a transaction")
 
     def _refuse(self, request: int, verb: wire.Verb | Unfit) -> object:
-        """Refuse a request behind a failed one; a commit also ends the transaction."""
+        """Refuse a request that follows a failed one; a commit also ends the transaction."""
         self._cancelled.discard(request)
         reason = self._given_up or "an earlier request of this transaction failed"
         if isinstance(verb, wire.Commit):
@@ -378,9 +383,10 @@ class OpenTx(Work):
     def _begin_receiving(
         self, request: int, verb: wire.Receive | wire.GetGroup
     ) -> receives.ReceiveRequest | None:
-        """Return the receive, made at its first try and kept while it waits.
+        """Return the receive, which is created at its first try and kept while it waits.
 
-        None = answer empty: it was cancelled before its turn, or its reader was asked to end."""
+        None = answer empty: the receive was cancelled before its turn, or its reader was asked to
+        end."""
         if self._receive is None:
             self.tx.begin_verb("receive" if isinstance(verb, wire.Receive) else "get_group")
             self._receive = to_receive(verb)

@@ -11,10 +11,10 @@ class SessionOptions(msgspec.Struct, frozen=True):
     clients: int = 1000
     per_address: int = 64
     logins: int = 64
-    """Connections that have not logged in, beside those that have (END-18)."""
+    """Connections that have not logged in, in addition to those that have (END-18)."""
     logins_per_address: int = 16
     login_timeout: float = 10.0
-    """Seconds within which HELLO has to come (CLP-10)."""
+    """Seconds within which HELLO has to arrive (CLP-10)."""
     outstanding: int = frames.OUTSTANDING
     """Unanswered requests of one client (CLP-30)."""
     transactions: int = 16
@@ -25,9 +25,9 @@ class SessionOptions(msgspec.Struct, frozen=True):
     transaction_age: float = 600.0
     """Seconds a transaction may hold locks (CLP-61, PBT-18)."""
     transaction_idle: float = 60.0
-    """Seconds a transaction may be unused; while a request of it runs or waits it is in use."""
+    """Seconds a transaction may be unused; it is in use while one of its requests runs or waits."""
     silence: float = frames.SILENCE_LIMIT
     backlog_bytes: int = 16 * 1024 * 1024
-    """Bytes not durable yet above which clients are no longer read (design D3)."""
+    """Number of bytes not yet durable above which clients are no longer read (design D3)."""
     backlog_age: float = 1.0
-    """Age in seconds of the oldest changeset not durable above which clients are no longer read."""
+    """Age in seconds of the oldest changeset not yet durable, above which clients are not read."""

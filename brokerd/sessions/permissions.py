@@ -1,12 +1,13 @@
 """Permissions: the right that each verb of a client needs, in one table (SX-3, CLP-130).
 
 Reads:  the rights of a client, its verb.      Calls: security.grants, objects.declarations.
-Never:  lets a verb pass that the table lacks, or takes a client's broker for the one it names.
-Fails:  `AccessDenied` names the right that is missing, and on which broker.
+Never:  lets a verb pass that the table lacks, or checks the client's own broker in place of the
+        broker that the verb names.
+Fails:  `AccessDenied` names the missing right, and the broker.
 
-Everything that can make the daemon run code (`handler`, `command` and `run_as` of an activation,
-and whatever binds a service to such a queue) is a change of objects, so it needs CONTROL on the
-broker that is changed. What belongs to the whole instance needs CONTROL on `msdb`.
+Every setting that can make the daemon run code (`handler`, `command` and `run_as` of an activation,
+and the binding of a service to such a queue) is a change of objects, so it needs CONTROL on the
+changed broker. Verbs that concern the whole instance need CONTROL on `msdb`.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,9 +41,9 @@ def _of_object(verb: wire.Create | wire.Alter | wire.Drop, own: str) -> Iterable
 
 
 def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
-    """Yield the brokers of a declaration, parsed by the same function that applies it.
+    """Yield the brokers of a declaration, parsed by the function that applying it uses as well.
 
-    A second parser might find other brokers in it."""
+    A second parser might find other brokers in the declaration."""
     declared = parse_from(own, verb.objects)
     for one in declared.brokers:
         yield one.broker
@@ -72,7 +73,9 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.ConfirmClock: _instance,
     **dict.fromkeys(admin.POISON_VERBS.values(), _named),
 }
-"""Verb to the brokers on which CONTROL is needed, given the verb and the client's own broker."""
+"""Functions that return the brokers on which a verb needs CONTROL, by the type of the verb.
+
+Arguments: the verb, the name of the client's own broker."""
 
 ANYONE: Final[frozenset[type]] = frozenset({wire.Status, wire.Objects, wire.TxOutcome})
 """Verbs that every connected client may use."""
@@ -96,16 +99,16 @@ IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
         wire.ResendPending,
     }
 )
-"""Verbs whose queues, services and dialogs are checked where they take effect (`verbs`)."""
+"""Verbs of transactions: `brokerd.verbs` checks the rights on their queues, services, dialogs."""
 
 
 def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
-    """Check that a client of `broker` may use a verb beside transactions.
+    """Check that a client of `broker` may use a verb outside of transactions.
 
     Raises:
         AccessDenied: a right is missing, or the table does not know the verb.
         ConversationNotFound: the dialog belongs to a queue the client may not see (BI-R2).
-        ObjectsRefused: the objects of an `apply` are no declaration.
+        ObjectsRefused: the objects of an `apply` are not a valid declaration.
     """
     if type(verb) in ANYONE:
         return
@@ -148,4 +151,4 @@ OF_A_QUEUE: Final[dict[type, Callable[[Rights, Broker, Any, str], None]]] = {
     wire.Browse: _browse,
     wire.TransmissionStatus: _see_dialog,
 }
-"""Verbs beside transactions for which RECEIVE on a queue is enough, and what checks it."""
+"""Verbs outside of transactions that need only RECEIVE on a queue, with the check of each."""

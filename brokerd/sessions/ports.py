@@ -1,7 +1,7 @@
 """The client as its requests see it: protocols, so that no request imports the session above it.
 
-`Client` is what a request needs from the client that sent it, and `TransactionClient` what an open
-transaction needs besides; `ClientSession` is both.
+`Client` has the members that a request needs from its client, and `TransactionClient` adds those
+that an open transaction needs; `ClientSession` implements both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Client(Protocol):
     broker: Broker
     client_id: ClientId
     known_as: bytes
-    """The id by which activation knows the client."""
+    """Id of the client in activation."""
     owner: str
     """Name of the client for logs and lock time-outs."""
     rights: Rights | None
-    """Rights of the client's user; None = everything is allowed."""
+    """Rights of the client's user; None = all rights."""
     responses: Responses
     line: RequestLine
     gate: ClientGate
@@ -37,7 +37,7 @@ class Client(Protocol):
         """End the connection after an unforeseen error."""
 
     def commit_broke(self, error: Exception) -> None:
-        """Stop the instance: a commit was begun and could not be handed over (REL-5)."""
+        """Stop the instance: a begun commit could not be handed to the store (REL-5)."""
 
 
 class TransactionClient(Client, Protocol):
@@ -53,13 +53,13 @@ class TransactionClient(Client, Protocol):
         """Uncount the receive of a transaction, if it was counted."""
 
     def report_receive(self, queue: str) -> bool:
-        """Report that a receive begins. False = it has to come back empty (PBT-25)."""
+        """Report that a receive begins; return False if it has to return empty (PBT-25)."""
 
     def report_rollback(self, queues: list[QueueState]) -> None:
-        """Report that a transaction that received from these queues rolled back (ACT-6c)."""
+        """Report the rollback of a transaction that had received from these queues (ACT-6c)."""
 
     def evaluate_rollback(self, how: Undone, *, blameless: bool) -> Undone | None:
-        """Return what a rollback of this client means for poison; None = nothing (PBT-10)."""
+        """Return what a rollback of this client means for poison; None = no effect (PBT-10)."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""

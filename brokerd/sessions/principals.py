@@ -1,8 +1,8 @@
 """Principals: the user at the other end of a client's connection, and its rights.
 
-Reads:  the credentials that the kernel keeps of a Unix socket, the list of users.
+Reads:  the peer credentials that the kernel keeps for a Unix socket, the list of users.
 Calls:  security.grants.
-Never:  believes anything that a client says of itself.
+Never:  relies on anything that a client states about itself.
 """
 
 import asyncio
@@ -18,26 +18,27 @@ from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
 from brokerd.sessions.in_process_stream import LocalStream
 
 PEER_UID: Final = "peer_uid"
-"""Name under which a simulated stream reports its user."""
+"""Name of the extra information in which a simulated stream gives the uid of its user."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Principals:
-    """The grants of one instance."""
+    """The grants of one instance, applied to its clients."""
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self._grants = grants
         self._masters: tuple[int, ...] = (0, os.geteuid())
 
     def unknown(self) -> list[str]:
-        """Return a line for each user of the grants who is not on this machine now."""
+        """Return a line for each user in the grants that does not exist on this machine now."""
         return unknown_users(self._grants)
 
     def rights(self, transport: asyncio.BaseTransport) -> Rights | None:
-        """Return the rights of a client; None = everything is allowed.
+        """Return the rights of a client; None = all rights.
 
-        Everything is allowed if there is no grant, within this process, and for the daemon's own
-        user and root. A client over TCP is no particular user, and gets the public grants only."""
+        A client has all rights if the instance has no grants, if the client is in this process,
+        or if its user is root or the daemon's own. A client over TCP has no known user, and gets
+        only the public grants."""
         if not self._grants or isinstance(transport, LocalStream):
             return None
         uid = _uid(transport)
@@ -49,9 +50,9 @@ class Principals:
 
 
 def unknown_users(grants: Iterable[Grant]) -> list[str]:
-    """Return a line for each user of grants who is not on this machine, and so gets nothing.
+    """Return a line for each user in the grants that does not exist on this machine.
 
-    A number is a user whether the machine has a name for it or not."""
+    Grants to such a user have no effect. A uid counts as a user even if it has no name here."""
     names = sorted({one.to for one in grants} - {PUBLIC})
     return [
         f"there is no user {name!r} on this machine{_near(name)}"

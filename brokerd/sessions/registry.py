@@ -42,11 +42,14 @@ from brokerd.transport.door import Door, DoorOptions
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
 _LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
 EvaluateRollback = Callable[[ClientSession, Undone], Undone | None]
-"""(session, meaning for any client) gives what a rollback means for poison (PBT-10, PSN-16).
+"""Function that returns what a rollback means for poison (PBT-10, PSN-16).
 
-None = it does not count."""
+Arguments: the session, and the meaning of the rollback for any client. None = it does not
+count."""
 Administer = Callable[[Broker, wire.Verb, str], Awaitable[object]]
-"""Runs an administrative verb on a broker for the named client; returns its value."""
+"""Function that runs an administrative verb on a broker for the named client.
+
+It returns the value of the verb."""
 
 
 class Sessions:
@@ -81,7 +84,7 @@ class Sessions:
         self.log = log
         self._administer = administer
         self.on_receive = on_receive
-        """Called with (session, queue) when a receive begins; False = let it come back empty."""
+        """Called with (session, queue) when a receive begins; False = it must return empty."""
         self.on_rollback = on_rollback
         """Called with (broker, queue) when a transaction that received from it rolls back."""
         self.evaluate_rollback = evaluate_rollback
@@ -104,11 +107,11 @@ class Sessions:
         )
         """Limits on the connections of clients (END-18)."""
         self.exclusive = Exclusive(self._gates)
-        """Keeps the clients of a broker out while it is administered."""
+        """The brokers that are reserved for administration; their clients are kept out."""
         self.congestion = Congestion(options)
-        """Pauses clients while the writer is behind."""
+        """The pauses of clients while the writer is behind."""
         self.transactions = self.waiting = 0
-        """Counts, over all clients, of open transactions and of receives that wait."""
+        """Numbers of open transactions and of waiting receives, over all clients."""
 
     def __len__(self) -> int:
         return len(self._connected)
@@ -123,21 +126,21 @@ class Sessions:
                 yield session.client_id, tx
 
     def factory(self) -> ClientSession:
-        """Return a protocol object for a connection that was accepted."""
+        """Return a protocol object for an accepted connection."""
         return ClientSession(self)
 
     def opened(self, session: ClientSession) -> None:
-        """Register a connection that was accepted."""
+        """Register an accepted connection."""
         self._connected[session] = None
 
     @property
     def span_limit(self) -> int:
-        """Bytes of the longest request: those of a transaction and one frame (CLP-22)."""
+        """Largest size of a request in bytes: that of a transaction and one frame (CLP-22)."""
         most = max(broker.options.max_bytes for broker in self._brokers.values())
         return most + frames.FRAME_LIMIT
 
     def add_transaction(self, session: ClientSession) -> None:
-        """Count a transaction that is opened; raise `Busy` if too many are open.
+        """Count a transaction about to open; raise `Busy` if too many are open.
 
         Transactions whose commit or rollback is pending do not count."""
         own, most = session.not_ending, self.options.transactions
@@ -181,7 +184,7 @@ class Sessions:
             self._empty.set()
 
     def is_known(self, session: ClientSession) -> bool:
-        """Return whether the session said HELLO and was not replaced since."""
+        """Return whether the session has sent HELLO and has not been replaced since."""
         client_id = getattr(session, "client_id", None)
         return client_id is not None and (
             self._known.get((session.broker.name, client_id)) is session
@@ -204,14 +207,14 @@ class Sessions:
         if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
             return
-        # Before the client id is used: a reader that outlived its daemon must not replace a
-        # connection.
+        # Checked before the client id is used: a reader that outlived its daemon must not replace
+        # a connection.
         if _outlived(token := _token(hello.info), self._instance_id, self._boot_id):
             session.refuse(AccessDenied(_OUTLIVED, hint=_LET_END))
             return
         client_id = ClientId(hello.client_id)
-        # The older connection goes before the clients are counted: a reconnect at the limit gets
-        # its own place back.
+        # The older connection ends before the clients are counted, so that a client which
+        # reconnects at the limit gets its own place back.
         older = self._known.get((broker.name, client_id))
         if older is not None:
             older.close(frames.REPLACED)
@@ -230,7 +233,7 @@ class Sessions:
         """Write WELCOME once the older connection's commits are decided (CLP-13)."""
         broker, client_id = session.broker, session.client_id
         await broker.store.settled(client_id)
-        if session.closed:  # a newer one has replaced it
+        if session.closed:  # a newer connection has replaced it
             return
         session.welcome(
             frames.Welcome(
@@ -252,7 +255,7 @@ class Sessions:
         )
 
     def administer(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
-        """Run a verb of administration as a task of its own."""
+        """Run an administrative verb in its own task."""
         self._spawn(self._run(session, request, verb))
 
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
@@ -269,7 +272,7 @@ class Sessions:
             session.responses.failed(request, self._unforeseen(verb, session.owner, error))
 
     def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:
-        """Log an unforeseen error once and return an error that blames the daemon (CLP-120)."""
+        """Log an unforeseen error once, and return the daemon's internal error for it (CLP-120)."""
         asked = wire.NAMES[type(verb)]
         self.log.error(
             "broker.daemon", subclass="client_failed", client=client, verb=asked, exc_info=error
@@ -281,7 +284,7 @@ class Sessions:
     def sweep(self) -> int:
         """Close silent clients and roll back transactions that are too old (CLP-61).
 
-        Return the number of both."""
+        Return the number of closed clients and rolled-back transactions."""
         connected = list(self._connected)
         return end_expired(connected, self.options, self.clock.monotonic(), self.log)
 
@@ -304,7 +307,7 @@ class Sessions:
 
 
 def _token(info: Mapping[str, str | int]) -> bytes:
-    """Return the reader token that a child process was given (ACT-20); empty if it has none."""
+    """Return the token of a reader process from its HELLO (ACT-20); empty = not a reader."""
     try:
         return bytes.fromhex(str(info.get("reader", "")))
     except ValueError:
@@ -312,16 +315,15 @@ def _token(info: Mapping[str, str | int]) -> bytes:
 
 
 def reader_token(instance_id: InstanceId, boot_id: BootId, drawn: bytes) -> bytes:
-    """Return the token of a reader in a process of its own: its instance, the start of the daemon,
-    and drawn bytes.
+    """Return the token of a reader process: the instance id, the boot id, and the drawn bytes.
 
-    A killed daemon leaves readers behind that must not work beside those of its successor: what
-    ends them may come late, or be gone as well (ACT-33)."""
+    A killed daemon leaves readers behind, which must not work alongside those of its successor:
+    the guard that ends them may be late, or dead as well (ACT-33)."""
     return instance_id + boot_id + drawn
 
 
 def _outlived(token: bytes, instance_id: InstanceId, boot_id: BootId) -> bool:
-    """Return whether a token is of an earlier start of this instance, not of another instance."""
+    """Return whether a token is from an earlier start of this instance, not another instance."""
     return token.startswith(instance_id) and not token.startswith(instance_id + boot_id)
 
 

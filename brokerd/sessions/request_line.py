@@ -1,10 +1,10 @@
-"""The order in which a client's independent requests begin, and the bodies it has waiting.
+"""Request line: the order of a client's independent requests, and the size of its waiting bodies.
 
-Independent requests are those that are their own transaction. They begin in the order in which they
-were written (CLP-31); only one that waits for a lock lets later ones start before it is done.
+An independent request is its own transaction. Independent requests begin in the order in which they
+were written (CLP-31); only a request that waits for a lock lets later ones start before it is done.
 
 Reads: the work of requests.      Calls: the work, early_body_checks.
-Never: accepts a body while more bytes wait than a transaction may have (CLP-30).
+Never: accepts a body while more bytes of bodies wait than a transaction may have (CLP-30).
 Wakes: when a request is added, and one turn of the loop after the first one has ended.
 """
 
@@ -23,16 +23,16 @@ class IndependentWork(Sending, Protocol):
     """A request that is its own transaction."""
 
     size: int
-    """Bytes of the bodies that the request sends."""
+    """Total size in bytes of the bodies that the request sends."""
 
     def run(self) -> None:
         """Run until the work has to wait or is done."""
 
     def give_up(self) -> None:
-        """Roll back, and answer nothing."""
+        """Roll back without an answer."""
 
     def abort(self, reason: str) -> None:
-        """End the work on the daemon's decision, and answer the reason (CLP-37)."""
+        """End the work by decision of the daemon, and answer with the reason (CLP-37)."""
 
 
 class RequestLine:
@@ -56,13 +56,13 @@ class RequestLine:
         self._soon = asyncio.get_running_loop().call_soon
         self._starting: deque[IndependentWork] = deque()
         self.under_way: dict[IndependentWork, None] = {}
-        """Requests that have begun and are not done."""
+        """Requests that have begun and have not ended."""
         self.checks = EarlyBodyChecks(broke)
         self.waiting_bytes = 0
-        """Bytes of the bodies of requests that were accepted and are not done, those of open
-        transactions included."""
+        """Total size in bytes of the bodies of accepted requests that are not done, including those
+        of open transactions."""
         self.body_limit = 0
-        """Bytes of bodies that one transaction may have; known when the client has logged in."""
+        """Largest total size in bytes of one transaction's bodies; 0 until the client logs in."""
 
     # The order of independent requests.
 
@@ -73,11 +73,11 @@ class RequestLine:
 
     @property
     def works(self) -> list[IndependentWork]:
-        """The requests under way and those that wait for their turn."""
+        """Requests that are under way or wait for their turn."""
         return [*dict.fromkeys((*self.under_way, *self._starting))]
 
     def add(self, work: IndependentWork) -> None:
-        """Begin a request when those written earlier have begun and do not block it (CLP-31).
+        """Begin a request once all earlier requests have begun and do not block it (CLP-31).
 
         Raises:
             Busy: the request has a body, and too many bytes of bodies wait already (CLP-30).
@@ -90,7 +90,7 @@ class RequestLine:
             self._start_first()
 
     def unblock_behind(self, work: IndependentWork) -> None:
-        """Let the requests behind one that waits for a lock start (CLP-31)."""
+        """Let later requests start before `work`, which waits for a lock, is done (CLP-31)."""
         if self._starting and self._starting[0] is work:
             self._starting.popleft()
             self._soon(self._start_next)
@@ -107,7 +107,7 @@ class RequestLine:
         self._on_end()
 
     def give_up_all(self) -> None:
-        """Roll back all requests, because the client is gone.
+        """Roll back all requests, because the client is disconnected.
 
         Requests that have not begun may have body checks under way, which must be dropped, too."""
         for work in self.works:
@@ -125,7 +125,7 @@ class RequestLine:
                 return  # blocked, and with it the requests behind it
 
     def _start_next(self) -> None:
-        # The first one is under way if an earlier call of the same turn has started it.
+        # The first request is under way if an earlier call in the same turn has started it.
         if self._starting and self._starting[0] not in self.under_way:
             self._start_first()
 
@@ -133,14 +133,15 @@ class RequestLine:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the bodies of waiting requests exceed what one transaction may have; further
-        requests with a body are refused then (CLP-30)."""
+        """Whether the bodies of waiting requests exceed the limit of one transaction.
+
+        Further requests with a body are refused then (CLP-30)."""
         return self.waiting_bytes > self.body_limit
 
     def add_bytes(self, size: int) -> None:
         """Count the bytes of a request's bodies.
 
-        They count until the request is done, as they stay in memory so long.
+        They count until the request is done, because they stay in memory until then.
 
         Raises:
             Busy: the request has a body, and too many bytes of bodies wait already (CLP-30).

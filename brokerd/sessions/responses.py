@@ -1,10 +1,10 @@
-"""Responses to one client: counted until each request has one, gathered until they are written.
+"""Responses to one client: one for each request, gathered until they are written together.
 
-Frames are gathered until the waiters of a flush, or of a turn of the loop, were notified, because
+Frames are gathered until all waiters of a flush, or of a turn of the loop, are notified, because
 each write wakes the client's program. Requests that are done without a value share one frame.
 
 Reads: whether an open transaction will be answered once more.      Calls: the transport.
-Never: keeps more than one write may have: a long answer is written at once (CLP-62).
+Never: gathers more than a fixed number of bytes: long answers are written at once (CLP-62).
 Fails: an answer to a durable commit that cannot be written becomes `outcome_unknown` (CLP-120).
 """
 
@@ -57,28 +57,30 @@ class Responses:
     )
 
     def __init__(self, client: AnsweredClient, *, most: int) -> None:
-        """Create it without a connection; `most`: requests that may be unanswered (CLP-30)."""
+        """Create the responses, without a connection.
+
+        `most`: number of requests that may be unanswered (CLP-30)."""
         self._client = client
         self._most = most
         self.outstanding = 0
-        """Number of requests that were accepted and have no response."""
+        """Number of accepted requests without a response."""
         self.on_response: Callable[[], None] | None = None
-        """Called after each response while the client drains (CLP-71); None = it does not."""
+        """Called after each response while the client drains (CLP-71); None = not draining."""
         self.gathers = False
-        """Whether requests that were read are being processed, so that `settle` will follow."""
+        """Whether received requests are being processed, so that `settle` will follow."""
         self.soon: Callable[[Callable[[], None]], object] = asyncio.get_running_loop().call_soon
         self._done: list[int] = []
-        self._silent: list[Answered] = []  # those with requests in _done
+        self._silent: list[Answered] = []  # transactions with requests in _done
         self._out: list[bytes] = []
         self._size = 0
         self._scheduled = False
         self.transport: asyncio.Transport | None = None
-        """None = no client is connected: what is written is lost."""
+        """None = no client is connected, and responses are dropped."""
 
     # Outcomes of requests.
 
     def expect(self, requests: int) -> None:
-        """Count requests that were accepted: each of them gets a response."""
+        """Count accepted requests; each request gets a response."""
         self.outstanding += requests
 
     def done(self, request: int) -> None:
@@ -86,7 +88,7 @@ class Responses:
         self.done_all((request,))
 
     def done_all(self, requests: Sequence[int]) -> None:
-        """Report that requests without a value succeeded; they are written soon."""
+        """Report that requests without a value succeeded; the response is written soon."""
         self._done += requests
         if not self._scheduled:
             self._schedule()
@@ -97,8 +99,8 @@ class Responses:
     def done_inside(self, request: int, transaction: Answered) -> None:
         """Report that a request without a value succeeded in an open transaction.
 
-        `settle` decides when it is written. If the request was resumed by a callback, no `settle`
-        follows, and it is written soon."""
+        `settle` decides when the response is written. If a callback resumed the request, no
+        `settle` follows, and the response is written soon."""
         if not self.gathers or self.on_response is not None:
             self.done(request)
             return
@@ -108,7 +110,7 @@ class Responses:
         self.outstanding -= 1
 
     def answer(self, request: int, value: object) -> None:
-        """Report that a request succeeded, with its value."""
+        """Report that a request succeeded, and send its value."""
         if type(value) is frames.Bulky:
             self._write_large(frames.encode_bulky(request, value))
         else:
@@ -125,23 +127,25 @@ class Responses:
             self.on_response()
 
     def confirmed(self, requests: Sequence[int]) -> None:
-        """Report that the commits that these requests asked for are durable.
+        """Report that the commits of these requests are durable.
 
-        Never raises: the same flush confirms commits of other clients."""
+        Never raises, because the same flush confirms commits of other clients."""
         try:
             self.done_all(requests)
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_failed(requests, error)
 
     def received(self, request: int, messages: list[list[object]]) -> None:
-        """Report that a receive with its own transaction is durable. Never raises, as above."""
+        """Report that a receive with its own transaction is durable.
+
+        Never raises, for the reason given at `confirmed`."""
         try:
             self.answer(request, messages)
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._confirm_failed((request,), error)
 
     def _confirm_failed(self, requests: Sequence[int], error: Exception) -> None:
-        """Answer `outcome_unknown`: the commit stands, but its answer failed (CLP-120)."""
+        """Answer `outcome_unknown`: the commit is durable, but its answer failed (CLP-120)."""
         self._client.log_failure(error)
         unknown = OutcomeUnknown(
             f"it is committed, but the answer failed with {type(error).__name__}: {error}",
@@ -156,11 +160,12 @@ class Responses:
     # Frames.
 
     def settle(self) -> None:
-        """Schedule the write after all requests that were read have been processed.
+        """Schedule the write, once all received requests have been processed.
 
-        It waits where a later answer of each transaction comes by itself and can carry these along,
-        because each write wakes a program (CLP-9). It does not wait for a client near its limit,
-        which may be waiting for these answers before it asks for more (CLP-30)."""
+        The write waits if each transaction will get a later answer by itself, which then carries
+        these responses along, because each write wakes a program (CLP-9). The write does not wait
+        for a client near its limit, which may need these responses before it sends more requests
+        (CLP-30)."""
         done = self._done
         if not done or self._scheduled:
             return
@@ -169,7 +174,7 @@ class Responses:
             self._schedule()
 
     def write(self, data: bytes) -> None:
-        """Add a frame, behind all requests that are done."""
+        """Add a frame, after the responses of all requests that are done."""
         self._gather_done()
         self._out.append(data)
         self._size += len(data)
@@ -179,7 +184,7 @@ class Responses:
             self._schedule()
 
     def _write_large(self, pieces: list[frames.Piece]) -> None:
-        """Write frames that are in pieces, too large to be copied once more."""
+        """Write frames given in pieces, which are too large to be copied once more."""
         self.flush()
         if self.transport is not None and not self.transport.is_closing():
             self.transport.writelines(pieces)

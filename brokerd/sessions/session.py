@@ -1,12 +1,12 @@
 """One client connection on the daemon's side: requests in, responses out, and its end (CLP).
 
-Requests run as `OpenTx`, `OneShot` and `AutoReceive`, which report to `Responses`. When they
-run is decided by three parts: flow_control stops reading the client's bytes, request_line puts
-independent requests in order, and admin_gate holds requests back for administration.
+Requests run as `OpenTx`, `OneShot` and `AutoReceive`, which report to `Responses`. Three parts
+decide when they run: flow_control stops reading the client's bytes, request_line puts independent
+requests in order, and admin_gate holds requests back during administration.
 
 Reads: bytes of one client.      Calls: the requests, client_frames, client_verbs, the registry.
 Never: waits; blocked work calls back. No answer is written before its commit is durable (REL-1).
-Fails: a client that breaks the protocol loses its connection, no other is affected (CLP-5).
+Fails: a client that breaks the protocol loses its connection; others keep theirs (CLP-5).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
 
 UNSENT_LIMIT: Final = 4 * 1024 * 1024
-"""Bytes of answers unsent to a client at which its requests are no longer read (CLP-62)."""
+"""Number of unsent bytes of answers above which a client's requests are not read (CLP-62)."""
 _LINGER: Final = 10.0
-"""Seconds that a client may take to read what was written before its connection closes."""
+"""Seconds that a client may take to read the last answers before its connection is aborted."""
 
 
 _ENDING_VERBS: Final = frozenset({"commit", "rollback"})
-"""Verbs that end a transaction. Always taken, because a refused one would leave locks (CLP-30)."""
+"""Verbs that end a transaction. Never refused: a refused one would leave locks (CLP-30)."""
 
 
 class Clients(Protocol):
@@ -63,18 +63,19 @@ class Clients(Protocol):
     exclusive: Exclusive
     congestion: Congestion
     on_receive: Callable[[ClientSession, str], bool]
-    """Called with (session, queue) when a receive begins; False = let it come back empty."""
+    """Called with (session, queue) when a receive begins; False = let the receive return empty."""
     on_rollback: Callable[[Broker, str], None]
-    """Called with (broker, queue) when a transaction that received from it rolls back."""
+    """Called with (broker, queue) when a transaction that received from the queue rolls back."""
     evaluate_rollback: Callable[[ClientSession, Undone], Undone | None]
-    """Called with (session, meaning for any client): what a rollback means for poison (PBT-10)."""
+    """Called with (session, meaning for any client); returns what a rollback means for poison
+    (PBT-10)."""
 
     @property
     def span_limit(self) -> int:
-        """Bytes of the longest request (CLP-22)."""
+        """Largest size of a request in bytes (CLP-22)."""
 
     def opened(self, session: ClientSession) -> None:
-        """Register a connection that was accepted."""
+        """Register an accepted connection."""
 
     def greet(self, session: ClientSession, hello: frames.Hello) -> None:
         """Answer HELLO, now or soon."""
@@ -83,7 +84,7 @@ class Clients(Protocol):
         """Unregister a connection that has ended."""
 
     def add_transaction(self, session: ClientSession) -> None:
-        """Count a transaction that is opened; raise `Busy` if too many are open."""
+        """Count a transaction about to open; raise `Busy` if too many are open."""
 
     def remove_transaction(self) -> None:
         """Uncount a transaction that is no longer open."""
@@ -97,7 +98,7 @@ class Clients(Protocol):
         """Uncount a receive that no longer waits."""
 
     def administer(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
-        """Begin a verb of administration."""
+        """Begin an administrative verb."""
 
     def stop_for(self, error: Exception) -> None:
         """Stop the instance with an error (REL-5)."""
@@ -109,13 +110,13 @@ class ClientSession(asyncio.Protocol):
     broker: Broker
     client_id: ClientId
     known_as: bytes
-    """The id by which activation knows the client: the token of a child it started, else the client
-    id."""
+    """Id of the client in activation: the token of a reader process that activation started, else
+    the client id."""
     owner = "a client before HELLO"
     rights: Rights | None = None
-    """Rights of the client's user; None = everything is allowed."""
+    """Rights of the client's user; None = all rights."""
     seat: Seat | None = None
-    """Place at the door, if the connection was accepted from a socket (END-18)."""
+    """Seat among the limited connections, if this one was accepted from a socket (END-18)."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -129,7 +130,7 @@ class ClientSession(asyncio.Protocol):
         self._highest_tx = 0
         self._untaken: set[int] = set()
         self._receiving: set[int] = set()
-        """Transactions whose receive waits for a message."""
+        """Numbers of the transactions whose receive waits for a message."""
         self.responses = Responses(self, most=clients.options.outstanding)
         self.reading = Reading(clients.clock)
         self.gate = ClientGate(
@@ -139,16 +140,16 @@ class ClientSession(asyncio.Protocol):
         self._draining = False
         self._ending: asyncio.TimerHandle | None = None
         self._login: asyncio.TimerHandle | None = None
-        """Ends a connection whose HELLO does not come (CLP-10)."""
+        """Timer that ends the connection if HELLO does not arrive (CLP-10)."""
         self._works = False
-        """Whether the client has asked for work that the writer does. A client that only reads is
-        answered however far behind the writer is (REL-34)."""
+        """Whether the client has requested work of the writer. A client that only reads is answered
+        no matter how far the writer is behind (REL-34)."""
         self.closed = False
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the wait for HELLO, before which the client may ask for nothing (CLP-10)."""
+        """Start the wait for HELLO, before which the client may send no request (CLP-10)."""
         self._transport = cast("asyncio.Transport", transport)
         self.responses.transport = self.reading.transport = self._transport
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
@@ -160,7 +161,7 @@ class ClientSession(asyncio.Protocol):
         self._clients.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Roll back the client's transactions at once, because it is gone (REL-18)."""
+        """Roll back the transactions of the disconnected client at once (REL-18)."""
         if self._ending is not None:
             self._ending.cancel()
         if self.seat is not None:
@@ -173,7 +174,7 @@ class ClientSession(asyncio.Protocol):
         self.reading.pause(ANSWERS)
 
     def resume_writing(self) -> None:
-        """Read requests again: the client reads its answers."""
+        """Read requests again, because the client reads its answers again."""
         self.reading.resume(ANSWERS)
         self._process_unread()
 
@@ -203,7 +204,7 @@ class ClientSession(asyncio.Protocol):
             self.data_received(b"")
 
     def broke(self, error: Exception) -> None:
-        """End this connection after an unforeseen error; no other is affected."""
+        """End this connection, and no other, after an unforeseen error."""
         self.log_failure(error)
         self.close(None)
 
@@ -214,14 +215,14 @@ class ClientSession(asyncio.Protocol):
         )
 
     def commit_broke(self, error: Exception) -> None:
-        """Stop the instance: a commit was begun and could not be handed over (REL-5)."""
+        """Stop the instance: a begun commit could not be handed to the store (REL-5)."""
         self.close(None)
         self._clients.stop_for(error)
 
     # Frames.
 
     def _process(self) -> None:
-        """Process what was read, until the client has to read its answers first (CLP-62)."""
+        """Process received frames, until the client has to read its answers first (CLP-62)."""
         responses = self.responses
         responses.gathers = True
         try:
@@ -305,9 +306,9 @@ class ClientSession(asyncio.Protocol):
     def admit(
         self, broker: Broker, client_id: ClientId, token: bytes, info: Mapping[str, str | int]
     ) -> None:
-        """Log the client in: HELLO was accepted.
+        """Log the client in, because HELLO was accepted.
 
-        token: that of a reader in a process of its own (ACT-20); empty = no reader."""
+        token: the token of a reader process (ACT-20); empty = the client is not a reader."""
         self.broker, self.client_id = broker, client_id
         self.known_as = token or client_id
         self.owner = f"client {show(client_id)[:8]} (pid {info.get('pid', '?')})"
@@ -316,7 +317,7 @@ class ClientSession(asyncio.Protocol):
             self.seat.log_in()
 
     def welcome(self, welcome: frames.Welcome) -> None:
-        """Write WELCOME: the client may ask from now on."""
+        """Write WELCOME; from now on the client may send requests."""
         self._welcomed = True
         self._reader.login_done()
         self.responses.soon = self.broker.store.soon
@@ -332,7 +333,7 @@ class ClientSession(asyncio.Protocol):
             self.close(f"{frames.VIOLATION}: a request before WELCOME")
             return
         if self._draining and self._starts_something(frame):
-            return  # neither run nor answered: the client asks again elsewhere (CLP-71)
+            return  # neither run nor answered: the client repeats it on a new connection (CLP-71)
         if self.gate.is_closed and self.gate.hold_back(frame):
             return  # it runs when the administration has ended (MAN-1)
         tx, request = frame.tx, frame.request
@@ -410,7 +411,7 @@ class ClientSession(asyncio.Protocol):
         open_tx.begin(frame.request)
 
     def process_first(self, held_back: Iterable[frames.Request | frames.Cancel]) -> None:
-        """Process frames that were held back, before those that are not processed yet."""
+        """Process the frames that were held back, before the unprocessed frames."""
         self._unread.extendleft(reversed([*held_back]))
         self._process_unread()
 
@@ -418,12 +419,12 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def is_worked_on(self) -> bool:
-        """Whether some of its work ends without a further request of the client."""
+        """Whether some work of the client will end without a further request from it."""
         return any(ends_by_itself(tx) for tx in self.transactions)
 
     @property
     def transactions(self) -> list[Transaction]:
-        """Transactions of the client: the open ones, and those of single requests under way."""
+        """Transactions of the client: open ones, and those of independent requests under way."""
         return [
             *(work.tx for work in self.line.under_way),
             *(one.tx for one in self.open_transactions.values()),
@@ -452,17 +453,17 @@ class ClientSession(asyncio.Protocol):
     def report_receive(self, queue: str) -> bool:
         """Report that a receive begins executing (ACT-6b, ACT-30).
 
-        False = it has to come back empty, because the session belongs to a reader that was asked to
-        end (PBT-25)."""
+        Return False if it has to return empty, because the session belongs to a reader that was
+        asked to end (PBT-25)."""
         return self._clients.on_receive(self, queue)
 
     def report_rollback(self, queues: list[QueueState]) -> None:
-        """Report that a transaction that received from these queues rolled back (ACT-6c)."""
+        """Report the rollback of a transaction that had received from these queues (ACT-6c)."""
         for queue in queues:
             self._clients.on_rollback(self.broker, queue.name)
 
     def evaluate_rollback(self, how: Undone, *, blameless: bool) -> Undone | None:
-        """Return what a rollback of this client means for poison; None = nothing (PBT-10)."""
+        """Return what a rollback of this client means for poison; None = no effect (PBT-10)."""
         if self._draining:
             return None
         if blameless:
@@ -477,16 +478,16 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def has_work(self) -> bool:
-        """Whether the client has a transaction open or a request waiting (CLP-61)."""
+        """Whether the client has an open transaction or a request under way (CLP-61)."""
         return bool(self.open_transactions or self.line.under_way)
 
     @property
     def not_ending(self) -> int:
-        """Number of open transactions whose end was not requested yet."""
+        """Number of open transactions whose commit or rollback is not requested yet."""
         return sum([not one.is_ending for one in self.open_transactions.values()])
 
     def drain(self) -> None:
-        """Ask the client to finish and to come back later (CLP-70, CLP-71)."""
+        """Ask the client to finish and to reconnect later (CLP-70, CLP-71)."""
         self.responses.write(frames.encode_goodbye(frames.DRAINING))
         self._draining = True
         self.responses.on_response = self._close_if_done
@@ -501,7 +502,9 @@ class ClientSession(asyncio.Protocol):
             self.close(None)
 
     def close(self, reason: str | None) -> None:
-        """End the connection, after what is written; open transactions roll back."""
+        """Write the last answers and end the connection; open transactions roll back.
+
+        reason: the text of a GOODBYE; None = send none."""
         if self.closed:
             return
         if reason is not None:

@@ -1,7 +1,7 @@
-"""Runs the verbs that a client writes in a transaction, and forms the messages that it reads.
+"""Verb dispatch: runs a client's verbs in a transaction, and encodes messages for the client.
 
 Reads: parsed verbs.      Calls: verbs.sends, receives, ends, groups, timers, body_checks.
-Never: commits, or answers anybody.
+Never: commits, or answers a request.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _BODY: Final = 5
 
 
 def raise_failure(tx: Transaction) -> None:
-    """Raise the error of a wait that failed, before the verb finds anything else.
+    """Raise the error of a failed wait, before the verb can raise another one.
 
-    The victim of a deadlock has to roll back; another error, such as a conversation gone meanwhile,
-    would hide that (GRP-12)."""
+    A deadlock victim has to roll back; another error, such as that of a conversation ended
+    meanwhile, would hide this (GRP-12)."""
     if tx.failure is not None:
         raise tx.failure
 
 
 def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
-    """Run a verb without a value in a transaction.
+    """Run a verb that has no value in a transaction.
 
-    Return what it waits for; None = it is done."""
+    Return the wait of the verb; None = the verb is done."""
     if tx.verbs >= tx.broker.options.max_verbs:
         raise QuotaExceeded(f"a transaction has at most {tx.broker.options.max_verbs} verbs")
     tx.begin_verb(wire.NAMES[type(verb)])
@@ -59,14 +59,15 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
             tx.set_savepoint(number)
         case wire.SetState(group_id, state):
             groups.set_state(tx, GroupId(group_id), state)
-    if blocked is None:  # one that waits is performed again, and must count once
+    if blocked is None:  # a verb that waits is performed again, and must count once
         tx.count_verbs()
     return blocked
 
 
 def prepare(tx: Transaction, verb: object, done: Resume) -> bool:
-    """Begin the body check that a verb will wait for once those before it are done, and call `done`
-    when the check is finished. Return False if there is none to begin."""
+    """Begin the body check of a verb before its turn; call `done` when the check is finished.
+
+    Return False if the verb needs no check, or its check was begun before."""
     if type(verb) is not wire.Send:
         return False
     handles = (verb.handles,) if isinstance(verb.handles, bytes) else verb.handles
@@ -75,7 +76,7 @@ def prepare(tx: Transaction, verb: object, done: Resume) -> bool:
 
 
 def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
-    """Return the conversations that a verb names; raise if one is named twice (SND-8, DLG-47)."""
+    """Return the handles that a verb names; raise if one is named twice (SND-8, DLG-47)."""
     if isinstance(handles, bytes):
         return (Handle(handles),)
     many = [Handle(one) for one in handles]
@@ -112,7 +113,7 @@ def to_undone(options: wire.RollbackOptions) -> Undone:
 
 
 def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
-    """Return the receive that the verb asks for; a GET GROUP takes no messages."""
+    """Return the receive request of the verb; that of GET GROUP receives no messages."""
     wait: float | None = None
     if verb.wait_ms is not None:
         wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000
@@ -131,7 +132,7 @@ def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
 def message_values(broker: Broker, taken: list[Taken]) -> list[list[object]]:
     """Return received messages in the form of an answer (CLP-36).
 
-    Validation codes are those of the message types as they are declared now (RCV-29)."""
+    Validation codes come from the current declarations of the message types (RCV-29)."""
     values: list[list[object]] = []
     codes: dict[str, str] = {}
     for live, messages, *_ in taken:

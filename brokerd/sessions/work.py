@@ -2,7 +2,7 @@
 
 Reads: parsed requests.      Calls: verb_dispatch, fast_requests, verbs.receives, transaction.
 Never: writes to the client; it reports the outcome of each request to its client.
-Wakes: when the wait ends that has stopped it.
+Wakes: when the wait of blocked work ends.
 Fails: an unforeseen error ends the connection; one in a commit stops the instance (REL-5).
 """
 
@@ -39,14 +39,14 @@ class Work(ABC):
         self.tx.restrict(client.rights)
 
     def run(self) -> None:
-        """Run until the work has to wait or is done. An unforeseen error ends the connection."""
+        """Run until the work has to wait or is done; an unforeseen error ends the connection."""
         try:
             self._run_until_blocked()
         except Exception as error:  # noqa: BLE001  # per connection (design, The code)
             self._client.broke(error)
 
     def give_up(self, how: Undone | None = None) -> None:
-        """Roll back, because the client is gone; nothing is answered any more.
+        """Roll back without an answer, because the client is disconnected.
 
         how: what the rollback may mean for poison (PBT-10)."""
         self._turn += 1
@@ -54,17 +54,17 @@ class Work(ABC):
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """End the work on the daemon's decision, and answer the reason (CLP-37)."""
+        """End the work by decision of the daemon, and answer with the reason (CLP-37)."""
 
     def next_to_check(self) -> object:
         """Return the next verb whose body may be checked ahead of its turn, each verb once.
 
-        None = there is none at present."""
+        None = no verb can be checked at present."""
         return None
 
     @abstractmethod
     def _run_until_blocked(self) -> None:
-        """Run everything that can run now."""
+        """Run until the work has to wait or is done."""
 
     def _wait(self, blocked: Blocked) -> None:
         """Resume once, when the wait ends; a callback of an earlier turn has no effect."""
@@ -79,7 +79,7 @@ class Work(ABC):
         blocked.then(resume)
 
     def _commit(self, done: Callable[[], None], token: int) -> None:
-        """Commit. If that fails, memory and store may differ, and the instance stops."""
+        """Commit; if the commit fails, stop the instance, because memory and store may differ."""
         client = self._client
         try:
             self.tx.commit(done, client=client.client_id, token=token)
@@ -89,7 +89,7 @@ class Work(ABC):
     def _answer_repetition(self, request: int, token: int, *, receives: bool) -> bool:
         """Answer a request whose token was committed already (CLP-51, CLP-52).
 
-        False = it was not, and the request has to run."""
+        Return False if the token was not committed, and the request has to run."""
         client = self._client
         store = client.broker.store
         if token > store.highest_token(client.client_id):
@@ -105,7 +105,7 @@ class Work(ABC):
 
 
 def body_size(verb: object) -> int:
-    """Return the bytes of the body that the verb sends; 0 = none."""
+    """Return the size in bytes of the body that the verb sends; 0 = no body."""
     return len(verb.body) if type(verb) is wire.Send and verb.body else 0
 
 
@@ -119,10 +119,10 @@ class Independent(Work):
         self._request = request
         self._token = token
         self.size = size
-        """Bytes of the bodies that the request sends."""
+        """Total size in bytes of the bodies that the request sends."""
 
     def abort(self, reason: str) -> None:
-        """Fail the request, without effect, because it is too old."""
+        """Roll the request back and fail it, because it is too old."""
         self.give_up()
         self._client.line.remove(self)
         self._client.responses.failed(self._request, TransactionAborted(reason))
@@ -162,7 +162,7 @@ class OneShot(Independent):
         self._prepared = 0  # verbs that `next_to_check` has returned or passed over
 
     def next_to_check(self) -> wire.PlainVerb | None:
-        """Return the next verb that has not run."""
+        """Return the next verb that has neither run nor been returned; None = no such verb."""
         at = max(self._prepared, self._at)
         if at == len(self._verbs):
             return None
@@ -177,8 +177,8 @@ class OneShot(Independent):
             client.line.remove(self)
             return
         if self._turn and not self._at and self._send_held_up():
-            # Only after a wait and before the first verb has run: `tx` then has locks and nothing
-            # else, so the fast path may take them over.
+            # Only after a wait and before the first verb has run: `tx` then has nothing but locks,
+            # which the fast path may take over.
             client.line.remove(self)
             return
         try:
@@ -203,7 +203,7 @@ class OneShot(Independent):
         client.line.remove(self)
 
     def _send_held_up(self) -> bool:
-        """Perform on the fast path a request that has waited. False = nothing was done."""
+        """Perform a request that has waited, on the fast path; False = nothing was done."""
         if self.tx.rights is not None or self.tx.failure is not None:
             return False
         messages: list[Message] = []
@@ -215,7 +215,7 @@ class OneShot(Independent):
 
 
 class AutoReceive(Independent):
-    """A receive that is its own transaction (RCV-16): it never waits for a message."""
+    """A receive that is its own transaction, and never waits for a message (RCV-16)."""
 
     __slots__ = ("_receive",)
 
@@ -226,7 +226,7 @@ class AutoReceive(Independent):
         self._receive = receive
 
     def _run_until_blocked(self) -> None:
-        """Receive, then commit under the token; an empty result uses none up (CLP-35)."""
+        """Receive, then commit under the token; an empty result leaves it unused (CLP-35)."""
         client, request, tx = self._client, self._request, self.tx
         if self._answer_repetition(request, self._token, receives=True):
             tx.roll_back()
