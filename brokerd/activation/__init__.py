@@ -1,1 +1,1 @@
-"""Activation: starts readers of a queue by its load (chapter ACT)."""
+"""Activation: starts readers of a queue according to its load (chapter ACT)."""

@@ -1,8 +1,8 @@
-"""Child: runs one importable handler in a process of its own (ACT-20, design D15).
+"""Child: the program of a reader process, which runs one handler (ACT-20, design D15).
 
 Started under a guard: `python -m brokerd.activation.child MODULE:FUNCTION QUEUE`.
 Reads:  the address of the daemon, from its environment.      Calls: the SDK, as any program does.
-Never:  decides when it ends: the handler does, or the daemon, which kills the group.
+Never:  decides when it ends: the handler decides, or the daemon, which kills the process group.
 """
 
 import asyncio
@@ -21,19 +21,21 @@ from brokerd.client.outcomes import Park, Retry
 from brokerd.errors import BrokerError, HandlerLeftTransactionOpen
 
 GO: Final = "BROKERD_GO"
-"""Descriptor from which a spare reads a byte when it is to begin; end of file = do not begin."""
+"""Variable with the descriptor from which a spare reads its order to begin.
+
+One byte = begin; end of file = do not begin."""
 _TOO_MUCH: Final = (
     "MemoryError: it needs more memory than it may have; fix: take less at a time, or give "
     "activation.memory of its queue a higher value"
 )
 _WAIT: Final = 10.0
-"""Seconds for which the first connection is tried."""
+"""Seconds within which the first connection must succeed."""
 _RETRY: Final = 1.0
-"""Seconds after which a lost connection is given up: a reader does not outlast its daemon."""
+"""Seconds for which a lost connection is retried: a reader must not outlive its daemon."""
 
 
 def main(path: str, queue: str) -> int:
-    """Run the handler once and return the exit status; an error is the last line of the output."""
+    """Run the handler once; return the exit status, and print an error as the last line."""
     import_from_here()
     try:
         handler = load_handler(path, queue)
@@ -65,7 +67,7 @@ async def _run(handler: Handler, path: str) -> int:
         try:
             await handler(session)
         except (Retry, Park):
-            return 0  # the SDK has rolled back as it asked
+            return 0  # the SDK has rolled back as the handler requested
         if session.open_transactions:
             _print_error(HandlerLeftTransactionOpen().with_cure)
             return FAILED
@@ -73,9 +75,9 @@ async def _run(handler: Handler, path: str) -> int:
 
 
 async def _wait_for_go(path: str) -> bool:
-    """Wait, as a spare, until the daemon has work. Return False if it has none any more.
+    """Wait, as a spare, until the daemon has work; return False if the spare is no longer needed.
 
-    If the module was changed meanwhile the process starts anew, to run its present code."""
+    If the file of the module has changed meanwhile, restart the process to run the new code."""
     source = Path(sys.modules[path.partition(":")[0]].__file__ or "")
     known = _changed_at(source)
     begins = int(os.environ.pop(GO))

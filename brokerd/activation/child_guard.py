@@ -1,10 +1,10 @@
-"""Child guard: stands between the daemon and one child reader, so that the child outlives neither.
+"""Guard: a process between the daemon and one child reader; the child outlives neither of them.
 
-Started as leader of a process group of its own: `child_guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
-Reads:  its standard input, which its parent holds open: end of file means that the parent is gone.
+Started as leader of its own process group: `child_guard.py MEMORY ACCOUNT SECONDS COMMAND...`.
+Reads:  its standard input, which its parent holds open: end of file means that the parent ended.
 Calls:  nothing of brokerd: it has to start in a few milliseconds.
 Never:  ends before its child does. SIGTERM is for the child, which gets it with the group.
-Exits:  with the status of the child; 128 plus the number of the signal, if the child died of one.
+Exits:  with the status of the child; with 128 plus the signal number if a signal killed it.
 """
 
 import contextlib
@@ -16,15 +16,16 @@ import sys
 import time
 
 ROUNDS = 20
-"""Number of searches for processes that were started meanwhile."""
+"""Largest number of searches of the group: new processes may start during each search."""
 
 
 def main(memory: int, account: str, last_words: float, command: list[str]) -> int:
-    """Run the command to its end.
+    """Run the command until it ends; return the exit status.
 
-    `account`: UID:GID whose rights the command has; empty = our own. `last_words`: seconds between
-    SIGTERM and SIGKILL once our parent is gone. 0, SIGKILL at once, for a reader of a daemon: a
-    survivor could connect to the restarted daemon as a reader that it did not start."""
+    `memory`: bytes of data that the command may have; 0 = no limit. `account`: UID:GID with whose
+    rights the command runs; empty = those of the guard. `last_words`: seconds between SIGTERM and
+    SIGKILL once the parent has ended. A reader of a daemon has 0, SIGKILL at once: a survivor
+    could connect to the restarted daemon, which has not started this reader."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -54,8 +55,8 @@ def main(memory: int, account: str, last_words: float, command: list[str]) -> in
     return _wait(child, woken, last_words)
 
 
-# The parent's end is noticed by select on standard input, the child's by SIGCHLD, which writes to
-# `woken`: a signal between waitpid and select is thus not lost.
+# The end of the parent shows in select on standard input, the end of the child in SIGCHLD, which
+# writes to `woken`, so that a signal between waitpid and select is not lost.
 def _wait(child: int, woken: int, last_words: float) -> int:
     deadline: float | None = None
     while True:
@@ -70,13 +71,13 @@ def _wait(child: int, woken: int, last_words: float) -> int:
         ready, _, _ = select.select(watched, [], [], left)
         if woken in ready:
             os.read(woken, 512)
-        if 0 in ready and not os.read(0, 512):  # our parent is gone
+        if 0 in ready and not os.read(0, 512):  # the parent has ended
             deadline = time.monotonic() + last_words  # noqa: TID251  # no Clock without brokerd
             os.killpg(0, signal.SIGTERM if last_words else signal.SIGKILL)
 
 
 def _kill_the_rest() -> None:
-    """Kill the processes that the child has left in its group; they may hold the output open."""
+    """Kill the remaining processes of the child's group, which may hold the output open."""
     own = os.getpid()
     for _ in range(ROUNDS):
         left = [pid for pid in _group() if pid != own]
@@ -88,7 +89,7 @@ def _kill_the_rest() -> None:
 
 
 def _group() -> list[int]:
-    """Return the processes of our group, as far as the system shows them."""
+    """Return the process ids of our process group, as far as the system shows them."""
     found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(ProcessLookupError, PermissionError, ValueError):

@@ -1,8 +1,8 @@
-"""Decisions: why a queue got a reader or did not, in words that a person can read (VIEW-15). PURE.
+"""Decisions: why a queue got a reader or did not, as text for operators (VIEW-15). PURE.
 
-Reads:  what a monitor decided, and what was ready then.
-Never:  grows: the latest of each queue are kept, and repetitions are counted. No message makes an
-        entry, only a monitor that starts something, cannot, or waits.
+Reads:  the decisions of a monitor, and the messages that were ready then.
+Never:  grows without limit: the latest decisions of each queue are kept, repetitions are counted. A
+        message adds no entry; only a monitor does that starts a reader, cannot start one, or waits.
 """
 
 from collections import deque
@@ -15,9 +15,9 @@ from brokerd.clock import Instant
 from brokerd.units import counted
 
 KEPT: Final = 100
-"""Number of decisions kept of each queue."""
+"""Number of decisions kept for each queue."""
 MANY_GROUPS: Final = 1000
-"""Number of groups above which they are not counted."""
+"""Number of groups at which counting stops."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -25,11 +25,11 @@ class Ready(msgspec.Struct, frozen=True):
 
     messages: int = 0
     groups: int = 0
-    """Groups without a lock among those in memory; at most `MANY_GROUPS` are counted."""
+    """Number of unlocked groups in memory; at most `MANY_GROUPS` are counted."""
     is_more: bool = False
-    """Whether there are more groups than were counted."""
+    """Whether more groups exist than were counted."""
     oldest_at: Instant | None = None
-    """Arrival of the oldest message of such a group."""
+    """Arrival time of the oldest message in these groups."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -38,19 +38,19 @@ class Decision(msgspec.Struct, frozen=True):
     broker: str
     queue: str
     number: int
-    """Number that rises with each decision of the queue since the daemon started."""
+    """Number of the decision for its queue, counted since the daemon started."""
     at: Instant
     decision: str
     """started, limit reached, backing off, ended, aborted, notified, enabled, disabled, drained."""
     text: str
     times: int = 1
-    """Number of times in a row."""
+    """Number of times that the decision was made in a row."""
     last_at: Instant | None = None
-    """Time of the last repetition; None = there was none."""
+    """Time of the last repetition; None = the decision was not repeated."""
 
 
 _ONCE: Final = frozenset({"limit reached", "ended"})
-"""Decisions that are kept once, with their count, while no other decision follows."""
+"""Decisions whose repetitions in a row are one entry with a count."""
 
 
 class Decisions:
@@ -74,7 +74,7 @@ class Decisions:
         self._rows.append(Decision(self._broker, self._queue, self._numbers, at, decision, text))
 
     def rows(self) -> list[Decision]:
-        """Return the decisions that are kept, the earliest first."""
+        """Return the kept decisions, the earliest first."""
         return list(self._rows)
 
 
@@ -94,13 +94,13 @@ def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits:
 
 
 def limit_reached(ready: Ready, running: int, limits: Limits) -> str:
-    """Return why none is started although one is useful (ACT-17)."""
+    """Return why a useful further reader is not started (ACT-17)."""
     readers = counted(running, "reader")
     return f"no further reader: {readers} of max_readers {limits.max_readers}, {_groups(ready)}"
 
 
 def backing_off(failures: int, seconds: float, error: str) -> str:
-    """Return why nothing is started for a while (PBT-6)."""
+    """Return why no reader is started for a while (PBT-6)."""
     return f"no start for {seconds:g} s after {counted(failures, 'failure')} in a row: {error}"
 
 

@@ -1,8 +1,8 @@
-"""Draining: lets the readers of a queue end, and ends those that do not (PBT-25, REL-28).
+"""Draining: lets the readers of a queue end, and ends overdue readers (PBT-25, REL-28).
 
-Reads:  readers and their tasks.      Calls: the signal of a child, the cancelling of a task.
-Never:  waits beyond the grace period and `LAST_WORDS`, or keeps a queue from starting readers: the
-        caller has switched its activation off.
+Reads:  readers and their tasks.      Calls: SIGTERM to a child, the cancellation of a task.
+Never:  waits longer than the grace period and `LAST_WORDS`, or keeps a queue from starting readers:
+        the caller has switched the activation of the queue off.
 """
 
 import asyncio
@@ -15,35 +15,35 @@ from brokerd.activation.monitored_queue import Reader
 from brokerd.clock import Clock
 
 LAST_WORDS: Final = 1.0
-"""Seconds within which a cancelled reader has to be gone; else it counts as left."""
+"""Seconds within which a cancelled reader must end; else it counts as `left`."""
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """Outcome for the readers of a queue that was drained (PBT-25)."""
+    """Outcome of draining a queue: numbers of its readers (PBT-25)."""
 
     ended: int = 0
     """Readers that ended by themselves within the grace period."""
     stopped: int = 0
-    """Readers ended after it, their transactions rolled back."""
+    """Readers ended after the grace period; their transactions are rolled back."""
     left: int = 0
-    """Readers that did not even end then: handlers in the daemon that cannot be cancelled."""
+    """Readers that still run: handlers in the daemon that cannot be cancelled."""
 
     @property
     def text(self) -> str:
-        """The outcome in words."""
+        """The outcome as text."""
         left = f", {self.left} do not end" if self.left else ""
         return f"drained: readers ended {self.ended}, stopped {self.stopped}{left}"
 
 
 def request_end(reader: Reader) -> None:
-    """Let the receives of a reader come back empty from now on; send SIGTERM to its process."""
+    """Make the receives of a reader return empty from now on; send SIGTERM to its process."""
     reader.stopped = True
     if reader.child is not None:
         reader.child.terminate()
 
 
 async def drain(readers: Sequence[Reader], grace: float, clock: Clock) -> Drained:
-    """Ask readers to end, wait at most `grace` seconds, then end them."""
+    """Ask readers to end, wait at most `grace` seconds, then end the readers that still run."""
     for reader in readers:
         request_end(reader)
     ended = await _gone_by(readers, clock.monotonic() + grace, clock)
@@ -56,7 +56,7 @@ async def drain(readers: Sequence[Reader], grace: float, clock: Clock) -> Draine
 
 
 async def _gone_by(readers: Iterable[Reader], deadline: float, clock: Clock) -> int:
-    """Wait for readers until the deadline; return the number that are gone."""
+    """Wait until the readers have ended, or the deadline; return the number of ended readers."""
     tasks = {one.task for one in readers if one.task is not None}
     timer = asyncio.ensure_future(clock.sleep_until(deadline))
     waiting: set[asyncio.Future[None]] = {*tasks}

@@ -17,19 +17,19 @@ from brokerd.objects.declared import Declared
 
 
 class ReaderSession(Protocol):
-    """A client session as the SDK opens it; leaving it rolls back open transactions (ACT-23)."""
+    """A client session, opened by the SDK; leaving it rolls back open transactions (ACT-23)."""
 
     drain_wait: float
     """Seconds that a reader waits for a further message before it ends (PBT-7)."""
 
     @property
     def client_id(self) -> bytes:
-        """Id by which the daemon knows this client; `receive_issued` names it."""
+        """Client id of the session; `receive_issued` identifies the reader by it."""
         ...
 
     @property
     def open_transactions(self) -> int:
-        """Number of transactions that the session has begun and not ended (ACT-23)."""
+        """Number of transactions that the session has begun but not ended (ACT-23)."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -43,7 +43,7 @@ class ReaderSession(Protocol):
 
 
 Handler = Callable[[object], Awaitable[object]]
-"""Takes its session; its return value is ignored (ACT-21)."""
+"""An async callable that gets its session; its return value is ignored (ACT-21)."""
 
 _FORM = "a handler is written module:function, for instance warehouse.orders:handle"
 _SHAPE = "a handler is: async def handle(session)"
@@ -59,18 +59,18 @@ class ByQueue(Protocol):
     """An object that has a handler for each of several queues, such as a `brokerd.App`."""
 
     def handler_for(self, queue: str) -> Handler:
-        """Return the handler of this queue; raise `BrokerError` if there is none."""
+        """Return the handler of this queue; raise `BrokerError` if the queue has none."""
         ...
 
 
 def load_handler(path: str, queue: str = "") -> Handler:
     """Import `module:function` and return the async callable that takes one argument.
 
-    The module is imported by this process, with the import path of the daemon. An object that has
-    handlers by queue, such as a `brokerd.App`, has to return the one of `queue`.
+    The module is imported into this process, with its import path. From an object with handlers
+    for several queues, such as a `brokerd.App`, return the handler of `queue`.
 
     Raises:
-        HandlerError: the path is malformed, the module does not import, it has no such attribute,
+        HandlerError: the path is malformed, the module does not import or lacks the attribute,
             or the attribute is not an async callable of one argument; the message says which.
     """
     found = find(path)
@@ -84,7 +84,9 @@ def load_handler(path: str, queue: str = "") -> Handler:
 
 
 def find(path: str) -> object:
-    """Import `module:attribute` and return it; raise `HandlerError` if either is missing."""
+    """Import a module and return an attribute of it; `path`: `module:attribute`.
+
+    Raise `HandlerError` if either is missing."""
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
         raise HandlerError(f"handler {path!r} is not of the form module:function", hint=_FORM)
@@ -94,7 +96,7 @@ def find(path: str) -> object:
 def handler_problems(declared: Declared) -> list[str]:
     """Return the problems of the handlers that a declaration names, queue by queue (BI-C5).
 
-    Imports them, so the code of their modules runs."""
+    The check imports the handlers, so the code of their modules runs."""
     problems = []
     for queue in [queue for one in declared.brokers for queue in one.queues.values()]:
         if queue.activation is not None and not queue.activation.command:
@@ -107,7 +109,7 @@ def handler_problems(declared: Declared) -> list[str]:
 
 
 def import_from_here() -> None:
-    """Let handlers be found in the working directory, after everything that is installed."""
+    """Append the working directory to the import path, so that handlers there are found."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -151,7 +153,7 @@ def _attribute(found: object, module_name: str, path: str) -> object:
 
 
 def _is_async(found: Callable[..., object]) -> bool:
-    """Return whether the object is an async function, or an object whose call is one."""
+    """Return whether the object is an async function, or has an async `__call__`."""
     if inspect.iscoroutinefunction(found):
         return True
     return not inspect.isclass(found) and inspect.iscoroutinefunction(type(found).__call__)

@@ -1,12 +1,12 @@
-"""Queue monitor, pure: decides when one more reader of a queue is started (ACT-1 to ACT-17).
+"""Queue monitor: decides when one more reader of a queue is started (ACT-1 to ACT-17). PURE.
 
 Reads:  one event, and the facts of the queue at that moment.
-Never:  starts anything, waits, or looks at a clock; `now` is monotonic seconds.
+Never:  starts a reader, waits, or reads a clock; `now` is monotonic seconds.
 
-Queue length is no criterion (ACT-2). A reader is wanted if a message arrives where nobody reads
-(condition A, ACT-9), or if messages wait although no reader has lately had nothing to do
-(condition B, ACT-10). Transitions are those of the table ACT-Q1 to ACT-Q10; FAILED_BACKOFF is
-brokerd's own (PBT-6).
+The length of the queue is not a criterion (ACT-2). A reader is wanted if a message arrives in a
+queue without a reader (condition A, ACT-9), or if messages wait and no receive has recently
+returned empty (condition B, ACT-10). The transitions are those of the table ACT-Q1 to ACT-Q10; the
+state FAILED_BACKOFF is an addition of brokerd (PBT-6).
 """
 
 from enum import StrEnum
@@ -16,7 +16,7 @@ import msgspec
 
 NO_RECEIVE: Final = "it ended without a receive; fix: let it receive from its queue"
 _SLACK: Final = 0.1
-"""Seconds by which a tick may come early, measured from the tick that set a clock."""
+"""Seconds by which a tick may be early, measured from the tick that reset a clock."""
 
 
 class MonitorState(StrEnum):
@@ -37,39 +37,40 @@ class Why(StrEnum):
     BACKLOG = "backlog"
     """Condition B (ACT-10)."""
     CONTINUED = "continued"
-    """The last reader exited and messages remain (ACT-48)."""
+    """The last running reader has ended, and messages remain (ACT-48)."""
     ENABLED = "enabled"
-    """Activation was switched on or altered over waiting messages (ACT-Q2)."""
+    """Activation was switched on or altered while messages waited (ACT-Q2)."""
     RETRIED = "retried"
     """A back-off is over (PBT-6)."""
     UNHEARD = "unheard"
-    """A notification brought no receive in time and is repeated (ACT-36)."""
+    """No receive followed a notification in time, so it is repeated (ACT-36)."""
     FOUND = "found"
-    """A check found messages that no arrival had announced, for instance after a rollback."""
+    """A check found messages without an arrival event, for instance after a rollback."""
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits on the starts of one queue. Times in seconds."""
+    """Limits on starting readers of one queue. Times are in seconds."""
 
     max_readers: int = 1
     ramp_interval: float = 5.0
     """Interval of condition B, "a few seconds" (ACT-11, PBT-7)."""
     initial_readers: int = 1
-    """Readers started together when reading begins, if as many groups are ready (PBT-7)."""
+    """Number of readers started together when reading begins; at most one per ready group
+    (PBT-7)."""
     receive_within: float = 30.0
-    """Time within which a started reader must receive, or it has failed (PBT-6)."""
+    """Time within which a started reader must receive; otherwise it has failed (PBT-6)."""
     errors: int = 5
-    """Readers in a row that receive and then raise, after which starts back off (ACT-32)."""
+    """Number of readers in a row that receive and then raise at which starts back off (ACT-32)."""
     backoff_first: float = 5.0
     backoff_most: float = 300.0
     external: bool = False
-    """Whether external activators start the readers, after a notification (ACT-34). Their number is
-    not known here, and `max_readers` does not bound it (ACT-36)."""
+    """Whether external activators start the readers, after a notification (ACT-34). The number of
+    these readers is unknown to the monitor, and `max_readers` does not limit it (ACT-36)."""
     renotify: float = 10.0
-    """Time after which a notification that brought no receive is repeated (ACT-37)."""
+    """Time after which a notification is repeated if no receive followed it (ACT-37)."""
 
     def backoff(self, failures: int) -> float:
-        """Return the wait after failures in a row: 5, 10, 20 s and so on, at most 5 min."""
+        """Return the wait in seconds after failures in a row; by default 5, 10, 20, at most 300."""
         return float(min(self.backoff_most, self.backoff_first * 2 ** min(failures - 1, 32)))
 
 
@@ -82,46 +83,46 @@ class QueueFacts(msgspec.Struct, frozen=True):
     youngest_ready_at: float | None = None
     """Monotonic time of the commit of the youngest ready message; None = before this start."""
     waiting: int = 0
-    """Sessions of any origin that wait in an unselective receive (ACT-12, ACT-13)."""
+    """Number of sessions of any origin that wait in an unselective receive (ACT-12, ACT-13)."""
     ready_groups: int = 1
-    """Groups with ready messages, or any lower bound of them; for `initial_readers` only."""
+    """Number of groups with ready messages, or a lower bound; used for `initial_readers` only."""
 
 
 class Enabled(msgspec.Struct, frozen=True):
-    """Queue, activation and delivery are all on now: the monitor begins (ACT-5)."""
+    """Event: queue, activation and delivery are all on now, so the monitor begins (ACT-5)."""
 
 
 class Disabled(msgspec.Struct, frozen=True):
-    """Queue, activation or delivery is off: the monitor ends (ACT-Q9)."""
+    """Event: queue, activation or delivery is off, so the monitor ends (ACT-Q9)."""
 
 
 class Altered(msgspec.Struct, frozen=True):
-    """An option of the queue was set, even to the value it had; re-arms (ACT-6e, ACT-7)."""
+    """Event: an option of the queue was set, even to its old value; re-arms (ACT-6e, ACT-7)."""
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """Messages were committed to the queue (ACT-8)."""
+    """Event: messages were committed to the queue (ACT-8)."""
 
     was_empty: bool
-    """Whether the queue had no unread message just before."""
+    """Whether the queue had no unread message just before this commit."""
 
 
 class ReceiveIssued(msgspec.Struct, frozen=True):
-    """Some session begins a receive or get_group, selective or not (ACT-30)."""
+    """Event: any session begins a receive or get_group, selective or not (ACT-30)."""
 
 
 class ReceiveEmpty(msgspec.Struct, frozen=True):
-    """A receive or get_group returned nothing."""
+    """Event: a receive or get_group returned empty."""
 
     selective: bool = False
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """A transaction that received from the queue was rolled back (ACT-6c)."""
+    """Event: a transaction that received from the queue was rolled back (ACT-6c)."""
 
 
 class ReaderExited(msgspec.Struct, frozen=True):
-    """A reader of this queue has ended; it no longer counts in `running`."""
+    """Event: a reader of this queue has ended; it no longer counts in `running`."""
 
     received: bool
     """Whether the reader issued at least one receive (ACT-31)."""
@@ -131,14 +132,14 @@ class ReaderExited(msgspec.Struct, frozen=True):
 
 
 class StartFailed(msgspec.Struct, frozen=True):
-    """A reader could not be started; it no longer counts in `running`."""
+    """Event: a reader could not be started; it no longer counts in `running`."""
 
     generation: int
     error: str
 
 
 class Ticked(msgspec.Struct, frozen=True):
-    """The periodic notification (PER-3)."""
+    """Event: the periodic check (PER-3)."""
 
 
 Event = (
@@ -159,20 +160,20 @@ class Monitor(msgspec.Struct, frozen=True):
     """The state of one queue monitor. Times are monotonic seconds."""
 
     generation: int = 0
-    """Rises with each monitor of the same queue (ACT-33)."""
+    """Number of this monitor among all monitors of the same queue, in rising order (ACT-33)."""
     state: MonitorState = MonitorState.INACTIVE
     clock_from: float = 0.0
-    """Time at which the clock of condition B was at zero (ACT-14)."""
+    """Time at which the clock of condition B was last reset (ACT-14)."""
     last_empty_at: float | None = None
     last_activated_at: float | None = None
     failures: int = 0
-    """Failed starts and failed readers since any session last received (PBT-6)."""
+    """Number of failed starts and failed readers since any session last received (PBT-6)."""
     errors: int = 0
-    """Readers in a row that had received and then raised."""
+    """Number of readers in a row that received and then raised."""
     backoff_until: float = 0.0
     last_failure: str = ""
     limit_reached: int = 0
-    """Number of times that a start was wanted while `max_readers` were running (ACT-17)."""
+    """Number of times that a start was wanted while `max_readers` readers ran (ACT-17)."""
 
 
 class StartReader(msgspec.Struct, frozen=True):
@@ -187,9 +188,9 @@ Step = tuple[Monitor | None, tuple[StartReader, ...]]
 def step(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
-    """Apply one event; return the new monitor (None = it is gone) and the starts it orders.
+    """Apply one event; return the new monitor (None = it is removed) and the starts it orders.
 
-    `running`: readers of this queue started by activation that have not ended, including those of
+    `running`: number of running readers of this queue that activation started, including those of
     its earlier monitors (ACT-33). The caller counts an ordered reader as running from now on."""
     if isinstance(event, Disabled) or monitor.state is MonitorState.DROPPED:
         dropped = msgspec.structs.replace(monitor, state=MonitorState.DROPPED)
@@ -211,8 +212,8 @@ def step(
 def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> bool:
     """Return whether the caller may skip this step, without reading the facts.
 
-    True for a receive among other receives, before the clock of condition B has run down: the next
-    check will do as well."""
+    True for a receive in RECEIVES_OCCURRING before the clock of condition B has run down: the next
+    tick decides as well."""
     return (
         isinstance(event, ReceiveIssued)
         and monitor.state is MonitorState.RECEIVES_OCCURRING
@@ -241,7 +242,7 @@ def necessity(
 
 
 def _observe(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> Monitor:
-    """Record what the event means by itself, whatever the queue holds."""
+    """Record the effects of the event that do not depend on the messages in the queue."""
     replace = msgspec.structs.replace
     match event:
         case ReceiveIssued():
@@ -270,7 +271,7 @@ def _received(monitor: Monitor, now: float) -> Monitor:
 
 
 def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -> Monitor:
-    """Count a reader that failed.
+    """Count a reader that failed, and back off after several in a row.
 
     A message that makes every reader raise must not keep the instance busy (ACT-32)."""
     error = event.error
@@ -280,14 +281,16 @@ def _exited(monitor: Monitor, event: ReaderExited, now: float, limits: Limits) -
     counted = msgspec.structs.replace(monitor, errors=errors)
     if errors < limits.errors:
         return counted
-    # The reader's receive has reset `failures`: the length of the back-off follows from `errors`.
+    # The reader's receive has reset `failures`: `errors` decides the length of the back-off.
     return _failed(
         msgspec.structs.replace(counted, failures=errors - limits.errors), error, now, limits
     )
 
 
 def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor:
-    """Back off. A failure while a back-off runs belongs to the same step (PBT-6)."""
+    """Back off after a failure.
+
+    A failure during a back-off belongs to the same step, and changes nothing (PBT-6)."""
     if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
         return monitor
     failures = monitor.failures + 1
@@ -303,7 +306,7 @@ def _failed(monitor: Monitor, error: str, now: float, limits: Limits) -> Monitor
 def _without_messages(monitor: Monitor, now: float) -> Monitor:
     """Become INACTIVE (ACT-Q8), unless a back-off runs.
 
-    The back-off must last, or every arrival would start a reader that fails."""
+    The back-off must continue; otherwise every arrival would start a reader that fails."""
     if monitor.state is MonitorState.FAILED_BACKOFF and now < monitor.backoff_until:
         return monitor
     return msgspec.structs.replace(monitor, state=MonitorState.INACTIVE)
@@ -323,7 +326,7 @@ def _inactive(
 def _notified(
     monitor: Monitor, event: Event, facts: QueueFacts, running: int, *, now: float, limits: Limits
 ) -> Step:
-    """Order nothing until some session receives, or a time-out passes (ACT-29, ACT-36, ACT-Q5)."""
+    """Order no start until any session receives, or a time-out passes (ACT-29, ACT-36, ACT-Q5)."""
     if isinstance(event, Altered) and running == 0:
         return _begin(monitor, event, facts, running, now=now, limits=limits)
     since = now if monitor.last_activated_at is None else monitor.last_activated_at
@@ -354,7 +357,7 @@ def _receives_occurring(
 
 
 def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
-    """Return whether a reader is started without waiting for condition B, given that none runs."""
+    """Return whether, with no running reader, one is started without waiting for condition B."""
     match event:
         case Arrived(was_empty=was_empty):
             return was_empty  # condition A, before a check saw the queue empty
@@ -367,7 +370,7 @@ def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
 
 
 def _looked_since(monitor: Monitor, facts: QueueFacts) -> bool:
-    """Return whether a receive found nothing after the youngest ready message was committed."""
+    """Return whether a receive returned empty after the youngest ready message was committed."""
     if monitor.last_empty_at is None:
         return False
     youngest = facts.youngest_ready_at

@@ -1,9 +1,9 @@
-"""Processes: readers that are child processes, each with a process group of its own (SX-8).
+"""Processes: readers that are child processes, each with its own process group (SX-8).
 
 Reads:  the output of the child, up to a limit.      Calls: the operating system.
-Never:  waits for a child that was killed, keeps more than the last lines of its output, or leaves
-        a process of its group behind.
-Fails:  a child that cannot be started is reported in words, as one that ended with an error.
+Never:  keeps more than the last lines of a child's output, or leaves a process of its group behind.
+Fails:  a command that cannot be started is reported as text by `ended`, as one that failed;
+        `start` raises if the account does not exist or the guard cannot be started.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from brokerd.model import OWNER, Activation
 DIED_OF_SIGNAL: Final = 128
 NO_PROGRAM: Final = 127
 UNUSABLE: Final = 78
-"""Exit status of a handler's process: the handler cannot be imported, or is none."""
+"""Exit status of a handler's process: the handler cannot be imported, or is not a handler."""
 FAILED: Final = 70
 """Exit status of a handler's process: the handler raised, or left a transaction open."""
 OUTPUT_LINES: Final = 200
@@ -36,36 +36,37 @@ _SAID_NOTHING: Final = "it printed nothing: run it by hand to see why"
 _SAID_WHY: Final = "see the rest of what it printed in the event log (task_output)"
 _LINE: Final = 2000
 _TAIL: Final = 3
-"""Number of last lines that say why a child ended."""
+"""Number of last lines that are kept to report why a child ended."""
 _CHUNK: Final = 64 * 1024
 _OWN: Final = (OWNER, "definer")
 _CLOSING: Final = 1.0
-"""Seconds for which the output may stay open once the process is gone."""
+"""Seconds for which the output may stay open after the end of the process."""
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
-"""Variables that a child inherits from the environment (SX-8)."""
+"""Variables that a child inherits from the environment of the daemon (SX-8)."""
 
 
 class Child(msgspec.Struct, frozen=True):
-    """The command of a child, with its environment and limits."""
+    """The command of a child process, with its environment and limits."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     run_as: str = OWNER
-    """Account of the operating system; the owner's is the daemon's own."""
+    """Account of the operating system; `owner` = the daemon's own account."""
     memory: int = 0
-    """Bytes of data the child may have; 0 = no limit."""
+    """Number of bytes of data that the child may have; 0 = no limit."""
     last_words: float = 0.0
-    """Seconds the child has to end after SIGTERM once we are gone; 0 = it is killed at once."""
+    """Seconds that the child has to end after SIGTERM once this process has ended; 0 = it is killed
+    at once."""
     directory: str | None = None
-    """Working directory of the child; None = ours."""
+    """Working directory of the child; None = that of this process."""
     descriptors: tuple[int, ...] = ()
-    """Open files that the child, its guard and its own children hold as well."""
+    """Descriptors of open files that the child, its guard and its own children inherit."""
     says_why: bool = False
-    """Whether the last line that the child prints says why it ended, and what to do."""
+    """Whether the last output line of the child gives the reason of a failure, and the remedy."""
 
 
 class Running:
-    """One child: started by `start`, awaited by `ended`, asked to end by `terminate`."""
+    """A running child: `start` starts it, `ended` awaits it, `terminate` asks it to end."""
 
     def __init__(
         self, process: Process, on_line: Callable[[str], None], *, says_why: bool = False
@@ -76,16 +77,16 @@ class Running:
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._logged = self._lines = 0
         self.dropped = 0
-        """Bytes of output that are not in the log."""
+        """Number of bytes of output that are not in the log."""
         self.pid = process.pid
         self._reading = asyncio.ensure_future(self._read())
 
     async def ended(self) -> str:
-        """Wait for the child's end; return what was wrong with it, or "". Cancelling kills it."""
+        """Wait for the child's end; return why it failed, or "". Cancelling kills the child."""
         try:
             status = await self._process.wait()
-        # Also after a normal end: it kills what the child has left in its group, which could hold
-        # the output open; that is waited for no longer than `_CLOSING`.
+        # Also after a normal end: kills the processes that the child has left in its group, which
+        # could hold the output open. The wait for the output is at most `_CLOSING`.
         finally:
             self.kill()
             if self._process.returncode is None:
@@ -97,11 +98,11 @@ class Running:
         return self._describe_end(status)
 
     def terminate(self) -> None:
-        """Ask the child to end: SIGTERM to its group."""
+        """Ask the child to end: send SIGTERM to its process group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the child and all processes of its group."""
+        """Kill the child and all processes in its process group."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -151,7 +152,7 @@ class Running:
 
 
 async def start(child: Child, on_line: Callable[[str], None]) -> Running:
-    """Start a child under its guard. Raises `OSError` or `LookupError` if it cannot be started."""
+    """Start a child under a guard. Raises `OSError` or `LookupError` if it cannot be started."""
     account = _account(child.run_as)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -186,14 +187,14 @@ def _account(name: str) -> pwd.struct_passwd | None:
 
 
 def words_of(activation: Activation, queue: str) -> list[str]:
-    """Return the command of a queue's readers: its own, or Python with its handler."""
+    """Return the command of a queue's readers: the queue's own, or Python with its handler."""
     if activation.command:
         return list(activation.command)
     return [sys.executable, "-m", "brokerd.activation.child", activation.handler, queue]
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child: little of the daemon's own, and the given variables."""
+    """Return the environment of a child: a few of the daemon's variables, and the given ones."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return {**kept, "PYTHONUNBUFFERED": "1", **given}
 

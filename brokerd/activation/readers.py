@@ -2,10 +2,11 @@
 
 Reads:  facts of a queue, through callables given at construction.
 Calls:  monitor.step, runner.Runner, `notify` where external activators start readers (ACT-34).
-Never:  decides when to start (monitor does), reads a queue, or runs a handler (runner does).
-Wakes:  by the methods below, called on the loop after a commit, a receive or a change of objects; a
-        lost call costs latency only, since `tick` checks every queue.
-Fails:  a handler fails alone; starts that fail are spaced out by the monitor (PBT-6).
+Never:  decides when to start a reader (monitor does), reads a queue, or runs a handler (runner
+        does).
+Wakes:  by its methods, called on the loop after a commit, a receive or a change of objects; a lost
+        call costs latency only, because `tick` checks every queue.
+Fails:  a handler fails alone; the monitor spaces out failing starts (PBT-6).
 """
 
 import asyncio
@@ -63,19 +64,17 @@ _ENDED: Final = (
 _CANCELLED: Final = "it cancelled itself; fix: catch asyncio.CancelledError in the handler"
 _NO_FACTS: Final = QueueFacts(ready=False)
 FactsOf = Callable[[str, str], QueueFacts]
-"""(broker, queue) gives the facts of now; called on the loop, must not wait."""
+"""Function of (broker, queue) that returns the current facts; runs on the loop, must not wait."""
 ReadyOf = Callable[[str, str], Ready]
-"""(broker, queue) gives the ready messages for people; it may count many groups, so that it is
-called for a decision only."""
+"""Function of (broker, queue) that returns the ready messages, as figures for operators.
+
+It may count many groups, so it is called for decisions only."""
 Notify = Callable[[str, str, Ready], None]
-"""(broker, queue, what is ready): notify the external activators of the queue (ACT-34)."""
+"""Function of (broker, queue, ready messages) that notifies external activators (ACT-34)."""
 
 
 class Readers:
-    """The queue monitors of all brokers of an instance, and the readers they started.
-
-    `limits` holds the timing for every queue; its `max_readers` is replaced by the queue's own.
-    """
+    """The queue monitors of all brokers of an instance, and the readers they started."""
 
     def __init__(
         self,
@@ -92,8 +91,9 @@ class Readers:
     ) -> None:
         """Create the readers of an instance.
 
-        `address`: address of the daemon for child processes; `tokens`: draws the token by which the
-        daemon recognises a child."""
+        `limits`: timing for every queue; a queue's own activation replaces `max_readers`,
+        `initial_readers` and `ramp_interval`. `address`: address of the daemon for child
+        processes. `tokens`: draws the token by which the daemon recognises a child."""
         self._facts = facts
         self._ready = ready
         self._notify = notify
@@ -118,7 +118,7 @@ class Readers:
         )
 
     async def run(self) -> None:
-        """Run readers until `stop`; queues made known by `altered` before begin now."""
+        """Run readers until `stop`; begin with the queues that `altered` has added before."""
         self._context = contextvars.copy_context()
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -133,7 +133,7 @@ class Readers:
                 await self._runner.spares.stop()
 
     def stop(self, grace: float) -> None:
-        """Start nothing more; cancel the readers that still run after `grace` seconds."""
+        """Start no further reader; cancel the readers that still run after `grace` seconds."""
         self._grace = grace
         self._stopping.set()
 
@@ -147,13 +147,13 @@ class Readers:
         delivery: bool = True,
         subscribed: Mapping[str, float] | None = None,
     ) -> None:
-        """Apply the definitions of queues of a broker, and whether its delivery is on (ACT-6e).
+        """Apply the definitions of a broker's queues (ACT-6e).
 
-        A queue that did not change keeps its state, its back-off included: switching one queue off
-        is no reason to start the failing readers of another. The start of the instance makes queues
-        known by this method, too. Running handlers are left alone (OBJ-46). `subscribed`: queues
-        with a subscription to QUEUE_ACTIVATION, each with the seconds after which a notification
-        without effect is repeated (ACT-37)."""
+        Also called at the start of the instance. An unchanged queue keeps its state, including its
+        back-off: switching one queue off must not start the failing readers of another. Running
+        handlers continue (OBJ-46). `delivery`: whether the delivery of the broker is on.
+        `subscribed`: queues with a subscription to QUEUE_ACTIVATION, each with the seconds after
+        which a notification is repeated if no receive followed it (ACT-37)."""
         for definition in queues:
             renotify = (subscribed or {}).get(definition.name)
             queue = self._known(broker, definition.name)
@@ -170,7 +170,7 @@ class Readers:
             self._realter(queue)
 
     def altered_alike(self, broker: str, queue: str) -> None:
-        """Re-arm a queue whose option was set to the value it had already (ACT-7)."""
+        """Re-arm a queue after an option was set to the value that it already had (ACT-7)."""
         known = self._queues.get((broker, queue))
         if known is not None:
             self._realter(known)
@@ -197,13 +197,13 @@ class Readers:
         )
 
     def remaining(self, broker: str, queues: Container[str]) -> None:
-        """Remove the queues of a broker that are not among these."""
+        """Remove the queues of a broker that are not in `queues`."""
         for home, name in list(self._queues):
             if home == broker and name not in queues:
                 self.removed(broker, name)
 
     def removed(self, broker: str, queue: str) -> None:
-        """Remove a dropped queue. Its readers run on and find it gone (ACT-Q9)."""
+        """Remove a dropped queue; its readers keep running, and find it dropped (ACT-Q9)."""
         known = self._queues.get((broker, queue))
         if known is not None and known.absent_reason != REMOVED:
             known.absent_reason = REMOVED
@@ -223,10 +223,10 @@ class Readers:
     ) -> bool:
         """Report that a session begins a receive or get_group, selective or not (ACT-6b, ACT-30).
 
-        Return False if the session's reader was asked to end, so that it must get nothing
-        (PBT-25)."""
-        # Only receives from its own queue count for a reader: its monitor never sees the others
-        # (ACT-31). Any receive is a sign of life, though (ACT-51).
+        Return False if the receive must return empty, because the session's reader was asked to
+        end (PBT-25)."""
+        # Only receives from its own queue count for a reader: its monitor never sees other
+        # receives (ACT-31). But every receive is a sign of life (ACT-51).
         reader = self._runner.find(known_as)
         if reader is not None:
             if (broker, queue) == (reader.queue.broker, reader.queue.name):
@@ -239,7 +239,9 @@ class Readers:
         return reader is None or not reader.stopped
 
     def receive_empty(self, broker: str, queue: str, *, selective: bool) -> None:
-        """Report that a receive or get_group found nothing; selective do not count (ACT-12)."""
+        """Report that a receive or get_group returned empty.
+
+        `selective`: whether it was selective; such a receive does not count (ACT-12)."""
         self._notify_monitor(broker, queue, ReceiveEmpty(selective))
 
     def rolled_back(self, broker: str, queue: str) -> None:
@@ -272,15 +274,17 @@ class Readers:
                 reader.task.cancel()
 
     def evaluate_rollback(self, known_as: bytes, how: Undone) -> Undone | None:
-        """Return what a rollback of a client, or reader, means for poison (PBT-10, PSN-16)."""
+        """Return what a rollback of a client or reader means for poison (PBT-10, PSN-16).
+
+        None = it does not count."""
         return self._runner.evaluate_rollback(known_as, how)
 
     async def drain(self, broker: str, queue: str, grace: float) -> Drained:
-        """Let the readers of a queue end, at most `grace` seconds; then end them (PBT-25).
+        """Give the readers of a queue `grace` seconds to end; then end the rest (PBT-25).
 
         The caller has switched the activation of the queue off, so that no reader is started, and
-        ends the receives that wait. The messages of a reader that is ended come back, without
-        counting for poison."""
+        ends the waiting receives. The messages of a reader that is ended return to the queue; this
+        rollback does not count for poison."""
         known = self._queues.get((broker, queue))
         readers = [] if known is None else list(known.readers)
         done = await drain(readers, grace, self._clock)
@@ -291,12 +295,12 @@ class Readers:
     # Rows of views.
 
     def running(self, broker: str, queue: str) -> int:
-        """Return the number of running readers of this queue that activation started."""
+        """Return the number of running readers of the queue that activation started."""
         known = self._queues.get((broker, queue))
         return 0 if known is None else len(known.readers)
 
     def trouble(self, broker: str, queue: str) -> str:
-        """Return the last reader's error while starts of this queue are spaced out, else ""."""
+        """Return the last reader's error while starts for the queue are spaced out, else ""."""
         known = self._queues.get((broker, queue))
         monitor = known.monitor if known is not None else None
         if monitor is None or not (monitor.failures or monitor.errors >= self._limits.errors):
@@ -304,8 +308,9 @@ class Readers:
         return f"its readers fail: {monitor.last_failure}"
 
     def monitors(self) -> list[MonitorRow]:
-        """Return the rows of `queue_monitors` (VIEW-6): queues that have a monitor, or had one
-        whose readers still run (ACT-28)."""
+        """Return the rows of `queue_monitors` (VIEW-6).
+
+        They are the queues that have a monitor, or had one whose readers still run (ACT-28)."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             monitor_row(
@@ -360,7 +365,7 @@ class Readers:
     # From an event to a start.
 
     def _realter(self, queue: MonitoredQueue) -> None:
-        """Begin, alter or end the monitor of a queue, as its definition now says."""
+        """Begin, alter or end the monitor of a queue according to its current definition."""
         if self._group is not None:
             self._runner.spares.adjust(queue)
         if queue.absent_reason:
@@ -409,7 +414,8 @@ class Readers:
                 self._start(queue, order.why, facts, ready)
 
     def _report(self, queue: MonitoredQueue, before: Monitor, after: Monitor) -> None:
-        """Log one record per step of a back-off (PBT-6), and count what ACT-17 counts."""
+        """Log one record per step of a back-off (PBT-6), and count starts refused by the limit
+        (ACT-17)."""
         if after.limit_reached > before.limit_reached:
             self.counts.limit_reached += after.limit_reached - before.limit_reached
             ready = self._ready(queue.broker, queue.name)
@@ -500,14 +506,14 @@ class Readers:
             reader.error = reader.error or (_ENDED if reader.stopped else _CANCELLED)
         if reader.invoked:
             self._log_end(reader)
-        # After the reader has left `readers`: the monitor decides by those that still run (ACT-48).
+        # After the reader has left `readers`: the monitor decides by the running readers (ACT-48).
         self._feed(reader.queue, _exit_of(reader))
         if self._group is not None:
             self._runner.spares.adjust(reader.queue)
         self._forget(reader.queue)
 
     def _forget(self, queue: MonitoredQueue) -> None:
-        """Drop a removed queue once its readers are gone; until then they count (ACT-33)."""
+        """Drop a removed queue once its readers have ended; until then they count (ACT-33)."""
         if queue.absent_reason == REMOVED and not queue.readers:
             self._queues.pop((queue.broker, queue.name), None)
 
@@ -515,13 +521,13 @@ class Readers:
         queue.decisions.add(decision, text, self._clock.utc())
 
     def _output(self, reader: Reader, **printed: object) -> None:
-        """Log what a child printed (ACT-52)."""
+        """Log the output of a child (ACT-52)."""
         self._event(reader, "task_output", **printed)
 
     def _log_end(self, reader: Reader) -> None:
         """Log the end of a reader.
 
-        A failure that makes a step of the back-off is logged with that step alone."""
+        A failure that causes a step of the back-off is logged only with that step."""
         ending = f"reader {reader.number} ended after {reader.receives} receives"
         if reader.error:
             self._decide(reader.queue, "aborted", f"{ending}: {reader.error}")
@@ -540,7 +546,7 @@ class Readers:
             self._event(reader, "ended", seconds=seconds, receives=reader.receives)
 
     def _backs_off_for(self, reader: Reader) -> bool:
-        """Return whether the end is a failed start, which the monitor logs alone (PBT-6)."""
+        """Return whether the reader's end is a failed start, which the back-off logs (PBT-6)."""
         monitor = reader.queue.monitor
         return (
             not reader.receives
@@ -563,7 +569,7 @@ class Readers:
         )
 
     async def _end_all(self, group: asyncio.TaskGroup) -> None:
-        """Wait for the readers, at most for the grace period; then cancel them."""
+        """Wait for the readers to end, at most for the grace period; then cancel the rest."""
         deadline = self._clock.monotonic() + self._grace
         for reader in self._all():
             if reader.child is not None:

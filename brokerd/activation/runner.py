@@ -1,10 +1,10 @@
-"""Runner: one reader from start to end, in the daemon or in a process of its own (ACT-20).
+"""Runner: runs one reader from start to end, in the daemon or in its own process (ACT-20).
 
 Reads:  the activation of the reader's queue.
 Calls:  handlers.load_handler, `connect` for its session, processes.start.
 Never:  decides when a reader starts or what its end means for the queue, or opens a transaction
         (ACT-22).
-Fails:  with the reader alone: its `error` says why.
+Fails:  only the reader fails; its `error` gives the reason.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from brokerd.errors import HandlerLeftTransactionOpen
 from brokerd.model import Host
 
 Connect = Callable[[str], Awaitable[ReaderSession]]
-"""Opens a session in the broker of that name; leaving the session closes it."""
+"""Function that opens a session with the named broker; leaving the session closes it."""
 Output = Callable[..., None]
-"""(reader, line=...) or (reader, dropped_bytes=...): output of a child."""
+"""Function of (reader, line=...) or (reader, dropped_bytes=...) that gets the output of a child."""
 _LATE: Final = 100
 _GONE: Final = (
     "its process, or its connection, was gone in the middle of a transaction; fix: see how it "
@@ -37,7 +37,7 @@ _GONE: Final = (
 
 
 class Runner:
-    """Runs readers, and finds them by their sessions."""
+    """The runner of an instance, which runs readers and finds them by their sessions."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Runner:
     ) -> None:
         """Create the runner.
 
-        `address`: address of the daemon for child processes; `tokens`: draws the token by which the
+        `address`: address of the daemon for child processes. `tokens`: draws the token by which the
         daemon recognises a child."""
         self._counts = counts
         self._connect = connect
@@ -63,10 +63,10 @@ class Runner:
         )
         self._known: dict[bytes, Reader] = {}
         self._late: dict[bytes, Reader] = {}
-        """Readers that are gone while their connections may still be open."""
+        """Ended readers whose connections may still be open, by the ids of their sessions."""
 
     def find(self, known_as: bytes) -> Reader | None:
-        """Return the running reader that a session belongs to; None = the client is no reader."""
+        """Return the running reader of a session; None = the client is not a running reader."""
         return self._known.get(known_as)
 
     async def run(self, reader: Reader) -> None:
@@ -97,7 +97,7 @@ class Runner:
     def forget(self, reader: Reader) -> None:
         """Remove a reader that has ended.
 
-        A child is remembered for a while, because its connection may end after its process."""
+        A child is kept for a while, because its connection may end after its process."""
         self._known.pop(reader.known_as, None)
         if reader.child is not None:
             self._late[reader.known_as] = reader
@@ -108,13 +108,13 @@ class Runner:
         """Return what a rollback of a client means for poison, if it is a reader (PBT-10, PSN-16).
 
         The end of a reader's session in the middle of a transaction counts like a rollback by the
-        handler, unless the reader was asked to end. None = it does not count."""
+        handler, unless the reader was asked to end. None = the rollback does not count."""
         reader = self._known.get(known_as) or self._late.get(known_as)
         if reader is None:
             return how
         if reader.stopped:
             return None
-        if reader.error and not how.counts:  # cancelled, as it was over its deadline (ACT-51)
+        if reader.error and not how.counts:  # cancelled after its deadline (ACT-51)
             return msgspec.structs.replace(how, counts=True, error=reader.error)
         if how.disconnect:
             reader.cut = True
@@ -129,7 +129,7 @@ class Runner:
         self._known[known_as] = reader
 
     async def _in_process(self, reader: Reader) -> None:
-        """Run one child to its end, or a waiting spare; its error stays here."""
+        """Run a child, or a waiting spare, until it ends; keep its error in `reader.error`."""
         spare = self.spares.claim(reader.queue)
         if spare is not None:
             reader.child = running = spare.running
@@ -160,7 +160,7 @@ class Runner:
 
 
 async def _outcome(ending: "asyncio.Future[str]") -> str:
-    """Return why a process ended. If cancelled, kill it; it is gone when this raises."""
+    """Return why a process failed, or "". If cancelled, kill the process, then raise."""
     try:
         return await asyncio.shield(ending)
     except asyncio.CancelledError:
@@ -170,11 +170,11 @@ async def _outcome(ending: "asyncio.Future[str]") -> str:
 
 
 async def _handle(reader: Reader, handler: Handler, session: ReaderSession) -> None:
-    """Run the handler; its error is recorded before its session ends (PSN-16)."""
+    """Run the handler, and record its error before its session ends (PSN-16)."""
     try:
         await handler(session)
     except (Retry, Park):
-        pass  # the SDK has rolled back as it asked
+        pass  # the SDK has rolled back as the handler requested
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:

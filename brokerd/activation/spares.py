@@ -1,11 +1,11 @@
-"""Spares: one process for each queue that waits to be its next reader (ACT-51, design D15).
+"""Spares: for each queue, one process that waits to become its next reader (ACT-51, design D15).
 
-Python and the handler's module take half a second to load; a spare has done that, and has its
-session, when a message comes to an idle queue.
+Python and the handler's module take half a second to load; a spare has loaded both, and has opened
+its session, before a message arrives in an idle queue.
 Reads:  the activation of a queue.      Calls: processes.start.
-Never:  reads a queue before it is in use, or counts as a reader. A spare that ends by itself is not
-        replaced before its queue is altered or a reader of it has ended well: the next reader is
-        started from nothing and reports what is wrong.
+Never:  receives from a queue before it is in use, or counts as a reader. A spare that ends by
+        itself is not replaced until its queue is altered or a reader of the queue has succeeded:
+        the next reader is started without a spare, and reports the problem.
 """
 
 import asyncio
@@ -28,25 +28,25 @@ class Spare(msgspec.Struct, eq=False):
     token: bytes
     running: Running
     ending: asyncio.Future[str]
-    """Result: why the process ended."""
+    """Future with the reason why the process failed, or ""."""
     go: int
     reader: Reader | None = None
-    """Reader that uses the process; None = it is a spare."""
+    """Reader that uses the process; None = the process is still a spare."""
 
     def begin(self, reader: Reader) -> None:
-        """Make the process that reader's, and let it begin."""
+        """Give the process to the reader, and let it begin."""
         self.reader = reader
         os.write(self.go, b"1")
         os.close(self.go)
 
     def end(self) -> None:
-        """Kill a process that is not wanted any more."""
+        """Kill the process, because it is no longer wanted."""
         os.close(self.go)
         self.running.kill()
 
 
 class Spares:
-    """The waiting processes of an instance."""
+    """The spares of an instance."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Spares:
         )
 
     def wanted(self, queue: MonitoredQueue) -> bool:
-        """Return whether a process is to be kept ready for the queue."""
+        """Return whether the queue should have a spare."""
         activation = queue.activation
         return (
             not (queue.absent_reason or queue.limits.external or activation.command)
@@ -93,7 +93,7 @@ class Spares:
         )
 
     def adjust(self, queue: MonitoredQueue) -> None:
-        """Start or end the spare of a queue, as its definition now says."""
+        """Start or end the spare of a queue according to its current definition."""
         key = (queue.broker, queue.name)
         spare = self._spares.get(key)
         if spare is not None and not (self.wanted(queue) and spare.activation == queue.activation):
@@ -112,11 +112,11 @@ class Spares:
             task.add_done_callback(self._tasks.discard)
 
     def worked(self, queue: MonitoredQueue) -> None:
-        """Allow a spare again after a failure of one, because a reader has ended well."""
+        """Allow a new spare after a failed one, because a reader of the queue has succeeded."""
         self._failed.pop((queue.broker, queue.name), None)
 
     def claim(self, queue: MonitoredQueue) -> Spare | None:
-        """Remove and return the spare of a queue; None = it has none that lives."""
+        """Remove and return the spare of a queue; None = the queue has no running spare."""
         spare = self._spares.get((queue.broker, queue.name))
         if spare is None or spare.activation != queue.activation or spare.ending.done():
             return None
@@ -156,7 +156,7 @@ class Spares:
             return
         self._spares[key] = spare
         await asyncio.wait({ending})
-        if self._spares.get(key) is spare:  # not taken or dropped: it has ended by itself
+        if self._spares.get(key) is spare:  # neither claimed nor dropped: it ended by itself
             del self._spares[key]
             os.close(spare.go)
             self._failed[key] = activation

@@ -1,4 +1,4 @@
-"""Rows of the views of activation, and its totals (VIEW-6, VIEW-7, MON-15).
+"""Rows of the views of activation, and the totals of activation (VIEW-6, VIEW-7, MON-15).
 
 Reads:  monitors and facts, as arguments.
 Never:  changes anything.
@@ -13,11 +13,11 @@ from brokerd.clock import SECOND, Instant
 from brokerd.model import Queue
 
 REMOVED: Final = "the queue was dropped"
-"""Absent reason of a queue that was dropped while readers of it still run."""
+"""Absent reason of a queue that was dropped while its readers still run."""
 
 
 class Counts(msgspec.Struct):
-    """Totals of all queues since the start (MON-15)."""
+    """Totals over all queues since the daemon started (MON-15)."""
 
     started: int = 0
     invoked: int = 0
@@ -38,7 +38,7 @@ _SHOWN: Final = {
 
 
 class Rates:
-    """Totals, and their rise per second between the last two ticks (VIEW-12)."""
+    """Totals, and their increase per second between the last two ticks (VIEW-12)."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -46,7 +46,7 @@ class Rates:
         self._per_second = dict.fromkeys(_SHOWN, 0.0)
 
     def sample(self, counts: Counts, now: float) -> None:
-        """Record the totals of a tick; `now` is monotonic."""
+        """Record the totals at a tick; `now`: monotonic seconds."""
         totals = {name: int(getattr(counts, field)) for name, field in _SHOWN.items()}
         if self._at is not None and now > self._at:
             seconds = now - self._at
@@ -78,7 +78,7 @@ class MonitorRow(msgspec.Struct, frozen=True):
     consecutive_failures: int
     last_failure: str
     absent_reason: str
-    """Reason for the shutdown of a monitor whose readers still run (`DROPPED`); else empty."""
+    """Reason why a monitor ended whose readers still run (`DROPPED`); else empty."""
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class TaskRow(msgspec.Struct, frozen=True):
 def absent_reason(queue: Queue, *, delivery: bool, subscribed: bool = False) -> str:
     """Return why a queue has no monitor; empty if it has one (ACT-3, ACT-5).
 
-    `subscribed`: a notification of QUEUE_ACTIVATION exists for the queue."""
+    `subscribed`: whether a notification of QUEUE_ACTIVATION exists for the queue."""
     if queue.activation is None and not subscribed:
         return "the queue has no activation"
     if not subscribed and not queue.is_activated:
@@ -122,7 +122,7 @@ def monitor_row(
     now: float,
     utc: Instant,
 ) -> MonitorRow:
-    """Return one queue as a row; `now` (monotonic) and `utc` are the same moment."""
+    """Return the row of one queue; `now` (monotonic seconds) and `utc` are the same moment."""
 
     def at(moment: float | None) -> Instant | None:
         return None if moment is None else Instant(utc - round((now - moment) * SECOND))
