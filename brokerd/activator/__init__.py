@@ -1,1 +1,1 @@
-"""The activator: a client that starts programs where a queue needs readers (ACT-40)."""
+"""The activator: a client that starts programs for queues that need readers (ACT-40)."""

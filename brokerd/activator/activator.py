@@ -1,10 +1,11 @@
-"""Activator: reads notifications of brokers and starts the programs that they call for (ACT-40).
+"""Activator: reads notifications of brokers and starts the programs they call for (ACT-40).
 
 Reads:  notification queues, as any client does, on this machine or another (ACT-43).
 Calls:  plan for the number, recovery for the survivors, activation.processes to run programs.
 Never:  receives from the queue of an application: the programs do (ACT-44). A notification is
-        consumed whatever it leads to; a lost one is repeated, as nobody receives (ACT-36).
-Fails:  a daemon that is away is tried again; a program fails alone, and its failure is logged.
+        consumed even if it starts nothing; a lost one is repeated, because no receive follows
+        (ACT-36).
+Fails:  an unreachable daemon is retried; a program fails alone, and its failure is logged.
 """
 
 import asyncio
@@ -37,19 +38,19 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ACTIVATOR
 
 LAST_WORDS: Final = 5.0
-"""Seconds that a program has to end once its activator is gone: its broker may still run."""
+"""Seconds that a program has to end once its activator has ended: its broker may still run."""
 LOOK: Final = 30.0
 """Seconds that one receive of notifications waits."""
 BATCH: Final = 100
 RECONNECT_FIRST: Final = 1.0
 RECONNECT_MOST: Final = 30.0
-"""Limits, in seconds, of the wait between attempts to reach a daemon that is away."""
+"""First and longest wait, in seconds, between attempts to reach a daemon."""
 SURVIVORS: Final = 0.25
-"""Seconds between two checks for instances that an earlier activator has left."""
+"""Seconds between two checks of instances that an earlier activator has left running."""
 
 
 class _Application:
-    """One application and its instances."""
+    """One application, its slots and its running instances."""
 
     def __init__(self, service: ApplicationService, slots: list[Slot]) -> None:
         self.service = service
@@ -57,7 +58,7 @@ class _Application:
         self.plan = Plan(service.instances)
         self.running: set[Running] = set()
         self.left: list[Slot] = []
-        """Slots held by instances that an earlier activator has started."""
+        """Slots held by instances that an earlier activator started."""
 
     def free_slot(self) -> tuple[Slot, int] | None:
         """Return a free slot and the descriptor of its lock; None = all slots are held."""
@@ -70,7 +71,7 @@ class _Application:
 
 
 class Activator:
-    """Runs the programs of a configuration until `stop`."""
+    """The activator of one configuration, which runs its programs until `stop`."""
 
     def __init__(self, config: ActivatorConfig, *, clock: Clock, log: Log) -> None:
         self._config = config
@@ -82,14 +83,16 @@ class Activator:
         self._stopping = asyncio.Event()
         self._reading: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
-        """Counts of notifications by their effect, and of instances started and ended."""
+        """Numbers of notifications by their effect, and of started and ended instances."""
 
     def stop(self) -> None:
         """Make `run` end all programs and return."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Listen and start programs until `stop`. Raises `StoreLocked` if another one runs."""
+        """Listen and start programs until `stop`.
+
+        Raises `StoreLocked` if another activator uses the same `state_dir`."""
         self._recovery.open()
         try:
             self._applications = [
@@ -114,7 +117,7 @@ class Activator:
     # What an earlier activator has left (ACT-45).
 
     def _recover(self, application: _Application) -> None:
-        """Count instances that live against the maximum of the application."""
+        """Count surviving instances of an earlier activator towards the application's maximum."""
         left = application.left = [slot for slot in application.slots if slot.is_held()]
         if left:
             application.plan = plans.started(application.plan, len(left))
@@ -133,7 +136,7 @@ class Activator:
     # Notifications.
 
     async def _listen(self, service: NotificationService) -> None:
-        """Read one notification queue for ever; retry if its daemon is away."""
+        """Read one notification queue until `stop`; retry while its daemon is unreachable."""
         pause = RECONNECT_FIRST
         while not self._stopping.is_set():
             try:
@@ -162,7 +165,7 @@ class Activator:
 
     async def _read(self, service: NotificationService, session: Session) -> None:
         while not self._stopping.is_set():
-            with suppress(TransactionAborted):  # the messages come again
+            with suppress(TransactionAborted):  # the messages will be received again
                 async with session.transaction() as tx:
                     for message in await tx.receive(service.queue, BATCH, wait=LOOK):
                         await self._process(service, tx, message)
@@ -174,14 +177,16 @@ class Activator:
     ) -> None:
         """Start the programs that a notification calls for.
 
-        If the other side has ended the dialog, or it has failed, end this side too."""
+        If the other side has ended the dialog, or the dialog has failed, end this side too."""
         if message.is_end or message.is_error:
             await tx.end(message.handle)
         elif message.message_type == EVENT_NOTIFICATION:
             self.process(service.name, message.body or b"")
 
     def process(self, service: str, body: bytes) -> None:
-        """Start or count what one notification calls for (ACT-41, ACT-47)."""
+        """Start the programs that one notification calls for, or count why none starts.
+
+        See ACT-41 and ACT-47."""
         try:
             facts: Any = orjson.loads(body)
             queue = f"{facts['instance']}/{facts['broker']}/{facts['queue']}"
@@ -202,7 +207,7 @@ class Activator:
     # Programs.
 
     def _keep_up(self, application: _Application) -> None:
-        """Start instances up to `min`, now or when a restart is allowed (ACT-42)."""
+        """Start missing instances up to `min`, now or when a restart is allowed (ACT-42)."""
         if self._stopping.is_set():
             return
         for _ in range(plans.missing(application.plan, self._clock.monotonic())):
@@ -230,7 +235,7 @@ class Activator:
     async def _run(
         self, application: _Application, place: tuple[Slot, int], facts: dict[str, object]
     ) -> None:
-        """Run one instance, from its start to its end."""
+        """Run one instance from start to end; `place`: its slot, and the descriptor of the lock."""
         began, error = self._clock.monotonic(), ""
         slot, descriptor = place
         try:
@@ -241,7 +246,7 @@ class Activator:
         except (OSError, LookupError) as problem:
             error = f"it cannot be started: {problem}"
             running = None
-        # Only now, as the program holds the lock itself: the slot is at no time free.
+        # Only now, when the program holds the lock itself, so that the slot is never free.
         slot.release(descriptor)
         if running is not None:
             self.counts["started"] += 1
@@ -290,7 +295,7 @@ class Activator:
         self._keep_up(application)
 
     async def _end_all(self) -> None:
-        """End the programs: SIGTERM, the grace period, SIGKILL (ACT-46)."""
+        """End the programs: send SIGTERM, wait for the grace period, send SIGKILL (ACT-46)."""
         for task in self._reading:
             task.cancel()
         running = [one for application in self._applications for one in application.running]
@@ -312,7 +317,7 @@ class Activator:
         self._group.create_task(work)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait until the time is over, or until `stop`."""
+        """Wait for a number of seconds, or until `stop`."""
         stop = asyncio.ensure_future(self._stopping.wait())
         timer = asyncio.ensure_future(
             self._clock.sleep_until(self._clock.monotonic() + max(0.0, seconds))

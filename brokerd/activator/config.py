@@ -1,8 +1,8 @@
-"""Configuration of an activator: where it listens, what it starts, how it logs (ACT-40).
+"""Configuration of an activator: its notification queues, its programs and its log (ACT-40).
 
-Reads:  one TOML file.      Calls: reading.
+Reads:  one TOML file.      Calls: toml_file, table_checks.
 Never:  asks a broker or the system whether the objects and programs named in the file exist.
-Fails:  `ConfigError` with all problems at once: key and line of each, and what to write (BI-C3).
+Fails:  `ConfigError` with all problems at once: for each the key, the line and the remedy (BI-C3).
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,38 +23,38 @@ from brokerd.units import parse_duration, parse_size
 HINT: Final = "see docs/how-to/activation.md for what such a file says"
 MOST: Final = 32_767
 OF_WORKERS: Final = ".activation"
-"""Suffix after the name of a queue: the queue, service and notification of `worker run`."""
+"""Suffix that `worker run` adds to a queue's name for its own queue, service and notification."""
 _Text = Annotated[str, Meta(min_length=1)]
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: as in the settings of a daemon."""
+    """`[log]`: the log, as in the settings of a daemon."""
 
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.AUTO
     file: str | None = None
-    """Path of the log; None = standard error."""
+    """Path of the log file; None = standard error."""
 
 
 class General(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[activator]`: the place of its recovery log, and the time that programs have to end."""
+    """`[activator]`: the directory of the recovery log, and the time that programs have to end."""
 
     state_dir: str | None = None
-    """Directory of the recovery log; None = beside the file: FILE.state."""
+    """Directory of the recovery log; None = FILE.state, next to the configuration file FILE."""
     grace: str = "10s"
 
 
 class NotificationService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[notification_service]]`: a queue to which the notifications of a broker come."""
+    """`[[notification_service]]`: a queue that receives the notifications of a broker."""
 
     name: _Text
     queue: _Text
     address: str | None = None
-    """unix:/path or tcp://host:port of its daemon; None = BROKERD_ADDRESS, else
+    """Address of the daemon: unix:/path or tcp://host:port. None = that in BROKERD_ADDRESS, else
     unix:/run/brokerd/brokerd.sock."""
     broker: _Text = "main"
     id: str | None = None
-    """GUID of the broker: one that has another GUID is not listened to."""
+    """GUID of the broker; the activator does not read the queue of a broker with another GUID."""
     enabled: bool = True
 
 
@@ -64,7 +64,7 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: _Text
     broker: _Text = "main"
     instance: str | None = None
-    """Name of the instance; None = any instance."""
+    """Name of the broker's instance; None = any instance."""
 
     def fits(self, event: dict[str, Any]) -> bool:
         """Return whether a notification is for this trigger."""
@@ -79,17 +79,18 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[application.launch]`: the program and its environment."""
 
     command: Annotated[list[_Text], Meta(min_length=1)]
-    """Program and arguments."""
+    """Program and its arguments."""
     directory: str | None = None
     environment: dict[str, str] = {}
     run_as: str = OWNER
-    """Another account of the system, for an activator that may switch to it (ACT-43)."""
+    """Account of the system that the program runs as; the activator must be able to switch to it
+    (ACT-43)."""
     memory: str = "1GiB"
-    """Bytes of data that a program may have; 0 = no limit."""
+    """Size of the data that a program may have; 0 = no limit."""
 
 
 class Instances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[application.instances]`: how many run at a time (ACT-41, ACT-42)."""
+    """`[application.instances]`: the number of instances that run at a time (ACT-41, ACT-42)."""
 
     min: Annotated[int, Meta(ge=0, le=MOST)] = 0
     max: Annotated[int, Meta(ge=1, le=MOST)] = 1
@@ -113,7 +114,7 @@ class ApplicationService(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class ActivatorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it stands."""
+    """The content of the configuration file, as written."""
 
     notification_service: list[NotificationService]
     application: list[ApplicationService]
@@ -122,7 +123,7 @@ class ActivatorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActivatorConfig(msgspec.Struct, frozen=True):
-    """The file, checked."""
+    """The checked and parsed configuration."""
 
     services: tuple[NotificationService, ...]
     applications: tuple[ApplicationService, ...]
@@ -133,7 +134,7 @@ class ActivatorConfig(msgspec.Struct, frozen=True):
 
 
 def load(path: Path) -> ActivatorConfig:
-    """Read and check a file. Raises `ConfigError` with everything that is wrong with it."""
+    """Read and check a file. Raises `ConfigError` with all problems of the file."""
     source = read(path)
     problems = Problems(source)
     check_table(ActivatorFile, source.data, "", problems)
@@ -158,7 +159,7 @@ def load(path: Path) -> ActivatorConfig:
 
 
 def memory_of(launch: Launch) -> int:
-    """Return the bytes of data that a program may have; 0 = no limit."""
+    """Return the number of bytes of data that a program may have; 0 = no limit."""
     return parse_size(launch.memory)
 
 
@@ -179,9 +180,9 @@ def for_one_queue(
 
 
 def _check_relations(data: Mapping[str, object], problems: Problems) -> None:
-    """Record problems that the types of single values do not show."""
-    # Values may still be of any type: the first check goes on after a problem, so that all are
-    # reported together (BI-C3).
+    """Record problems that a check of each value by its type cannot find."""
+    # Values may still be of any type: the first check continues after a problem, so that all
+    # problems are reported together (BI-C3).
     for kind in ("notification_service", "application"):
         seen = set[object]()
         for place, one in _tables(data, kind):
@@ -205,7 +206,7 @@ def _check_relations(data: Mapping[str, object], problems: Problems) -> None:
 
 
 def _tables(data: Mapping[str, object], kind: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield the tables of a kind, with the place that names each in a problem."""
+    """Yield the tables of a kind, each with the place that identifies it in a problem."""
     found = data.get(kind)
     for number, one in enumerate(found if isinstance(found, list) else (), start=1):
         if isinstance(one, Mapping):

@@ -1,7 +1,7 @@
-"""Plan: how many instances of a program are started, and when (ACT-41, ACT-42). PURE.
+"""Plan: decides how many instances of a program are started, and when (ACT-41, ACT-42). PURE.
 
-Reads:  what happened, the time.
-Never:  starts a program: the activator does, and reports its end. `now` is monotonic.
+Reads:  starts and ends of instances, the time.
+Never:  starts a program: the activator does, and reports its end. `now` is monotonic seconds.
 """
 
 from enum import StrEnum
@@ -13,9 +13,9 @@ from brokerd.activator.config import Instances
 
 FIRST: Final = 1.0
 MOST: Final = 60.0
-"""Seconds: an instance wanted by `min` is restarted after 1, 2, 4 ... at most 60 s."""
+"""First and longest wait in seconds before a restart up to `min`: 1, 2, 4 ... at most 60."""
 STEADY: Final = 30.0
-"""Seconds of life after which an instance that ends without an error is no failure."""
+"""Running time in seconds after which an end without an error is not a failure."""
 
 
 class Answer(StrEnum):
@@ -23,19 +23,19 @@ class Answer(StrEnum):
 
     START = "start"
     AT_MAX = "at_max"
-    """The maximum runs: the notification is consumed without effect."""
+    """The maximum of instances runs, so the notification is consumed without effect."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One application: number of running instances, and its recent failures."""
+    """The plan of one application: its running instances and its recent failures."""
 
     instances: Instances
     running: int = 0
-    """Running instances, including those that an earlier activator has left (ACT-45)."""
+    """Number of running instances, including those of an earlier activator (ACT-45)."""
     failures: int = 0
-    """Instances in a row that ended soon, or with an error."""
+    """Number of instances in a row that ended soon, or with an error."""
     restart_at: float = 0.0
-    """Time before which no instance is started to reach `min`."""
+    """Monotonic time in seconds before which no instance is started to reach `min`."""
 
 
 def notified(plan: Plan) -> Answer:
@@ -44,12 +44,12 @@ def notified(plan: Plan) -> Answer:
 
 
 def started(plan: Plan, count: int = 1) -> Plan:
-    """Return the plan with further running instances."""
+    """Return the plan with `count` more running instances."""
     return msgspec.structs.replace(plan, running=plan.running + count)
 
 
 def ended(plan: Plan, *, failed: bool, lived: float, now: float) -> Plan:
-    """Return the plan after the end of an instance; `lived`: seconds from its start."""
+    """Return the plan after the end of an instance; `lived`: seconds that the instance ran."""
     failures = plan.failures + 1 if failed or lived < STEADY else 0
     wait = min(MOST, FIRST * 2.0 ** min(failures - 1, 16)) if failures else 0.0
     return msgspec.structs.replace(
@@ -65,5 +65,5 @@ def missing(plan: Plan, now: float) -> int:
 
 
 def next_restart(plan: Plan) -> float | None:
-    """Return when to call `missing` again; None = when an instance has ended."""
+    """Return the time to call `missing` again; None = after the next end of an instance."""
     return plan.restart_at if plan.running < plan.instances.min else None

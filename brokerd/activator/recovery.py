@@ -1,8 +1,8 @@
-"""The recovery log: the instances that an activator has started, and which of them live (ACT-45).
+"""Recovery log: the instances that an activator started, and which of them still run (ACT-45).
 
-Reads, writes:  one small file for each instance that may run, in a directory of its own.
-Never:  trusts a process number, which the system reuses. An instance holds a lock on its file that
-        ends with its last process, however that ends: if the file can be locked, it is gone.
+Reads, writes:  one small file for each instance that may run, in `state_dir`.
+Never:  trusts a process id, which the system reuses. An instance holds a lock on its file until its
+        last process ends in any way: if the file can be locked, the instance has ended.
 """
 
 import fcntl
@@ -19,18 +19,19 @@ _OWN: Final = "activator.lock"
 
 
 class Slot:
-    """The place of one instance of an application."""
+    """A slot for one instance of an application: a file that the instance locks."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.path = path
         self.number = number
         self.in_use = False
-        """Whether an instance that this activator started has the slot."""
+        """Whether an instance of this activator uses the slot."""
 
     def lock(self) -> int | None:
-        """Lock the slot for a new instance; return the descriptor, or None if one lives.
+        """Lock the slot for a new instance; return the descriptor of the lock.
 
-        Raises `UnsafeFile` if the file is a link, or not ours alone (SX-24)."""
+        None = the slot's instance still runs. Raises `UnsafeFile` if the file is a link, or other
+        users may write it (SX-24)."""
         descriptor = open_private(self.path, writable=True, create=True)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,11 +42,11 @@ class Slot:
         return descriptor
 
     def release(self, descriptor: int) -> None:
-        """Close our copy of the lock's descriptor: the program has its own, or did not start."""
+        """Close this process's copy of the lock: the program has its own, or did not start."""
         os.close(descriptor)
 
     def is_held(self) -> bool:
-        """Return whether an instance that any activator has started lives."""
+        """Return whether the slot's instance runs, no matter which activator started it."""
         if not self.path.exists():
             return False
         descriptor = self.lock()
@@ -56,11 +57,11 @@ class Slot:
         return False
 
     def write(self, **facts: object) -> None:
-        """Write facts about the instance, for people."""
+        """Write facts about the instance, for operators and for `read`."""
         self.path.write_text(json.dumps(facts) + "\n")
 
     def read(self) -> dict[str, Any]:
-        """Return the facts that `write` wrote; {} = the file cannot be read."""
+        """Return the facts from the last `write`; {} = the file cannot be read."""
         with suppress(OSError, ValueError):
             found = json.loads(self.path.read_text())
             if isinstance(found, dict):
@@ -76,10 +77,10 @@ class RecoveryLog:
         self._own: int | None = None
 
     def open(self) -> None:
-        """Make the directory and lock it.
+        """Create the directory if it is missing, and lock it.
 
-        Raises `StoreLocked` if another activator has it, `UnsafeFile` if its lock file is a link,
-        or not ours alone (SX-24)."""
+        Raises `StoreLocked` if another activator has locked it, `UnsafeFile` if its lock file is a
+        link, or other users may write it (SX-24)."""
         make_private_directory(self._folder)
         own = open_private(self._folder / _OWN, writable=True, create=True)
         try:
@@ -93,13 +94,15 @@ class RecoveryLog:
         self._own = own
 
     def close(self) -> None:
-        """Release the directory to another activator."""
+        """Unlock the directory, so that another activator may use it."""
         if self._own is not None:
             os.close(self._own)
             self._own = None
 
     def slots(self, application: str, count: int) -> list[Slot]:
-        """Return the slots of an application, including those above a maximum lowered since."""
+        """Return the slots of an application, including those above a maximum lowered since.
+
+        `count`: the current maximum of instances."""
         known = set(range(count))
         for path in self._folder.glob(f"{application}.*.slot"):
             with suppress(ValueError):

@@ -1,7 +1,7 @@
-"""Checks of a TOML table against a struct, which name every problem by key and line. PURE.
+"""Table checks: compare a TOML table with a struct, and report problems by key and line. PURE.
 
 Reads:  the types of the struct.      Calls: nothing.
-Never:  stops at the first problem, or names types as Python does.
+Never:  stops at the first problem, or uses Python's names of types in messages.
 """
 
 import enum
@@ -28,7 +28,7 @@ _BOUND: Final = re.compile(r"Expected `int` (>=|<=) (\d+)")
 
 
 def check_table(kind: type[msgspec.Struct], table: object, under: str, problems: Problems) -> None:
-    """Record all problems that keep the table from being of this kind; `under`: its place."""
+    """Record all problems that keep `table` from being a `kind`; `under`: the table's key."""
     if not isinstance(table, Mapping):
         problems.add(under, f"must be {_WORDS['object']}")
         return
@@ -59,7 +59,7 @@ def _check_value(kind: Any, value: object, place: str, problems: Problems) -> No
 
 
 def _struct_of(kind: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401
-    """Return the struct type of a list's items; None = the type is no list of structs."""
+    """Return the struct type of a list's items; None = the type is not a list of structs."""
     if get_origin(kind) is not list:
         return None
     (found,) = get_args(kind)
@@ -76,7 +76,7 @@ def parsed(read: Callable[[str], object], text: object, place: str, problems: Pr
 
 
 def _plain(text: str, kind: Any) -> str:  # noqa: ANN401
-    """Return the library's error in words that say what to write."""
+    """Return the library's error as text that tells the user what to write."""
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return f"must be one of: {', '.join(str(one.value) for one in kind)}"
     if found := _KINDS.match(text):
@@ -93,7 +93,7 @@ def _plain(text: str, kind: Any) -> str:  # noqa: ANN401
 
 
 def _meaning(kind: Any) -> str:  # noqa: ANN401
-    """Return the description of a pattern that its type gives."""
+    """Return the description of a pattern, from the annotations of its type."""
     if get_origin(kind) is Annotated:
         for one in get_args(kind)[1:]:
             if isinstance(one, msgspec.Meta) and one.description:
