@@ -1,7 +1,7 @@
-"""The latest error events of dialogs, for operators of an instance (MON-20, VIEW-16).
+"""Error events: the latest errors of dialogs, for operators of an instance (MON-20, VIEW-16).
 
-Reads:  lines of the log, except those of detail.      Calls: the clock.
-Never:  keeps more than `KEPT`, or a line that names no dialog.
+Reads:  lines of the log, except those of level debug.      Calls: the clock.
+Never:  keeps more than `KEPT` lines, or a line that names no dialog.
 """
 
 from collections import deque
@@ -23,11 +23,11 @@ _CLASSES: Final = frozenset(
         logs.AUDIT_CONVERSATION,
     }
 )
-"""Log classes of which every line above the level of detail reports a problem."""
+"""Log classes in which every line above level debug reports a problem."""
 
 
 class ErrorEvents:
-    """Keeps the latest error events of all brokers of an instance."""
+    """The latest error events of all brokers of an instance."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class ErrorEvents:
             self._kept.append((self._number, self._clock.utc(), event, fields))
 
     def rows(self) -> list[dict[str, object]]:
-        """Return the rows of the view, the oldest first; None = the line did not have the field."""
+        """Return the rows of the view, the oldest first; a field that the line lacked is None."""
         return [
             {
                 "number": number,

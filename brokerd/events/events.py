@@ -1,11 +1,12 @@
-"""Events of an instance: matches what happened to the subscriptions (EVT).
+"""Events of an instance: finds the subscriptions to each event (EVT).
 
 Reads:  the notifications of every broker.      Calls: the notifier of each broker.
-Never:  waits, fails or undoes anything: the cause is over when it is reported (EVT-6, EVT-7).
+Never:  waits, fails, or undoes the cause of an event: the cause is done when it is reported (EVT-6,
+        EVT-7).
 
-Events come in three ways: `happened` for parts that know of an event, such as the queue monitors
-of QUEUE_ACTIVATION; `objects_changed` for what administration did; and the event log, whose classes
-may be subscribed to (`tapped_log.py`).
+Events have three sources: `happened`, called by parts that know of an event, such as queue monitors
+(QUEUE_ACTIVATION); `objects_changed`, called after administration; and the event log, to whose
+classes services may subscribe (`tapped_log.py`).
 """
 
 import asyncio
@@ -57,14 +58,14 @@ class Events:
         self._options = options or NotifierOptions()
         self._notifiers: dict[str, Notifier] = {}
         self._flags: dict[str, dict[str, _Flags]] = {}
-        """Broker and queue to the flags of the queue: enqueue, receive."""
+        """Flags of each queue (enqueue, receive), by broker and queue."""
         self.asked: frozenset[str] = frozenset()
-        """Names of all events that have a subscription."""
+        """Names of all events that have a subscriber."""
 
     # Life.
 
     async def load(self, broker: Broker) -> None:
-        """Load the subscriptions of a broker that was opened."""
+        """Load the subscriptions of an opened broker."""
         notifier = Notifier(broker, spawn=self._spawn, log=self._log, options=self._options)
         await notifier.load()
         self._notifiers[broker.name] = notifier
@@ -72,22 +73,24 @@ class Events:
         self._count()
 
     def begin(self, broker: Broker) -> None:
-        """Let the subscriptions of a broker send: the broker is running."""
+        """Let the subscriptions of a broker send, now that the broker is running."""
         self._notifiers[broker.name].begin()
 
     def check(self) -> int:
-        """Run the pass: find dialogs that ended without an event, such as cleaned-up ones."""
+        """Run the pass: find dialogs that ended without notice, such as cleaned-up ones.
+
+        Return the number of brokers checked."""
         for notifier in self._notifiers.values():
             notifier.wake()
         return len(self._notifiers)
 
     async def stop(self, seconds: float) -> None:
-        """Send the events handed over before, then no more, within the given seconds."""
+        """Send the pending events, for at most `seconds`; send no further events."""
         if self._notifiers:
             await asyncio.gather(*[notifier.stop(seconds) for notifier in self._notifiers.values()])
 
     def arrived(self, broker: Broker) -> None:
-        """Wake the notifier of a broker: a dialog of a notification was ended, or has failed."""
+        """Wake the notifier of a broker: a dialog of a notification was ended or has failed."""
         if (notifier := self._notifiers.get(broker.name)) is not None:
             notifier.wake()
 
@@ -101,7 +104,7 @@ class Events:
     def happened(
         self, name: str, broker: str, /, *, queue: str | None = None, **facts: object
     ) -> None:
-        """Hand an event over to its subscribers; `facts` are fields of its payload."""
+        """Pass an event to the notifiers of its subscribers; `facts`: fields of its payload."""
         if name not in self.asked:
             return
         home = self._brokers.get(broker)
@@ -129,8 +132,8 @@ class Events:
     def objects_changed(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
         """Report that objects were created, altered or dropped, durably (EVT-6, EVT-11).
 
-        A new notification gets the events of changes after its creation only."""
-        # Before the notifications are replaced: one that is created here must not get its own
+        A new notification gets only events of changes after its creation."""
+        # Before the notifications are replaced: a notification must not get the event of its own
         # creation.
         for change in changes:
             self._changed(broker, change, actor)
@@ -155,7 +158,7 @@ class Events:
             )
 
     def _switched(self, broker: Broker, actor: str) -> None:
-        """Log who switched which queue on or off (EVT-9)."""
+        """Log each queue that was switched on or off, with the actor (EVT-9)."""
         before, after = self._flags.get(broker.name, {}), _flags(broker)
         self._flags[broker.name] = after
         for name, (enqueue, receive) in after.items():

@@ -1,15 +1,15 @@
-"""The notifier of one broker: sends events to its subscribers, each on a dialog of its own (EVT-4).
+"""Notifier of one broker: sends events to the subscribers, each on its own dialog (EVT-4).
 
 Reads:  its subscriptions, the events given to `notify`.
-Calls:  verbs.sends, in transactions of its own: as any program would begin and send.
-Never:  delays the cause of an event: that is durable by then, and whatever goes wrong here stays
-        here (EVT-7). Receives nothing either: a broken dialog shows in its state.
-Wakes:  when an event is handed over, when a dialog is ended or fails, when a wait is over.
-Fails:  with a store that fails, as everything does then; any other failure is logged and the
+Calls:  verbs.sends, in its own transactions: it begins dialogs and sends as any program would.
+Never:  delays the cause of an event, which is already durable, or lets an error of a notification
+        affect the cause (EVT-7). Receives no messages: a broken dialog shows in its state.
+Wakes:  when it gets an event, when a dialog is ended or fails, when the wait for a retry is over.
+Fails:  together with a failing store, as the instance does; any other failure is logged, and the
         subscription retries with a growing wait (PBT-15).
 
-An event is durable once the transaction that sends or keeps it is. That transaction is begun as
-soon as the cause is durable; a crash in between loses the event, and nothing else does.
+An event is durable once the transaction that sends or keeps it is durable. That transaction begins
+as soon as the cause is durable. Only a crash in between loses the event.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ from brokerd.telemetry.logs import EVENT_NOTIFICATION as LOGGED_AS
 from brokerd.verbs import ends, sends
 
 BATCH: Final = 500
-"""Number of events sent in one transaction at most."""
+"""Largest number of events sent in one transaction."""
 _GOOD: Final = frozenset({State.STARTED_OUTBOUND, State.CONVERSING})
 _TO_END: Final = frozenset({*_GOOD, State.DISCONNECTED_INBOUND, State.ERROR})
 _PAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 Spawn = Callable[[Coroutine[object, object, None]], asyncio.Task[None]]
-"""Starts a supervised task."""
+"""Function that starts a supervised task."""
 
 
 class Notifier:
-    """The subscriptions of one broker. One task at a time changes their dialogs."""
+    """The notifier of one broker. One task at a time changes the dialogs of its subscriptions."""
 
     def __init__(self, broker: Broker, *, spawn: Spawn, log: Log, options: NotifierOptions) -> None:
         self.broker = broker
@@ -79,7 +79,7 @@ class Notifier:
         self._subscriptions: dict[NotificationKey, Subscription] = {}
         self._incoming: dict[NotificationKey, list[Owed]] = {}
         self._orphans: dict[NotificationKey, Handle | None] = {}
-        """Dialogs of notifications that were dropped, still to be ended; None = there is none."""
+        """Dialogs of dropped notifications, still to be ended; None = no dialog."""
         self._next_key = 1
         self._begun = self._again = self._stopped = False
         self._working: asyncio.Task[None] | None = None
@@ -88,7 +88,7 @@ class Notifier:
     # Life.
 
     async def load(self) -> None:
-        """Load the state of the subscriptions from the store. Nothing is sent before `begin`."""
+        """Load the state of the subscriptions from the store. No event is sent before `begin`."""
         store = self.broker.store
         self.use(store.catalog.event_notifications.values())
         for row in await store.events.undelivered():
@@ -111,9 +111,9 @@ class Notifier:
         self.wake()
 
     async def stop(self, seconds: float) -> None:
-        """Send the events handed over before, then no more, within the given seconds.
+        """Send the pending events, for at most `seconds`; send no further events.
 
-        What takes longer is given up, for instance where the disk is full."""
+        Work that takes longer is abandoned, for instance when the disk is full."""
         self.wake()
         while self._working is not None:
             done, _ = await asyncio.wait({self._working}, timeout=seconds)
@@ -124,7 +124,7 @@ class Notifier:
             self._timer.cancel()
 
     def use(self, notifications: Iterable[EventNotification]) -> None:
-        """Replace the notifications by these, which the catalog has now."""
+        """Replace the notifications by `notifications`, those now in the catalog."""
         self._definitions = {one.key: one for one in notifications}
         for key, one in self._definitions.items():
             if key not in self._subscriptions:
@@ -134,7 +134,7 @@ class Notifier:
     # What happens.
 
     def wanting(self, event: Event) -> list[Subscription]:
-        """Return the subscriptions that are about this event."""
+        """Return the subscriptions to this event."""
         at_home = event.broker == self.broker.name
         return [
             self._subscriptions[key]
@@ -143,7 +143,7 @@ class Notifier:
         ]
 
     def notify(self, keys: Iterable[NotificationKey], event: Event) -> None:
-        """Hand an event over to these subscriptions; it is sent soon."""
+        """Add an event to the subscriptions `keys`; it is sent soon."""
         for key in keys:
             waiting = self._incoming.setdefault(key, [])
             row = Owed(self._new_key(), event.name, event.subject, event.body)
@@ -154,7 +154,7 @@ class Notifier:
         self.wake()
 
     def wake(self) -> None:
-        """Process every subscription, now or again after the pass under way."""
+        """Process every subscription now, or again after the running pass."""
         if not self._subscriptions and not self._orphans:
             return
         self._again = True
@@ -175,7 +175,7 @@ class Notifier:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Wake when the first wait of a subscription is over."""
+        """Wake when the earliest wait of a subscription for its retry is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -188,7 +188,7 @@ class Notifier:
     # One subscription.
 
     def _remove_dropped(self) -> None:
-        """Remove the subscriptions of dropped notifications; their dialogs are to be ended."""
+        """Remove the subscriptions of dropped notifications; record their dialogs as orphans."""
         for key in self._subscriptions.keys() - self._definitions.keys():
             one = self._subscriptions.pop(key)
             self._incoming.pop(key, None)
@@ -216,7 +216,7 @@ class Notifier:
             await self._send(key)
 
     async def _send(self, key: NotificationKey) -> None:
-        """Open a dialog if there is none, and send the kept events, in one transaction."""
+        """Open a dialog if the subscription has none, and send its events, in one transaction."""
         one = self._subscriptions[key]
         rows = [*one.owed, *self._incoming.pop(key, ())]
         now, later = rows[:BATCH], rows[BATCH:]
@@ -235,7 +235,7 @@ class Notifier:
             raise
         except BrokerError as error:
             tx.roll_back()
-            # Incoming events are not stored yet: they go back to the front, in their order.
+            # Incoming events are not stored yet, so they return to the front, in their order.
             self._put_off(key, [row for row in rows if row not in one.owed], error.message)
             return
         except BaseException:
@@ -248,7 +248,7 @@ class Notifier:
             after = sent(after, self.broker.clock.utc())
         owed = tuple(row for row in later if row in one.owed)
         self._subscriptions[key] = msgspec.structs.replace(after, owed=owed)
-        # What is over the limit of one transaction is sent by another pass.
+        # Events beyond the limit of one transaction are sent by another pass.
         self._give_back(key, [row for row in later if row not in one.owed])
         if later:
             self._again = True
@@ -268,7 +268,7 @@ class Notifier:
         return sends.begin_dialog(tx, handle, EVENT_SERVICE, definition.service, options)
 
     def _put_off(self, key: NotificationKey, rows: list[Owed], why: str) -> None:
-        """Postpone a subscription after a failure to send; its events stay."""
+        """Postpone a subscription after a failure to send; keep its events."""
         one = self._subscriptions[key]
         self._give_back(key, rows)
         after = postponed(one, why=why, now=self._now(), options=self._options)
@@ -277,7 +277,7 @@ class Notifier:
         self._again = True
 
     async def _keep(self, key: NotificationKey) -> None:
-        """Store the events of a subscription that has to wait."""
+        """Store the new events of a subscription that has to wait."""
         rows = self._incoming.pop(key, None)
         if rows:
             changes = self._add(key, rows)
@@ -286,11 +286,11 @@ class Notifier:
     async def _replace(
         self, key: NotificationKey, live: Live | None, refused: Sequence[Owed] = ()
     ) -> None:
-        """End a broken dialog, and keep the events that it did not deliver (PBT-15)."""
+        """End a broken dialog, and keep its undelivered events (PBT-15)."""
         one = self._subscriptions[key]
         assert one.handle is not None
         # Read before the end of the dialog, which withdraws its unacknowledged messages; stored in
-        # the transaction that ends it, so that a crash loses none.
+        # the transaction that ends the dialog, so that a crash loses no event.
         rows = await self._undelivered(live, {row.body for row in refused})
         rows += [row._replace(key=self._new_key()) for row in refused]
         rows += self._incoming.pop(key, [])
@@ -305,9 +305,9 @@ class Notifier:
         self._again = True
 
     async def _undelivered(self, live: Live | None, known: set[bytes]) -> list[Owed]:
-        """Return the events that were sent on a dialog and not acknowledged.
+        """Return the events that were sent on a dialog but not acknowledged.
 
-        They may arrive twice (DLG-27). `known`: bodies to leave out."""
+        These events may arrive twice (DLG-27). `known`: bodies of events to leave out."""
         if live is None or live.outgoing is None:
             return []
         out, store = live.outgoing, self.broker.store
@@ -327,7 +327,7 @@ class Notifier:
         return [one for one in found if one is not None]
 
     def _add(self, key: NotificationKey, rows: Iterable[Owed]) -> EventChanges:
-        """Add events that a subscription owes; return the changes to store."""
+        """Add events to those a subscription still has to send; return the changes to store."""
         one = self._subscriptions[key]
         kept = keep(one.owed, rows, traces=self._options.traces)
         self._subscriptions[key] = msgspec.structs.replace(
@@ -344,14 +344,14 @@ class Notifier:
         return await settle(lambda: self.broker.endpoints.look_up(handle))
 
     async def _close(self, handle: Handle, live: Live | None, changes: EventChanges) -> None:
-        """End a dialog for good, whatever its state, and delete its row."""
+        """End a dialog, in any state, and delete its row from the subscriptions' dialogs."""
         tx = Transaction(self.broker, "event notifications")
         try:
             if live is not None and live.endpoint.state in _TO_END:
                 await settle(lambda: ends.end(tx, (handle,), None, None))
         except StoreFault:
             raise
-        except BrokerError:  # it has ended in the meantime
+        except BrokerError:  # the dialog has ended in the meantime
             tx.roll_back()
             tx = Transaction(self.broker, "event notifications")
         changes.closed.append(handle)
@@ -378,7 +378,7 @@ class Notifier:
         self._subscriptions[key] = msgspec.structs.replace(one, lost=one.lost + count)
 
     def _log_failure(self, one: Subscription) -> None:
-        """Log a failure, which shows in the view too (EVT-5, EVT-7)."""
+        """Log a failure of a subscription; the view shows it, too (EVT-5, EVT-7)."""
         self._log.warning(
             LOGGED_AS,
             subclass="broken",
@@ -419,9 +419,9 @@ def view_row(
     now: float,
     utc: Instant,
 ) -> dict[str, object]:
-    """Return one notification as a row; `now` (monotonic) and `utc` are the same moment.
+    """Return the row of one notification; `now` (monotonic seconds) and `utc` are the same moment.
 
-    `waiting`: number of events that came and are not kept or sent yet."""
+    `waiting`: number of new events that are neither stored nor sent yet."""
     definition = one.definition
     backing_off = not one.is_due(now)
     # A dialog with an acknowledged message works: earlier failures do not count.

@@ -1,6 +1,6 @@
-"""Payload of an event: one JSON object, its first fields the same for every event. PURE.
+"""Payload of an event: one JSON object, whose first fields are the same for every event. PURE.
 
-Reads:  facts.      Calls: nothing.      Never: holds a body or a key (MON-10).
+Reads:  facts.      Calls: nothing.      Never: contains a message body or a key (MON-10).
 """
 
 from collections.abc import Mapping
@@ -44,9 +44,9 @@ def make_event(
 
 
 def owed_again(key: int, body: bytes) -> Owed | None:
-    """Return an event that was sent and perhaps not delivered as one to be sent again.
+    """Return the event in a body that was sent, but perhaps not delivered, to send it again.
 
-    None = the body is not that of an event."""
+    `key`: the key of the new row. None = the body is not that of an event."""
     try:
         fields: Any = orjson.loads(body)
         return Owed(key, str(fields["event"]), _subject(fields), body)

@@ -1,7 +1,7 @@
 """One subscription: its definition, the state of its dialog, the events not sent yet. PURE.
 
-Reads:  its definition, what happened, the time.      Calls: the back-off.
-Never:  sends or stores; the notifier does what the values here say.
+Reads:  its definition, events, the outcome of sending, the time.      Calls: the back-off.
+Never:  sends or stores events; the notifier acts on these values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,20 +19,20 @@ from brokerd.protocol.endpoint import DialogEndpoint
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, with the payload for subscribers."""
+    """An event, with its payload for subscribers."""
 
     name: str
     broker: str
-    """Name of the broker in which it happened."""
+    """Name of the broker in which the event occurred."""
     queue: str | None
     """Name of the queue that the event is about, if any."""
     subject: str
-    """Broker and queue of the event; of some events only the latest counts for each (PBT-15)."""
+    """Broker and queue of the event; some events are kept only once per subject (PBT-15)."""
     body: bytes
 
 
 class Owed(NamedTuple):
-    """An event that was not sent to a subscriber yet, as it is stored."""
+    """An event not yet sent to a subscriber, in its stored form."""
 
     key: int
     event: str
@@ -44,10 +44,10 @@ class NotifierOptions(msgspec.Struct, frozen=True):
     """Settings of every subscription."""
 
     reopen_first: timedelta = REOPEN_FIRST
-    """First wait after a dialog that broke before anything on it was acknowledged (PBT-15)."""
+    """First wait after a dialog broke before any of its messages was acknowledged (PBT-15)."""
     reopen_max: timedelta = REOPEN_MAX
     traces: int = 1000
-    """Number of events that may occur in any number (EVT-10) that are kept at most."""
+    """Largest number of kept traces, the events that may occur in any number (EVT-10)."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -55,25 +55,27 @@ class Subscription(msgspec.Struct, frozen=True):
 
     definition: EventNotification
     handle: Handle | None = None
-    """Handle of its dialog; None = it has none, and has to open one when it is due."""
+    """Handle of the subscription's dialog; None = it has to open a dialog when it is due."""
     failures: int = 0
-    """Dialogs in a row that broke before anything on them was acknowledged."""
+    """Number of dialogs in a row that broke before any message was acknowledged."""
     retry_at: float = 0.0
-    """Monotonic time before which it must not go on after a failure."""
+    """Monotonic time in seconds before which the subscription must not retry after a failure."""
     owed: tuple[Owed, ...] = ()
-    """Events that are kept for the subscriber, in their order."""
+    """Kept events that are not sent yet, in their order."""
     lost: int = 0
-    """Events dropped because too many were kept, since the daemon started."""
+    """Number of events dropped since the daemon started, because too many were kept."""
     last_error: str = ""
     last_sent_at: Instant | None = None
 
     def is_due(self, now: float) -> bool:
-        """Return whether the subscription may send, or open a dialog to send on."""
+        """Return whether the subscription may send, or open a dialog for sending."""
         return now >= self.retry_at
 
 
 def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool:
-    """Return whether a notification wants this event; `at_home`: its own broker caused it."""
+    """Return whether a notification is for this event.
+
+    `at_home`: whether the event occurred in the notification's own broker."""
     if event.name not in expand(definition.events):
         return False
     match definition.scope:
@@ -88,8 +90,8 @@ def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool
 def fan_in(wanting: Iterable[Subscription], *, home: BrokerId) -> list[NotificationKey]:
     """Return the notifications that get an event: of those that fan in, one for each target.
 
-    Of several the one with the fewest failures is preferred (EVT-8). `home`: the broker of the
-    subscriptions, which is the target's where none is named."""
+    Among several with the same target, the one with the fewest failures gets the event (EVT-8).
+    `home`: broker of the subscriptions; it is the target's broker if a definition names none."""
     keys: list[NotificationKey] = []
     shared: dict[tuple[str, BrokerId], Subscription] = {}
     for one in wanting:
@@ -108,7 +110,7 @@ def _preference(one: Subscription) -> tuple[int, str]:
     return one.failures, one.definition.name
 
 
-# Its state after an event.
+# The state of a subscription after an outcome.
 
 
 def opened(one: Subscription, handle: Handle) -> Subscription:
@@ -126,8 +128,8 @@ def broken(
 ) -> Subscription:
     """Return the subscription without its broken dialog (PBT-15).
 
-    `worked`: something on it was acknowledged, so that it is replaced at once; others are replaced
-    with a growing wait."""
+    `worked`: whether a message of the dialog was acknowledged; such a dialog is replaced at once,
+    others after a growing wait. `why`: the reason why it is broken."""
     if worked:
         return msgspec.structs.replace(one, handle=None, failures=0, retry_at=now, last_error=why)
     return msgspec.structs.replace(postponed(one, why=why, now=now, options=options), handle=None)
@@ -143,9 +145,9 @@ def postponed(one: Subscription, *, why: str, now: float, options: NotifierOptio
 
 
 def why_broken(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
-    """Return whether anything on a broken dialog was acknowledged, and why it is broken.
+    """Return whether any message of a broken dialog was acknowledged, and why the dialog is broken.
 
-    None = the endpoint was removed, so that neither is known."""
+    `endpoint`: None = the endpoint was removed; the dialog then counts as acknowledged."""
     if endpoint is None:
         return True, "the dialog was removed"
     if endpoint.error_code is not None:
@@ -154,18 +156,18 @@ def why_broken(endpoint: DialogEndpoint | None) -> tuple[bool, str]:
 
 
 class Kept(NamedTuple):
-    """Events owed after more were added."""
+    """The events still to be sent, after further events were added."""
 
     owed: tuple[Owed, ...]
     added: tuple[Owed, ...]
-    """Added events, which are to be stored."""
+    """Added events, which have to be stored."""
     gone: tuple[int, ...]
-    """Keys of stored events that are not owed any more."""
+    """Keys of stored events that are no longer to be sent."""
     lost: int
 
 
 _LATEST: Final = frozenset({QUEUE_ACTIVATION})
-"""Events of which only the latest about each subject is worth sending."""
+"""Names of events of which only the latest for each subject is worth sending."""
 
 
 def keep(owed: Sequence[Owed], more: Iterable[Owed], *, traces: int) -> Kept:

@@ -1,8 +1,8 @@
-"""The event log as a source of event notifications: its classes may be subscribed to (EVT-10).
+"""Tapped log: the event log as a source of events; services may subscribe to its classes (EVT-10).
 
-Reads:  every line that is logged.
+Reads:  every logged line.
 Calls:  first the log itself, then `ErrorEvents`, which keeps the latest errors, `Events.happened`.
-Never:  delays a line, or reports lines that come once per message, which subscribers do not get.
+Never:  delays a line, or reports to subscribers the lines that are logged once per message.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from brokerd.telemetry import logs
 from brokerd.telemetry.log import Log
 
 Happened = Callable[..., None]
-"""Type of `Events.happened`: (name, broker, queue=..., and facts)."""
+"""Type of `Events.happened`, a function of (name, broker, queue=..., facts)."""
 
 _CLASSES: Final[dict[str, str]] = {
     logs.CONVERSATION: names.BROKER_CONVERSATION,
@@ -25,45 +25,45 @@ _CLASSES: Final[dict[str, str]] = {
     logs.QUEUE_DISABLED: names.BROKER_QUEUE_DISABLED,
     logs.QUEUE_STATUS: names.QUEUE_STATUS_CHANGED,
 }
-"""Class of the event log to the name of the event."""
+"""Names of events by class of the event log."""
 _SUBCLASSES: Final[dict[tuple[str, object], str]] = {
     (logs.ACTIVATION, "failed_to_start"): names.ACTIVATION_FAILED,
     (logs.PARKING, "parked"): names.GROUP_PARKED,
     (logs.DUPLICATE_BROKER, "seen"): names.DUPLICATE_BROKER_SEEN,
 }
-"""Subclasses that are a further event of their own."""
+"""Names of additional events by class and subclass."""
 ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
-"""Subclasses of conversations that no subscriber gets, being one line per message (EVT-10)."""
+"""Subclasses of conversations that no subscriber gets: they are one line per message (EVT-10)."""
 
 
 class TappedLog:
-    """The log of an instance, which also reports lines that are events to subscribers."""
+    """The log of an instance, which also reports lines to the subscribers of events."""
 
     def __init__(self, log: Log, errors: ErrorEvents) -> None:
         self._log = log
         self.errors = errors
         self.happened: Happened | None = None
-        """Set once subscriptions are loaded; None = there are no subscribers to notify."""
+        """Function that reports events; None until the subscriptions are loaded."""
 
     def debug(self, event: str, **fields: object) -> None:
-        """Write one line of detail."""
+        """Write one line of level debug."""
         self._log.debug(event, **fields)
         self._notify(event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """Write one line."""
+        """Write one line of level info."""
         self._log.info(event, **fields)
         self.errors.record(event, fields)
         self._notify(event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Write one line that an operator should see."""
+        """Write one line of level warning, which an operator should see."""
         self._log.warning(event, **fields)
         self.errors.record(event, fields)
         self._notify(event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """Write one line about something that failed."""
+        """Write one line of level error, about a failure."""
         self._log.error(event, **fields)
         self.errors.record(event, fields)
         self._notify(event, fields)
@@ -72,7 +72,7 @@ class TappedLog:
         broker, queue, subclass = fields.get("broker"), fields.get("queue"), fields.get("subclass")
         if self.happened is None or not isinstance(broker, str) or subclass in ONCE_A_MESSAGE:
             return
-        if fields.get("message_type") == EVENT_NOTIFICATION:  # it would cause another
+        if fields.get("message_type") == EVENT_NOTIFICATION:  # would cause another event
             return
         for name in (_CLASSES.get(event), _SUBCLASSES.get((event, subclass))):
             if name is not None:
