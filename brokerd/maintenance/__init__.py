@@ -1,1 +1,1 @@
-"""Periodic work: the table of passes, and one module for each pass that needs more than a line."""
+"""Periodic work: the table of passes, and one module for each pass longer than one line."""

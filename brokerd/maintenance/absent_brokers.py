@@ -1,9 +1,9 @@
-"""Absent brokers: those whose file cannot be opened, with the reason; retried (CLK-6).
+"""Absent brokers: brokers whose file cannot be opened, with the reason; retried (CLK-6).
 
-Reads:  the errors of opening a broker.      Calls: `open_broker`, and `opened` to make it known.
-Never:  makes a file: where a backup is about to be put, an empty store must not be found.
-Wakes:  every fifth tick, beside the other passes: opening may take long.
-Fails:  a broker stays out alone; each reason is logged once.
+Reads:  the errors of opening a broker.      Calls: `open_broker`, and `opened` after a success.
+Never:  creates a file: an operator who restores a backup must not find an empty store in its place.
+Wakes:  every fifth tick, apart from the other passes, because opening may take long.
+Fails:  a broker stays absent alone; each reason is logged once.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -31,18 +31,20 @@ class AbsentBrokers:
     ) -> None:
         """Create the list.
 
-        `mirrored`: brokers whose partner may have the store, which is no failure (RTE-55)."""
+        `open_broker`: opens the named broker. `opened`: called with each broker that was opened.
+        `mirrored`: brokers whose partner may have the store open, which is not a failure
+        (RTE-55)."""
         self._mirrored = mirrored
         self._trying: set[str] = set()
         self._open_broker = open_broker
         self._opened = opened
         self._log = log
         self.reasons: dict[str, BrokerError] = {}
-        """Name to the reason; sessions, routing and views read it."""
+        """Reasons by name of the broker; sessions, routing and views read them."""
 
     @contextmanager
     def recording_failure(self, name: str) -> Iterator[None]:
-        """Record an error of the block as the reason why this broker is absent, and raise none."""
+        """Record an error of the block as the reason why this broker is absent; do not raise it."""
         try:
             yield
         except BrokerError as error:
@@ -64,9 +66,9 @@ class AbsentBrokers:
 
     @contextmanager
     def removing(self, name: str) -> Iterator[None]:
-        """Keep a broker from being opened in the block; success ends its absence.
+        """Keep a broker from being opened during the block; drop its reason if the block succeeds.
 
-        Raises `Busy` if the broker is being opened just now."""
+        Raises `Busy` if the broker is being opened at this moment."""
         if name in self._trying:
             raise Busy(f"broker {name} is being opened just now", hint="see: brokerd broker ls")
         self._trying.add(name)

@@ -1,10 +1,10 @@
-"""Clock watch: reports that UTC has jumped, and keeps the state of the clock for a start (REL-24).
+"""Clock watch: reports jumps of UTC, and stores the state of the clock for the next start (REL-24).
 
-Reads:  the instance's clock; the file `msdb.db-clock` of the data directory, at a start.
+Reads:  the instance's clock; at a start, the file `msdb.db-clock` in the data directory.
 Calls:  the event log.
-Never:  decides what a jump is: the clock does.
+Never:  decides what counts as a jump: the clock decides.
 Wakes:  every tick.
-Fails:  without the file, or if it cannot be written, a start takes the machine's UTC as it is.
+Fails:  if the file is missing or was not written, a start uses the machine's UTC as it is.
 """
 
 import os
@@ -24,7 +24,7 @@ from brokerd.units import show_duration
 
 _NANO: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
-"""Rise of UTC after which the state is kept again."""
+"""Increase of UTC, in microseconds, after which the state is stored again."""
 _HINT: Final = (
     "nothing expires or fires by it until it has stood for ten minutes; set the clock right, or if "
     "it is: brokerd clock confirm"
@@ -32,30 +32,30 @@ _HINT: Final = (
 
 
 def _is_alike(state: ClockState, kept: ClockState) -> bool:
-    """Return whether a start would do as well with the state that is kept."""
+    """Return whether the stored state would serve a start as well as `state`."""
     is_same = state.jump == kept.jump and abs(state.offset - kept.offset) < _NANO
     return is_same and 0 <= state.utc - kept.utc < MINUTE
 
 
 class ClockWatch:
-    """Watches the clock of one instance."""
+    """The watch over the clock of one instance."""
 
     def __init__(self, *, clock: SteadyClock, msdb: Path, log: Log) -> None:
         """Create the watch.
 
-        `msdb`: the instance's own store, beside which the state of the clock is kept."""
+        `msdb`: path of the instance's own store; the state of the clock is stored next to it."""
         self._clock = clock
         self._file = Path(f"{msdb}-clock")
         self._log = log
         self._kept: ClockState | None = None
 
     def resume(self) -> None:
-        """Resume with the state the last daemon left; called before any store is opened."""
+        """Resume with the state that the last daemon stored; called before any store is opened."""
         with suppress(OSError, msgspec.DecodeError):
             self._clock.resume(msgspec.json.decode(self._file.read_bytes(), type=ClockState))
 
     def check(self) -> int:
-        """Run the pass: log what happened to the clock; return the number of events."""
+        """Run the pass: log the events of the clock, and return their number."""
         events = self._clock.events()
         for what, ahead in events:
             fields = {"subclass": what, "seconds": round(ahead.total_seconds())}
@@ -69,8 +69,8 @@ class ClockWatch:
     def _keep(self) -> None:
         """Write the state of the clock, if it changed, without a sync.
 
-        After a power cut the machine has booted anew, and only the last UTC is of use, for which an
-        older one will do."""
+        A sync is not needed: after a power cut the machine has rebooted, so only the last UTC is
+        used, and a slightly older UTC serves as well."""
         state, kept = self._clock.state(), self._kept
         if state is None or (kept is not None and _is_alike(state, kept)):
             return
@@ -83,7 +83,7 @@ class ClockWatch:
             aside.replace(self._file)
 
     def warning(self) -> str:
-        """Return the warning of `brokerd status` and `doctor` about a held jump; "" = none."""
+        """Return the warning about a held jump, for `brokerd status` and `doctor`; "" = no jump."""
         ahead = self._clock.jump
         if ahead is None:
             return ""
@@ -96,11 +96,11 @@ class ClockWatch:
         )
 
     def jump(self) -> timedelta | None:
-        """Return by how much the machine's UTC is ahead; None = no jump is held."""
+        """Return how far the machine's UTC is ahead of the instance's; None = no jump is held."""
         return self._clock.jump
 
     def confirm(self, actor: str) -> Mapping[str, object]:
-        """Follow the held jump now. Raises `InvalidArgument` if none is held."""
+        """Follow the held jump now. Raises `InvalidArgument` if no jump is held."""
         ahead = self._clock.confirm()
         if ahead is None:
             raise InvalidArgument(

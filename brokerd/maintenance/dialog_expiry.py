@@ -1,8 +1,8 @@
-"""Dialog expiry: dialogs past their lifetime expire, and closed endpoints are removed (PER-23,
-PER-24, DLG-31).
+"""Dialog expiry: expires dialogs past their lifetime, and removes closed endpoints (PER-23, PER-24,
+DLG-31).
 
 Reads: the store, by index.      Calls: broker.changeset.
-Never: removes a row before its guard time is over; works in batches between other commits.
+Never: removes a row before its guard time is over, or holds up other commits: it works in batches.
 """
 
 from brokerd.broker import sweeps
@@ -23,7 +23,9 @@ def nothing_expired(broker: Broker) -> bool:
 
 
 async def expire(broker: Broker) -> int:
-    """Raise the time-out error on every dialog whose lifetime is over (DLG-T14)."""
+    """Raise the time-out error on every dialog whose lifetime is over (DLG-T14).
+
+    Return the number of these dialogs."""
     count = 0
     first = await broker.store.endpoints.first_expiry()
     while first is not None and first <= (now := broker.clock.utc()):
@@ -36,7 +38,7 @@ async def expire(broker: Broker) -> int:
             lives = [_adopt(broker, endpoint) for endpoint in known]
         changeset = Changeset(broker, now)
         for live in lives:
-            # The endpoint may have changed since the row was written: memory decides.
+            # The endpoint may have changed since its row was written: its state in memory counts.
             if live.endpoint.expires_at <= now:
                 changeset.step(live, dialog.LifetimeReached())
                 count += 1
@@ -54,26 +56,26 @@ async def expire(broker: Broker) -> int:
 
 
 def _adopt(broker: Broker, endpoint: DialogEndpoint) -> Live:
-    """Bring the endpoint into memory and pin it, so that the next one does not evict it."""
+    """Load the endpoint into memory and pin it, so that loading the next one does not evict it."""
     live = broker.endpoints.adopt(endpoint)
     live.pin()
     return live
 
 
 def nothing_purgeable(broker: Broker) -> bool:
-    """Return whether `purge` would do nothing."""
+    """Return whether `purge` would do nothing: no guard time of a closed endpoint is over."""
     return broker.store.endpoints.nothing_purgeable(broker.clock.utc())
 
 
 async def purge(broker: Broker) -> int:
-    """Remove closed target endpoints whose guard time is over (DLG-T26)."""
+    """Remove closed target endpoints whose guard time is over (DLG-T26); return their number."""
     count, now = 0, broker.clock.utc()
     first = await broker.store.endpoints.first_purge()
     if first is None or first > now:
         return 0
     owing: set[EndpointKey] = set()
     while True:
-        # Owing rows use no place.
+        # Rows that still owe something do not use up the batch.
         found = await broker.store.endpoints.purgeable(now, BATCH + len(owing))
         keys = [key for key in found if key not in owing]
         changes = Changes()
@@ -82,7 +84,7 @@ async def purge(broker: Broker) -> int:
             if live is not None and _owes(live):
                 owing.add(key)
                 continue
-            serial = broker.store.gathering  # no read brings it back before
+            serial = broker.store.gathering  # no read loads it again before this commit
             if live is not None:
                 live.joined(serial)
                 broker.forget(live)

@@ -1,11 +1,11 @@
-"""Disk space: too little of it is a state that is entered and left by itself (REL-26).
+"""Disk space: a full disk is a state of the instance, entered and left automatically (REL-26).
 
 Reads:  the free space of the file system.      Calls: the brokers, which refuse new messages then.
-Never:  stops anything that makes room: receiving, ending, acknowledgements and expiry go on.
-Wakes:  every tick, and when a write found no room.
+Never:  stops work that frees space: receiving, ending, acknowledgements and expiry continue.
+Wakes:  every tick, and when a write finds the disk full.
 
-A file of its own reserves some room. It is removed when the disk is full, so that the writes under
-way succeed, and made again before the state is left.
+A reserve file holds some space. It is removed when the disk is full, so that the writes under way
+succeed, and created again before the state is left.
 """
 
 import os
@@ -24,7 +24,7 @@ class Disk(Protocol):
     """The file system that the stores are on."""
 
     def free(self) -> int:
-        """Return the bytes that may still be written."""
+        """Return the number of bytes that may still be written."""
         ...
 
     def reserve(self, size: int) -> bool:
@@ -44,15 +44,15 @@ class SystemDisk:
         self._file = folder / RESERVE
 
     def free(self) -> int:
-        """Return the bytes that may still be written."""
+        """Return the number of bytes that may still be written."""
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize
 
     def reserve(self, size: int) -> bool:
-        """Make the reserve file, of full size or not at all.
+        """Create the reserve file with its full size, or not at all; False = not created.
 
-        If the name is a link, or not ours alone, remove the name; what it leads to stays
-        (SX-24)."""
+        If the file is a link, or other users may write it, remove its name; the target of a link
+        stays (SX-24)."""
         try:
             descriptor = open_private(self._file, writable=True, create=True)
             try:
@@ -65,7 +65,7 @@ class SystemDisk:
         return True
 
     def release(self) -> bool:
-        """Remove the file; False = there was none."""
+        """Remove the reserve file; False = there was no file to remove."""
         try:
             self._file.unlink()
         except OSError:
@@ -74,7 +74,7 @@ class SystemDisk:
 
 
 class DiskSpace:
-    """The disk of one instance, with room for its writes or without."""
+    """The disk space of one instance: enough for its writes, or too little."""
 
     def __init__(
         self,
@@ -94,26 +94,26 @@ class DiskSpace:
         self.is_full = False
 
     def check(self) -> int:
-        """Run the pass: enter or leave the state; return 1 if that was done."""
+        """Run the pass: enter or leave the state of a full disk; return 1 if it changed, else 0."""
         disk, before = self._disk, self.is_full
         if disk is None:
             self._switch(full=bool(self._stalled))
         elif not self._stalled:
-            # A broker whose write waits for room keeps the state on: only that write ends it. The
-            # reserve is made again before the state is left, and has to leave `min_free`.
+            # A broker whose write waits for space keeps the state: only that write ends it. The
+            # reserve is created again before the state is left, and has to leave `min_free`.
             enough = disk.free() >= self._min_free
             held = not self._reserve or not enough or disk.reserve(self._reserve)
             self._switch(full=not (enough and held and disk.free() >= self._min_free))
         return int(self.is_full is not before)
 
     def ran_out(self, broker: str) -> bool:
-        """Record that a write found no room. True = the reserve was released for it."""
+        """Record that a write found the disk full; True = the reserve was released for it."""
         self._stalled.add(broker)
         self._switch(full=True)
         return self._disk is not None and self._disk.release()
 
     def written(self, broker: str) -> None:
-        """Record that the broker's write which had found no room has completed."""
+        """Record that the broker's write, which had found the disk full, has completed."""
         self._stalled.discard(broker)
 
     def _switch(self, *, full: bool) -> None:

@@ -1,11 +1,11 @@
-"""Journal: writes the metrics log: figures of each interval, a line for each dialog (D12, D16).
+"""Journal: writes the metrics log: the figures of each interval, and lines of dialogs (D12, D16).
 
 Reads: figures, the stores' closing lines.      Calls: telemetry.metrics_log.
-Never: deletes a closing line before it is on the disk: it is written at least once, in spite of
-       crashes, and readers count it once.
+Never: deletes a closing line before it is on the disk: in spite of crashes, each line is written at
+       least once, and readers count it once.
 
-A dialog has a line when it closes; while it is open, one at the end of each day and one when the
-daemon stops, as long as stopping may take: a million would take it a minute (REL-28).
+A dialog gets a line when it closes. An open dialog gets a line at the end of each day and when the
+daemon stops, within the time that stopping may take: a million lines take a minute (REL-28).
 """
 
 import asyncio
@@ -30,28 +30,28 @@ from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.telemetry.segments import day_of
 
 BATCH = 32
-"""Rows of closing lines read at a time: writing them blocks the loop."""
+"""Number of closing lines read at a time; it is small, because writing them blocks the loop."""
 PAGE = 1000
-"""Endpoints read at a time for the end of a day."""
+"""Number of endpoints read at a time for the lines at the end of a day."""
 Aside = Callable[[Callable[[], bool]], Awaitable[bool]]
 COUNT_EVERY = timedelta(hours=1)
-"""Interval of counting the endpoints by state, which reads their whole table."""
+"""Interval between two counts of the endpoints by state, each of which reads the whole table."""
 
 
 class Figures(Protocol):
     """Source of the figures of an interval."""
 
     def rows(self, *, last: bool = False) -> list[Row]:
-        """Return the figures since the last call; `last`: there is no further one."""
+        """Return the figures since the last call; `last`: whether this is the final call."""
         ...
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
-        """Record the number of endpoints of a broker in each state, for the next rows."""
+        """Record the number of a broker's endpoints in each state, for the next rows."""
         ...
 
 
 class Journal:
-    """Writes the metrics log of one instance; without a log it writes nothing."""
+    """The writer of the metrics log of one instance; without a log it writes nothing."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Journal:
     ) -> None:
         """Create the journal.
 
-        `aside`: runs a long job beside the loop."""
+        `log`: None = no metrics log. `aside`: runs a long job outside the loop. `events`: the event
+        log."""
         self._log = log
         self._events = events
         self._brokers = brokers
@@ -78,16 +79,18 @@ class Journal:
         self._has_forgotten = False
 
     def begin(self) -> None:
-        """Make the directory, and seal the segment that a crash left open, before the first line.
+        """Create the directory, and seal a segment that a crash left open; called before any line.
 
         Raises:
-            OSError: the directory cannot be made or read.
+            OSError: the directory cannot be created or read.
         """
         if self._log is not None and self._log.start():
             self.mark("recovered")
 
     def write_interval(self, *, last: bool = False) -> int:
-        """Write the figures since the last call; return their number. `last`: no call follows."""
+        """Write the figures since the last call; return the number of rows.
+
+        `last`: whether this is the final call."""
         if self._log is None:
             return 0
         rows = self._figures.rows(last=last)
@@ -95,10 +98,10 @@ class Journal:
         return len(rows)
 
     def write_closed(self) -> int | Awaitable[int]:
-        """Write the closing lines that are durable in the stores, then delete them there.
+        """Write the durable closing lines of the stores, then delete them in the stores.
 
-        Goes on batch by batch until none are left, or a store would grow by what it is behind
-        (PER-24)."""
+        Continue batch by batch until all lines are written; otherwise a backlog of lines would
+        make a store grow (PER-24)."""
         if self._log is not None:
             return self._write_closed(self._log)
         if self._has_forgotten:
@@ -129,9 +132,9 @@ class Journal:
                 return count
             lines = [line for row in rows for line in row.line.split(b"\n")]
             log.write_closed(broker.name, lines)
-            # Deleted in the store only after the sync of the log: a crash between repeats lines,
-            # none is lost.
-            if not await self._aside(log.to_sync()):  # a disk may take long
+            # Deleted in the store only after the sync of the log: a crash in between repeats lines,
+            # but loses none.
+            if not await self._aside(log.to_sync()):  # a slow disk may take long
                 return count
             changes = Changes()
             changes.logged += [row.endpoint for row in rows]
@@ -141,7 +144,7 @@ class Journal:
                 return count
 
     def count_dialogs(self) -> int | Awaitable[int]:
-        """Count the endpoints in each state, once an hour."""
+        """Count the endpoints in each state, once an hour; return 1 if they are counted, or 0."""
         now = self._clock.monotonic()
         if self._log is None or now - self._counted < COUNT_EVERY.total_seconds():
             return 0
@@ -154,7 +157,9 @@ class Journal:
         return 1
 
     def end_day(self) -> int | Awaitable[int]:
-        """After the end of a day write a line for each open endpoint into the log of that day."""
+        """After the end of a day, write a line for each open endpoint into the log of that day.
+
+        Return the number of lines."""
         if self._log is None or (today := day_of(self._clock.utc())) == self._day:
             return 0
         over, self._day = self._day, today
@@ -170,9 +175,9 @@ class Journal:
         return count
 
     async def finish(self, seconds: float) -> None:
-        """Write everything at an orderly stop, a line for each endpoint still open, and seal.
+        """Write all remaining figures and lines at an orderly stop, and seal the segment.
 
-        Lines of open endpoints are written for at most that many seconds; those in memory come
+        Lines of open endpoints are written for at most `seconds`; endpoints in memory come
         first."""
         if self._log is None:
             return
@@ -199,12 +204,12 @@ class Journal:
             count += len(lines)
 
     def mark(self, what: str) -> None:
-        """Write that something happened to the daemon as a whole."""
+        """Write a mark: an event of the daemon as a whole, such as 'stopped'."""
         if self._log is not None:
             self._log.write_mark(what)
 
     async def _open_lines(self) -> AsyncIterator[list[DialogLine]]:
-        """Yield lines of the endpoints that are not closed, those in memory first."""
+        """Yield pages of lines of the endpoints that are not closed; those in memory come first."""
         for broker in list(self._brokers.values()):
             in_memory = set[EndpointKey]()
             keys = [live.endpoint.key for live in broker.endpoints.all()]
@@ -214,7 +219,7 @@ class Journal:
                 ]
                 in_memory.update(live.endpoint.key for live in found)
                 yield [line for live in found for line in _line(broker, live, live.endpoint)]
-                await self._clock.sleep_until(0)  # let others run
+                await self._clock.sleep_until(0)  # let other tasks run
             after = None
             while page := await broker.store.endpoints.page(PAGE, after):
                 after = page[-1].key
@@ -227,7 +232,7 @@ class Journal:
 
 
 def _line(broker: Broker, live: Live | None, stored: DialogEndpoint) -> Iterator[DialogLine]:
-    """Yield the line of an endpoint that is not closed; `live` is newer than `stored`."""
+    """Yield the line of an endpoint, unless it is closed; `live` is newer than `stored`."""
     endpoint = stored if live is None else live.endpoint
     if endpoint.state is not State.CLOSED:
         fields = dialog_line(live, endpoint, None)

@@ -1,9 +1,9 @@
-"""Known brokers: the names and ids that this instance has, so that a lost file is noticed (MAN-16).
+"""Known brokers: the names and ids of this instance's brokers, to notice a lost file (MAN-16).
 
 Reads:  `msdb`, at a start; whether a file exists.      Calls: storage, absent_brokers.
-Never:  believes its memory rather than a file that exists, or makes or moves a file.
+Never:  relies on the remembered id if the file exists, or creates or moves a file.
 Wakes:  when a broker is opened, gets a new identifier, or is forgotten.
-Fails:  a broker without a file is absent, alone; its name is not used for a new one (MAN-17).
+Fails:  only the broker without a file is absent; its name is not used for a new broker (MAN-17).
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,8 @@ class KnownBrokers:
     ) -> None:
         """Create the list.
 
-        `keeps`: whether opened brokers are remembered; a command that opens one file does not."""
+        `path_of`: returns the path of a broker's file. `keeps`: whether opened brokers are
+        remembered; a command that opens only one file does not remember them."""
         self._path_of = path_of
         self._brokers = brokers
         self._absent = absent
@@ -51,23 +52,23 @@ class KnownBrokers:
         self._keeps = keeps
         self._msdb: Store
         self.ids: Known = {}
-        """Name to identifier; views read it."""
+        """Identifiers by name; views read them."""
 
     def load(self, msdb: Store) -> None:
-        """Load the remembered brokers from `msdb`; called before any other broker is opened."""
+        """Load the remembered brokers from `msdb`; called before any other store is opened."""
         self._msdb = msdb
         self.ids.update(msdb.known)
 
     async def refuse_missing(self, name: str) -> None:
-        """Raise `StoreMissing` if the instance has this broker and its file does not exist."""
+        """Raise `StoreMissing` if the instance knows this broker and its file does not exist."""
         path = self._path_of(name)
         if name in self.ids and await self._aside(partial(is_missing, path)):
             raise StoreMissing.for_broker(name, path, show(self.ids[name]))
 
     async def opened(self, identity: StoreIdentity) -> None:
-        """Remember the broker of a store that was made or opened and is about to serve.
+        """Remember the broker of a created or opened store that is about to serve.
 
-        The file decides which broker it is; if it was another one before, this is logged."""
+        The identifier in the file counts; if it differs from the remembered one, log this."""
         name, before = identity.broker_name, self.ids.get(identity.broker_name)
         changed = before not in (None, identity.broker_id) and not identity.unfinished
         await self.remember(name, identity.broker_id)
@@ -83,16 +84,16 @@ class KnownBrokers:
             )
 
     async def remember(self, name: str, broker_id: BrokerId) -> None:
-        """Remember that the instance has this broker with this identifier; durable on return."""
+        """Remember the broker with this identifier; durable on return."""
         if not self._keeps or self.ids.get(name) == broker_id:
             return
         await self._msdb.run(partial(known_brokers.remember, name=name, broker_id=broker_id))
         self.ids[name] = broker_id
 
     async def forget(self, name: str, actor: str) -> dict[str, object]:
-        """Forget a broker that is gone for good, so that its name is free (MAN-18).
+        """Forget a broker whose file is lost for good, so that its name is free again (MAN-18).
 
-        Raises `InUse` if its file exists."""
+        Return its name and identifier. Raises `InUse` if its file exists."""
         with self._absent.removing(name):
             path = _path_of(name, self._path_of, self.ids)
             if name in self._brokers or not await self._aside(partial(is_missing, path)):
@@ -108,9 +109,9 @@ class KnownBrokers:
 def forget_without_daemon(
     name: str, path_of: Callable[[str], Path], *, ids: IdSource, clock: Clock
 ) -> str:
-    """Forget a broker as `forget` does while no daemon has the files; return its identifier.
+    """Forget a broker, as `forget` does, while no daemon runs; return its identifier.
 
-    The daemon may have refused to start because of it. Raises `StoreLocked` if one runs."""
+    A daemon may refuse to start because of this broker. Raises `StoreLocked` if a daemon runs."""
     msdb = path_of(MSDB)
     there = read_known_brokers(msdb)
     path = _path_of(name, path_of, there)
@@ -126,7 +127,7 @@ def forget_without_daemon(
 
 
 def _path_of(name: str, path_of: Callable[[str], Path], ids: Known) -> Path:
-    """Return the path of a known broker's file; raise if the name is none of the instance's."""
+    """Return the path of a known broker's file; raise if the instance knows no such broker."""
     if name == MSDB:
         raise InvalidArgument("msdb holds what belongs to the instance; it cannot be forgotten")
     if name not in ids:

@@ -1,8 +1,8 @@
-"""Reports dialogs that one side has ended, or that have failed, and no program finishes (PBT-5).
+"""Lingering dialogs: reports ended or failed dialogs that no program has finished (PBT-5).
 
-Reads: the stores as a whole, so it runs seldom.      Calls: the log.
+Reads: the whole stores, so it runs rarely.      Calls: the log.
 Never: ends a dialog: its unread messages belong to the application.
-Wakes: once per limit of lingering, so that a dialog is reported after one to two of these times.
+Wakes: once per limit, so that a dialog is reported after lingering for one to two limits.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,19 @@ from brokerd.telemetry.logs import LINGERING
 from brokerd.units import show_duration
 
 MOST = 20
-"""Log lines for one broker at a time: one for each service and state, the longest first."""
+"""Largest number of log lines for one broker in a run: one per service and state, the longest
+lingering first."""
 
 
 class LingeringDialogs:
-    """Finds endpoints that have been in DI, DO or ER for long."""
+    """The pass that finds endpoints which have been in DI, DO or ER for long."""
 
     def __init__(
         self, *, brokers: Mapping[str, Broker], clock: Clock, log: Log, limit: timedelta
     ) -> None:
         """Create the pass.
 
-        `limit`: how long an endpoint may be in one of these states; 0 = report none."""
+        `limit`: how long an endpoint may be in one of these states; 0 = report no endpoint."""
         self._brokers = brokers
         self._clock = clock
         self._log = log
@@ -35,7 +36,7 @@ class LingeringDialogs:
         self._checked_at = clock.monotonic()
 
     async def check(self) -> int:
-        """Log the lingering endpoints; return the number of lines."""
+        """Log the lingering endpoints, once per limit; return the number of lines."""
         now, logged = self._clock.monotonic(), 0
         if not self._limit or now - self._checked_at < self._limit.total_seconds():
             return 0

@@ -1,11 +1,12 @@
-"""Mirroring: brokers whose file is shared with a partner; the one that has it open is principal
+"""Mirroring: brokers whose file two instances share; the instance that has it open is the principal
 (RTE-55).
 
-Reads:  the lock file beside a store, its epoch.      Calls: absent_brokers, to open a broker.
-Never:  takes a store by force: the owner lock decides (design D1), and only its end frees it.
-Wakes:  every tick, beside the other passes: opening may take long.
+Reads:  the lock file next to a store, the epoch in the store.      Calls: absent_brokers, to open.
+Never:  takes a store by force: the owner lock decides (design D1), and only its holder's end frees
+        it.
+Wakes:  every tick, apart from the other passes, because opening may take long.
 Fails:  a store that another process has opened meanwhile ends the instance (REL-5): a stale
-        principal must write no more. Started again it finds the lock held, and is the mirror.
+        principal must no longer write. After a restart it finds the lock held, and is the mirror.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class Aside(Protocol):
-    """A function that runs a job outside the loop, because the job may wait for a disk."""
+    """A function that runs a job outside the loop: the job may wait for a disk."""
 
     async def __call__(self, job: Callable[[], _T], /) -> _T:
         """Run the job and return its result."""
@@ -35,7 +36,7 @@ class Aside(Protocol):
 
 
 Owners = dict[str, Owner | None]
-"""Present or last owner of the store of each shared broker that is not open here."""
+"""Current or last owner of the store of each shared broker that this instance has not open."""
 
 
 class Mirroring:
@@ -54,8 +55,9 @@ class Mirroring:
     ) -> None:
         """Create the pass.
 
-        `aside`: runs a job that may wait for a disk beside the loop. `stale`: called when another
-        process has opened the store of a broker that is open here."""
+        `names`: the shared brokers. `aside`: runs a job, which may wait for a disk, outside the
+        loop. `stale`: called when another process has opened the store of a broker that this
+        instance has open."""
         self.names = names
         self._path_of = path_of
         self._brokers = brokers
@@ -77,7 +79,7 @@ class Mirroring:
         return Standing(Role.UNKNOWN)
 
     def part(self, name: str) -> dict[str, object]:
-        """Return columns of VIEW-10: role in a shared broker (else None), epoch of its store."""
+        """Return columns of VIEW-10: role for a shared broker (else None), epoch of its store."""
         broker = self._brokers.get(name)
         if broker is not None and name not in self._absent.reasons:
             role = Role.PRINCIPAL.value if name in self.names else None
@@ -89,19 +91,19 @@ class Mirroring:
     def answer(self, question: RoleQuestion) -> RoleAnswer:
         """Answer the role question of a peer.
 
-        A peer that has known a principal with a higher epoch is a reason to check the epochs."""
+        Check the epochs if the peer has seen a principal with a higher epoch."""
         found = self.standing(question.broker_id)
         if found.role is Role.PRINCIPAL and question.epoch > found.epoch:
             self._spawn(self._check_epochs())
         return RoleAnswer(question.broker_id, found.role.value, found.epoch)
 
     def answer_for(self, broker: Broker) -> RoleAnswer:
-        """Return the role answer for the peers of a broker that is open here."""
+        """Return the role answer for the peers of an open broker."""
         standing = self.standing(broker.broker_id)
         return RoleAnswer(broker.broker_id, standing.role.value, standing.epoch)
 
     def check(self) -> int | Awaitable[int]:
-        """Take over the brokers that the partner has released; return their number."""
+        """Run the pass: open the brokers that the partner has released; return their number."""
         return self._take_over() if self.names else 0
 
     async def _take_over(self) -> int:
@@ -112,7 +114,7 @@ class Mirroring:
 
     @contextmanager
     def creating(self, name: str) -> Iterator[None]:
-        """Keep `check` from opening a broker whose store is created in the block."""
+        """Keep `check` from opening a broker whose store is created during the block."""
         self._creating.add(name)
         try:
             yield
@@ -120,14 +122,14 @@ class Mirroring:
             self._creating.discard(name)
 
     async def refresh(self) -> None:
-        """Read again who owns the stores that are not open here."""
+        """Read again the owners of the stores that this instance has not open."""
         paths = {name: self._path_of(name) for name in self.names - self._brokers.keys()}
         self._owners = await self._aside(
             lambda: {name: last_owner(path) for name, path in paths.items()}
         )
 
     def _openable(self) -> list[str]:
-        """Return the shared brokers that are not open here and whose file exists."""
+        """Return the shared brokers that this instance has not open and whose file exists."""
         missing = self.names - self._brokers.keys() - self._creating
         return [name for name in missing if self._path_of(name).exists()]
 
@@ -136,7 +138,7 @@ class Mirroring:
         return Role.MIRROR if waits else Role.UNKNOWN
 
     async def _check_epochs(self) -> None:
-        """Report each store that another process has opened: opening raises the epoch."""
+        """Report each store that another process has opened, which shows in a higher epoch."""
         for name in sorted(self.names & self._brokers.keys()):
             store = self._brokers[name].store
             there, here = await store.epoch_on_disk(), store.identity.epoch

@@ -1,9 +1,9 @@
-"""Slow commits: a disk that keeps them waiting is a state, logged once, then shown (REL-34).
+"""Slow commits: a disk that delays commits is a state, logged once, then shown (REL-34).
 
 Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
-Never:  refuses or hurries anything: clients wait meanwhile, by admission (design D3).
-Wakes:  every tick, and at each check of the watchdog, if there is one: a pass that waits for this
-        very store holds up the tick.
+Never:  refuses or hurries commits: meanwhile, flow control makes the clients wait (design D3).
+Wakes:  every tick, and at each check of the watchdog, if there is one: a pass that waits for the
+        slow store holds up the tick.
 A full disk is another state, reported by `disk_space` (REL-26).
 """
 
@@ -15,7 +15,7 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import STORE
 
 STUCK: Final = 30.0
-"""Seconds after which the supervisor gets no sign of life any more."""
+"""Seconds of waiting after which the supervisor no longer gets a sign of life."""
 HINT: Final = (
     "clients wait until the disk answers, and nothing is lost; see what else uses it, such as a "
     "backup, and whether it fails"
@@ -33,14 +33,14 @@ class SlowCommits:
         self._after = after
         self._log = log
         self._seen: dict[str, float] = {}
-        """Longest wait of each broker whose commits took too long at the last check."""
+        """Wait, in seconds, of each broker whose commits took too long at the last check."""
         self._reported: set[str] = set()
 
     def check(self) -> int:
-        """Log which brokers have become slow or fast again; return their number.
+        """Log the brokers that have become slow or fast again; return their number.
 
-        A broker is slow only at the second check in a row: the first check after the process
-        was suspended finds every commit late."""
+        A broker counts as slow only at the second late check in a row, because the first check
+        after the process was suspended finds every commit late."""
         before = set(self._reported)
         for name, broker in self._brokers.items():
             waited = self.late(broker)
@@ -62,7 +62,7 @@ class SlowCommits:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a commit takes so long that a new start is the better way out."""
+        """Whether a commit takes so long that restarting the daemon is better."""
         return any(_waited(broker) > STUCK for broker in self._brokers.values())
 
     def _report(self, name: str, waited: float) -> None:

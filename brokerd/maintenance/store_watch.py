@@ -1,8 +1,8 @@
-"""Store watch: notices that the files of an open store were moved or replaced (FD-9).
+"""Store watch: detects that the files of an open store were moved or replaced (FD-9).
 
-Reads:  the files at the path of each broker, and how far its log was confirmed.
+Reads:  the files at the path of each broker, and the position up to which its log was confirmed.
 Calls:  `failed`, which ends the instance.
-Never:  looks for the file that was moved, or goes on with one that has taken its place.
+Never:  searches for a moved file, or continues with a file that has replaced it.
 Wakes:  every tick.
 """
 
@@ -13,7 +13,9 @@ from brokerd.errors import StoreFault
 
 
 class StoreWatch:
-    """Watches the files of one instance."""
+    """The watch over the store files of one instance.
+
+    `failed`: called with the fault of each store whose files were moved."""
 
     def __init__(
         self, *, brokers: Mapping[str, Broker], failed: Callable[[StoreFault], None]
@@ -29,9 +31,9 @@ class StoreWatch:
         return len(faults)
 
     async def sync_heads(self) -> int:
-        """Make durable how far each log was confirmed; return the number of logs that had grown.
+        """Make the confirmed position of each log durable; return the number of grown logs.
 
-        A power cut then hides no more than was confirmed since the last tick (REL-39)."""
+        A power cut then hides only changes confirmed since the last tick (REL-39)."""
         behind = [one.store for one in self._brokers.values() if not one.store.is_head_synced]
         for store in behind:
             await store.sync_head()

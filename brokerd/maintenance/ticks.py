@@ -1,8 +1,8 @@
-"""Ticks: the one table of periodic work (CLK, PER, design D7).
+"""Ticks: the single table of periodic work (CLK, PER, design D7).
 
-Reads: the clock.      Calls: the passes it is given.
-Never: replays a tick that was late (PER-2), or runs a pass twice at once (CLK-3).
-Fails: a pass fails alone; it is logged with its name and comes again (PER-21).
+Reads: the clock.      Calls: the passes in its table.
+Never: replays a missed tick (PER-2), or runs a pass twice at the same time (CLK-3).
+Fails: a pass fails alone; the failure is logged with its name, and the pass runs again (PER-21).
 """
 
 import asyncio
@@ -20,17 +20,18 @@ class Pass(msgspec.Struct, frozen=True):
 
     name: str
     every: int
-    """Number of ticks: 1, 2 or 5 by default (CLK-1)."""
+    """Number of ticks between two runs: 1, 2 or 5 by default (CLK-1)."""
     run: Callable[[], int | Awaitable[int]]
-    """The bounded and idempotent work; returns its count, or an awaitable of it.
+    """Function that does the bounded and idempotent work; returns the count of items processed, or
+    an awaitable of the count.
 
-    Most passes find nothing to do and return without waiting."""
+    Most runs find nothing to do, and return without waiting."""
     apart: bool = False
-    """Whether the pass may take long, so that the later ones do not wait for it (PER-22)."""
+    """Whether the pass may take long, so that later passes do not wait for it (PER-22)."""
 
 
 class PassState:
-    """Row of a pass in `periodic_tasks` (VIEW-13)."""
+    """The state of a pass: its row in `periodic_tasks` (VIEW-13)."""
 
     def __init__(self, every: int = 1) -> None:
         self.every = every
@@ -51,7 +52,7 @@ class PassState:
 
 
 class Ticker:
-    """Notifies every pass at its multiple of one timer (CLK-1, PER-1)."""
+    """The timer of all passes: runs each pass at its multiple of one tick (CLK-1, PER-1)."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Ticker:
         self._passes = [(one, self.states[one.name]) for one in passes]
         self.ticks = 0
         self.overruns = 0
-        """Passes skipped because they still ran (`tick_overruns`)."""
+        """Number of runs skipped because the pass was still running (`tick_overruns`)."""
 
     async def run(self) -> None:
         """Tick until cancelled. A late tick delays the next ones; missed ticks are not replayed."""
@@ -84,14 +85,14 @@ class Ticker:
             await self.tick(self.ticks)
 
     def next_run_of(self, name: str) -> Instant:
-        """Return about when a pass runs next."""
+        """Return the approximate time of the next run of a pass."""
         every = self.states[name].every
         ticks = every - 1 - self.ticks % every
         wait = self._next_at + ticks * self._seconds - self._clock.monotonic()
         return Instant(self._clock.utc() + round(max(0.0, wait) * SECOND))
 
     async def tick(self, number: int) -> None:
-        """Run the passes due on this notification, each after the one before (PER-20)."""
+        """Run the passes due on tick `number`, one after the other (PER-20)."""
         clock = self._clock
         now, utc = clock.monotonic(), clock.utc()
         for one, state in self._passes:
@@ -118,7 +119,7 @@ class Ticker:
                 now, utc = later, clock.utc()
 
     async def _finish(self, one: Pass, state: PassState, rest: Awaitable[int]) -> None:
-        """Finish a pass that has to wait. The tick waits too, unless the pass runs apart."""
+        """Finish a pass that has to wait; the tick waits for it, unless the pass runs apart."""
         state.running = True
         work = self._wait(one, state, rest)
         if one.apart:

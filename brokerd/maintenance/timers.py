@@ -1,8 +1,8 @@
-"""Fires conversation timers that are due: a DialogTimer message each, on the local queue (DLG-36).
+"""Timers: fires due conversation timers; each puts a DialogTimer message on its queue (DLG-36).
 
 Reads: the store, by index.      Calls: broker.changeset.
 Never: waits for a group lock (GRP-7), notifies the peer, or keeps more than a batch in memory.
-Wakes: when the earliest is due, and every tick.
+Wakes: when the earliest timer is due, and every tick.
 """
 
 from brokerd.broker.broker import Broker
@@ -16,7 +16,7 @@ BATCH = 500
 
 
 async def fire(broker: Broker) -> int:
-    """Fire every timer that is due; return their number."""
+    """Fire every due timer; return the number of fired timers."""
     timers, count = broker.timers, 0
     if not timers.any or timers.is_reading:
         return 0
@@ -25,7 +25,7 @@ async def fire(broker: Broker) -> int:
         now = broker.clock.utc()
         changeset = Changeset(broker, now)
         held: list[Timer] = []
-        # A timer that a verb changed after its row was read is skipped: the next run reads it anew.
+        # A timer that a verb changed after its row was read is skipped; the next run reads it.
         with timers.reading() as is_stale:
             found = await broker.store.timers.due(now, BATCH, after)
             lives = await broker.endpoints.hold({one.endpoint for one in found})
@@ -62,19 +62,21 @@ def _fire(changeset: Changeset, one: Timer, live: Live | None, held: list[Timer]
 
 
 def none_set(broker: Broker) -> bool:
-    """Return whether `tick` would do nothing, as no timer is set."""
+    """Return whether `tick` would do nothing, because no timer is set."""
     return not broker.timers.any and not broker.timers.any_crowded
 
 
 async def tick(broker: Broker) -> int:
-    """Fire timers that are due or waited for room on their queue; return their number."""
+    """Fire timers that are due or waited for room on their queues; return their number."""
     if broker.timers.any_crowded:
         return await release(broker)
     return await fire(broker)
 
 
 async def release(broker: Broker) -> int:
-    """Fire timers that waited for their queues, which may take them now (DLG-41)."""
+    """Retry timers that waited for their queues, which may accept messages now (DLG-41).
+
+    Return the number of fired timers."""
     if not broker.timers.any_held:
         return 0
     broker.timers.any_held = broker.timers.any_crowded = False
@@ -83,5 +85,5 @@ async def release(broker: Broker) -> int:
 
 
 def _crowded(live: Live) -> bool:
-    """Return whether the queue is on, so that it only has too much in memory."""
+    """Return whether a queue that refuses timers is on: then it only has too much in memory."""
     return live.queue.queue.enqueue_enabled

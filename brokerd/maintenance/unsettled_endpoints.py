@@ -1,8 +1,10 @@
-"""Closed target endpoints that ask whether message 0 is settled, to be purged (DLP-57, PBT-5).
+"""Unsettled endpoints: closed targets that ask whether message 0 is settled (DLP-57, PBT-5).
+
+Once settled, they can be purged.
 
 Reads: the store, by index.      Calls: `ask`, which sends the question.
 Never: waits for an answer, or writes: the answer arrives as any acknowledgement does.
-Wakes: every tick. The time of the next question is in memory only.
+Wakes: every tick. The time of the next question is only in memory.
 """
 
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 
 BATCH = 1000
 MOST = 10_000
-"""Endpoints of a broker that ask at a time; the others get their turn when these are gone."""
+"""Number of a broker's endpoints that ask at a time; others ask once these are removed."""
 
 
 class UnsettledEndpoints:
@@ -28,11 +30,11 @@ class UnsettledEndpoints:
         self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
 
     def nothing_due(self, broker: Broker) -> bool:
-        """Return whether no endpoint has anything to ask, as far as is known without reading."""
+        """Return whether no endpoint has a question, as far as memory shows."""
         return broker.store.endpoints.is_settled and not self._asked.get(broker.name)
 
     async def run(self, broker: Broker) -> int:
-        """Ask for the endpoints that are due; return their number."""
+        """Send the questions of all due endpoints; return their number."""
         before = self._asked.get(broker.name, {})
         waiting: dict[EndpointKey, tuple[int, float]] = {}
         count, after = 0, EndpointKey(-1)
