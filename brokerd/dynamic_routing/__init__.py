@@ -1,1 +1,1 @@
-"""Dynamic routing: where no route is found, asks a service that may make one (BCN)."""
+"""Dynamic routing: requests missing routes from a service, which may create them (BCN)."""

@@ -1,8 +1,9 @@
-"""Routes that requests have made, and which of them have failed. PURE.
+"""Made routes: the routes created in answer to requests, and which of them have failed. PURE.
 
-Reads:  routes and figures given to it.      Calls: nothing.
-Never:  reports anything; `requester.py` does. Outlives the process: a route is dynamic as long as
-        the daemon runs that saw it made, and requested anew when it expires (BCN-11).
+Reads:  routes and failure counts, as arguments.      Calls: nothing.
+Never:  reports a failed route (`requester.py` does), or outlives the process: a route is dynamic as
+        long as the daemon runs that saw its creation. It is requested again when it expires
+        (BCN-11).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from brokerd.model import Route
 
 
 class Made(NamedTuple):
-    """A route that an answer consisted of."""
+    """A route that was created in answer to a request."""
 
     broker: str
     name: str
@@ -29,7 +30,7 @@ class Made(NamedTuple):
 class _Known(msgspec.Struct):
     made: Made
     reported: int = 0
-    """Failures in a row when the service was last notified."""
+    """Number of failures in a row in the last report to the service."""
 
 
 class MadeRoutes:
@@ -41,11 +42,11 @@ class MadeRoutes:
         self._known: dict[tuple[str, str], _Known] = {}
 
     def has(self, broker: str, route: str) -> bool:
-        """Return whether a route is dynamic (MON-3)."""
+        """Return whether a route is dynamic: created in answer to a request (MON-3)."""
         return (broker, route) in self._known
 
     def answered(self, broker: str, before: frozenset[Route], routes: Iterable[Route]) -> None:
-        """Record the routes that an answer added or altered: those that are not in `before`."""
+        """Record the routes that an answer added or altered, those not in `before`."""
         for route in routes:
             if route in before or len(self._known) >= self._most_known:
                 continue
@@ -60,15 +61,16 @@ class MadeRoutes:
     ) -> list[Made]:
         """Return the routes whose failure is to be reported (BCN-5); discard those dropped.
 
-        `routes`: of each broker by name. `failures`: returns the failed attempts in a row at an
-        address. A route is due again after as many further failures."""
+        `routes`: routes by name of the broker, then by name of the route. `failures`: returns the
+        number of failed attempts in a row at an address. A reported route is due again after as
+        many further failures."""
         due: list[Made] = []
         for (broker, name), known in list(self._known.items()):
             route = routes.get(broker, {}).get(name)
             if route is None or _made(broker, route) != known.made or _is_over(route, now):
                 del self._known[broker, name]
                 continue
-            # A route with a mirror has failed only when both of its addresses have.
+            # A route with a mirror has failed only when both of its addresses have failed.
             count = min(map(failures, filter(None, (route.address, route.mirror))))
             if count < known.reported:
                 known.reported = 0
@@ -77,7 +79,7 @@ class MadeRoutes:
         return due
 
     def reported(self, made: Made, failures: int) -> None:
-        """Record the number of failures that the service was notified of."""
+        """Record the number of failures in a report to the service."""
         known = self._known.get((made.broker, made.name))
         if known is not None:
             known.reported = failures

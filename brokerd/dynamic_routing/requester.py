@@ -1,13 +1,14 @@
-"""Requester of routes: opens one dialog for each request with the routing service (BCN).
+"""Route requester: for each request, opens one dialog with the routing service (BCN).
 
-A dialog also reports to the service that a route which it made has failed (BCN-5).
+A dialog is also opened to report to the service that one of its routes has failed (BCN-5).
 
-Reads:  what classification misses, the state of the request dialogs, failures of destinations.
-Calls:  verbs.sends, in transactions of its own: as any program would begin, send and end.
-Never:  makes a route: the service does (BCN-6). Receives nothing either: how a request ended shows
-        in the state of its dialog.
-Wakes:  when a route is missed for the first time, when a request dialog ends, at the pass.
-Fails:  with a store that fails; a request that cannot be made counts as failed and is retried.
+Reads:  routes missing in classification, the state of request dialogs, failures of destinations.
+Calls:  verbs.sends, in its own transactions: it begins, sends and ends as any program would.
+Never:  creates a route: the service does (BCN-6). Receives no messages: the state of a request's
+        dialog shows the outcome.
+Wakes:  when a route is first missing, when a request dialog ends, at the pass.
+Fails:  together with a failing store; a request that cannot be sent counts as failed, and is
+        retried.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ class RequesterOptions(msgspec.Struct, frozen=True):
     """Settings of dynamic routing (BCN-10, BCN-15)."""
 
     lifetime: int = 300
-    """Seconds a request may take."""
+    """Lifetime of a request's dialog in seconds: the time that a request may take."""
     form: Form = Form.XML
     most_open: int = MOST_OPEN
-    """Number of requests open at a time (BCN-8)."""
+    """Largest number of requests open at a time (BCN-8)."""
     failures: int = 3
-    """Failed attempts in a row at the address of a route after which it is reported (BCN-5)."""
+    """Number of failed attempts in a row at a route's address at which it is reported (BCN-5)."""
 
 
 class RouteRequester:
-    """The requests of one instance. One task at a time works on them."""
+    """The requester of one instance. One task at a time works on its requests."""
 
     def __init__(
         self,
@@ -82,10 +83,10 @@ class RouteRequester:
         answered: Callable[[], None],
         failures: Callable[[str], int],
     ) -> None:
-        """Create the part.
+        """Create the requester.
 
         `answered`: called when requests have ended, to classify waiting dialogs again. `failures`:
-        returns the failed attempts in a row at an address."""
+        returns the number of failed attempts in a row at an address."""
         self._brokers = brokers
         self._clock = clock
         self._spawn = spawn
@@ -97,21 +98,21 @@ class RouteRequester:
         self._made = MadeRoutes(failures=options.failures)
         self._dialogs: dict[Key | Made, Handle] = {}
         self._before: dict[Key, frozenset[Route]] = {}
-        """For each request, the routes to its service that existed before."""
+        """Routes to the service of each request that existed before the request."""
         self._to_ask: list[Key] = []
         self._to_report: list[Made] = []
         self._to_tidy: set[str] = set()
-        """Opened brokers in which requests of an earlier run are to be ended."""
+        """Names of opened brokers in which requests of an earlier run are to be ended."""
         self._working: asyncio.Task[None] | None = None
         self._again = self._stopped = self._news = False
         self.outcomes: Counter[str] = Counter()
-        """Counts, since the start, of requests asked, answered and failed, and of failed routes
-        that were reported to the service (MON-9)."""
+        """Numbers, since the start, of requests sent (`asked`), answered and failed, and of failed
+        routes reported to the service (MON-9)."""
 
     # Events.
 
     def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Delayed:
-        """Request a missing route when first needed; return why the dialog waits (RTE-11)."""
+        """Request a route when it is first missing; return why the dialog waits (RTE-11)."""
         key = Key(broker.name, service, broker_id)
         if self._requests.missing(key, self._clock.monotonic()):
             self._to_ask.append(key)
@@ -122,22 +123,22 @@ class RouteRequester:
         )
 
     def is_dynamic(self, broker: str, route: str) -> bool:
-        """Return whether a request made the route since the start (MON-3)."""
+        """Return whether the route was created in answer to a request since the start (MON-3)."""
         return self._made.has(broker, route)
 
     def begin(self, broker: Broker) -> None:
-        """End the requests that an earlier run of the daemon left in a broker (BCN-10)."""
+        """End the requests that an earlier run of the daemon left open in a broker (BCN-10)."""
         if ROUTING_SERVICE in broker.catalog_index.services:
             self._to_tidy.add(broker.name)
             self._wake()
 
     def arrived(self) -> None:
-        """Wake the task: a request dialog was ended, or has failed."""
+        """Wake the task, because a request dialog was ended or has failed."""
         if self._dialogs:
             self._wake()
 
     def fire(self) -> int:
-        """Repeat requests for routes still missing, and report failed routes, at every fifth tick.
+        """Run the pass, every fifth tick: repeat requests for missing routes, report failed ones.
 
         Return the number of requests and reports (BCN-5, BCN-9)."""
         due = self._requests.due(self._clock.monotonic())
@@ -151,7 +152,7 @@ class RouteRequester:
         return len(due) + len(self._to_report)
 
     async def stop(self, seconds: float) -> None:
-        """Start no further request; after `seconds` give up work under way (a full disk)."""
+        """Start no further request; after `seconds` abandon work under way, as on a full disk."""
         self._stopped = True
         while self._working is not None:
             done, _ = await asyncio.wait({self._working}, timeout=seconds)
@@ -181,7 +182,7 @@ class RouteRequester:
                     await self._check(about, handle)
                 self._to_ask += (turn := self._requests.next() if self._news else [])
                 self._again |= bool(turn)
-                if self._news:  # once for all: each call classifies every waiting dialog
+                if self._news:  # one call for all: each call classifies every waiting dialog
                     self._news = False
                     self._answered()
         finally:
@@ -211,7 +212,7 @@ class RouteRequester:
             made.service, made.broker_id, made.name, made.address, self._options.form
         )
         if await self._begin(broker, made, FAILED_ROUTE, body) is not None:
-            return  # the next pass tries again
+            return  # the next pass retries
         self._made.reported(made, failures)
         self.outcomes["route_failed"] += 1
         self._log.warning(
@@ -227,7 +228,7 @@ class RouteRequester:
     async def _begin(
         self, broker: Broker, about: Key | Made, message_type: str, body: bytes
     ) -> str | None:
-        """Open a dialog with the service and send the body; return None, or why it failed."""
+        """Open a dialog with the service and send the body; return why this failed, or None."""
         handle = Handle(broker.ids.fresh())
         options = sends.DialogOptions(
             contract=CONFIGURATION_NOTICE, lifetime=self._options.lifetime, by_broker=True
@@ -258,8 +259,8 @@ class RouteRequester:
             if isinstance(about, Key):
                 self._requests.ended(about, failed=True)
             return
-        # The outcome shows in the state of the dialog: ended without an error means that the
-        # service has answered, anything else that the request failed (BCN-7, BCN-10).
+        # The state of the dialog shows the outcome: if it ended without an error, the service has
+        # answered; in every other case the request has failed (BCN-7, BCN-10).
         live = await settle(lambda: broker.endpoints.look_up(handle))
         if live is not None and live.endpoint.state in _OPEN:
             return
@@ -268,7 +269,7 @@ class RouteRequester:
         await _close(broker, live)
         del self._dialogs[about]
         if isinstance(about, Made):
-            return  # the service's answer shows in the routes alone
+            return  # only the routes show the service's answer
         if not failed:
             self._made.answered(
                 about.broker, self._before[about], _routes_to(broker, about.service)
@@ -302,7 +303,7 @@ class RouteRequester:
 
 
 async def _close(broker: Broker, live: Live | None) -> None:
-    """End this side of a dialog, if it is not ended yet."""
+    """End this side of a dialog, unless it has ended already."""
     if live is None or live.endpoint.state not in _TO_END:
         return
     tx = Transaction(broker, _ACTOR)
@@ -310,7 +311,7 @@ async def _close(broker: Broker, live: Live | None) -> None:
         await settle(lambda: ends.end(tx, (live.endpoint.handle,), None, None))
     except StoreFault:
         raise
-    except BrokerError:  # it has ended in the meantime
+    except BrokerError:  # the dialog has ended in the meantime
         tx.roll_back()
         return
     await tx.committed()

@@ -1,7 +1,7 @@
-"""Requests for routes: which are open, how the last one ended, which are due again. PURE.
+"""Requests for routes: which of them are open, have failed, or are due again. PURE.
 
 Reads:  nothing.      Calls: nothing.
-Never:  asks a service; `requester.py` does what is decided here.
+Never:  sends a request; `requester.py` does, as decided here.
 """
 
 from enum import StrEnum
@@ -14,9 +14,9 @@ from brokerd.ids import BrokerId, show
 from brokerd.routing.reasons import Reason
 
 MOST_OPEN: Final = 100
-"""Requests open at a time in one instance; the others wait for their turn (BCN-8)."""
+"""Number of requests open at a time in one instance; others wait for their turn (BCN-8)."""
 MOST_KNOWN: Final = 10_000
-"""Requests that are remembered; at this number no new one is made (XMT-10)."""
+"""Number of known requests at which no new one is added (XMT-10)."""
 UNUSED: Final = 300.0
 """Seconds after which a request that was not needed again is discarded (XMT-10)."""
 
@@ -29,23 +29,23 @@ class Form(StrEnum):
 
 
 class Key(NamedTuple):
-    """Identity of a request, of which one is open at a time (BCN-8)."""
+    """Identity of a request; at most one request per key is open at a time (BCN-8)."""
 
     broker: str
     """Name of the broker whose routes lack the service."""
     service: str
     broker_id: BrokerId | None
-    """Far broker, if the dialog names one."""
+    """Id of the far broker; None = the dialog names none."""
 
 
 class _Request(msgspec.Struct):
     is_open: bool
     failed: bool = False
-    """Whether the last request ended with an error, or not at all (BCN-7, BCN-10)."""
+    """Whether the last request ended with an error, or without an answer (BCN-7, BCN-10)."""
     wanted: bool = False
-    """Whether the route was missed since the request ended, or before it could be opened."""
+    """Whether a dialog needed the route after the request ended, or before it could be opened."""
     asked: bool = True
-    """Whether the request was ever open; if not, it does not wait for the pass."""
+    """Whether the request was ever open; if not, it is opened as soon as there is room."""
     needed_at: float = 0.0
 
 
@@ -84,7 +84,7 @@ class Requests:
         return Reason.BCN_FAILED if failed else Reason.BCN_PENDING
 
     def waits_for_others(self, key: Key) -> bool:
-        """Return whether the request was never open, because too many others are."""
+        """Return whether the request was never open, because too many others are open."""
         known = self._known.get(key)
         return known is None or not known.asked
 
@@ -96,11 +96,13 @@ class Requests:
             known.is_open, known.failed, known.wanted = False, failed, False
 
     def next(self) -> list[Key]:
-        """Open requests that have waited for others, up to the limit; return them."""
+        """Open the requests that have waited for others, up to the limit; return these requests."""
         return self._open_first([key for key, one in self._known.items() if not one.asked])
 
     def due(self, now: float) -> list[Key]:
-        """Reopen and return the requests for routes still missing (BCN-7, BCN-9, BCN-11)."""
+        """Reopen and return the requests for routes that are still missing (BCN-7, BCN-9, BCN-11).
+
+        Discard requests that were not needed for `UNUSED` seconds."""
         missed = [key for key, one in self._known.items() if one.wanted and not one.is_open]
         again = self._open_first(missed)
         old = [

@@ -1,12 +1,12 @@
-"""A dynamic routing service: answers requests for routes from a file of its own (BCN-6).
+"""Dynamic routing service: answers requests for routes from its own file (BCN-6).
 
-Where the file names an SRV record instead of addresses, DNS has the addresses.
+If the file names an SRV record instead of addresses, the addresses come from DNS.
 
 Reads:  a TOML file, again whenever it has changed; DNS.
 Calls:  the client, as any program would.
-Never:  ends a request before the routes are made, or makes one that its sources do not have. Drops
-        a route only when they have it no longer (BCN-5).
-Fails:  a request that cannot be answered is ended with an error that says why (BCN-7).
+Never:  ends a request before its routes exist, or creates a route that is not in its sources. Drops
+        a route only when its sources no longer have it (BCN-5).
+Fails:  a request that cannot be answered is ended with an error that gives the reason (BCN-7).
 """
 
 import asyncio
@@ -52,15 +52,15 @@ from brokerd.objects.keys import MAX_NAME
 from brokerd.routing.address import normalise
 
 QUEUE: Final = "dynamic_routing"
-"""Name of the queue and of the route that `declare` makes."""
+"""Name of the queue and of the route that `declare` creates."""
 UNKNOWN: Final = 1
 """Error code for a service that is not in the file."""
 LOOK: Final = 1.0
-"""Seconds a receive waits before its loop checks whether to stop."""
+"""Seconds that a receive waits before its loop checks whether to stop."""
 READERS: Final = 8
-"""Number of requests that are answered at a time."""
+"""Number of requests answered at the same time."""
 FAILED_FOR: Final = 300.0
-"""Seconds for which addresses of lower rank stand in for one that was reported as failed."""
+"""Seconds after the report of a failed address for which addresses of lower rank are added."""
 _PREFIX: Final = "dynamic "
 Say = Callable[[str], None]
 
@@ -71,29 +71,30 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     addresses: Annotated[list[str], Meta(min_length=1)] | None = None
     srv: str | None = None
-    """Name of the SRV records that have the addresses, instead of a list."""
+    """Name of the SRV records with the addresses, instead of `addresses`."""
     broker_id: str | None = None
-    """Broker that the routes lead to, if it is known."""
+    """Id of the broker that the routes lead to; None = not known."""
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """Lifetime in seconds, at most that of the DNS answer; None = that of the file."""
+    """Lifetime of routes in seconds, at most that of the DNS answer; None = that of the file."""
 
 
 class RouteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The services of the file, with defaults."""
+    """The content of the file: the services, and defaults for them."""
 
     service: list[Served]
     lifetime: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = 3600
-    """Seconds that a route lives; it is then requested anew, with what has changed (BCN-11)."""
+    """Lifetime of routes in seconds; an expired route is requested again, which brings changes
+    (BCN-11)."""
     dns: DnsOptions = DnsOptions()
 
 
 class _Request(NamedTuple):
-    """Content of a MissingRoute or a FailedRoute."""
+    """The content of a MissingRoute or a FailedRoute."""
 
     service: str
     broker_id: str | None
     address: str
-    """Address of the route that has failed."""
+    """Address of the failed route; empty in a MissingRoute."""
 
 
 class _Answer(NamedTuple):
@@ -105,7 +106,7 @@ class _Answer(NamedTuple):
 
 
 def load(path: Path) -> RouteFile:
-    """Read the file. Raises `ConfigError`, which names what is wrong with it."""
+    """Read the file. Raises `ConfigError`, which describes the problem of the file."""
     hint = "see docs/how-to/dynamic-routing.md for what such a file says"
     try:
         found = msgspec.convert(read(path).data, RouteFile)
@@ -140,7 +141,7 @@ def _check(one: Served) -> None:
 
 
 async def declare(session: Session) -> None:
-    """Create the queue, the service, and the route to it, where they are missing."""
+    """Create the queue, the service, and the route to the service, if they are missing."""
     for kind, name, fields in (
         ("queue", QUEUE, {"poison_mode": "park"}),
         (
@@ -157,10 +158,10 @@ async def declare(session: Session) -> None:
 
 
 class RouteService:
-    """Answers the requests of one broker."""
+    """The routing service of one broker."""
 
     def __init__(self, path: Path, say: Say) -> None:
-        """Read the file.
+        """Create the service, and read the file at `path`. `say`: prints a line.
 
         Raises `ConfigError` if the file is wrong, or needs a library that is missing."""
         self._path = path
@@ -169,16 +170,15 @@ class RouteService:
         self._file = RouteFile([])
         self._records: SrvRecords | None = None
         self._failed: dict[str, float] = {}
-        """Addresses that were reported as failed, and until when that counts."""
+        """Addresses that were reported as failed, with the loop time until which this counts."""
         self._kept_by = ""
-        """Reason why nothing can be received at the moment, as it was printed; empty = it can."""
+        """Printed reason why no message can be received at the moment; empty = receiving works."""
         self._reload()
 
     async def run(self, session: Session, stop: asyncio.Event) -> None:
-        """Answer requests until `stop` is set, some at a time, since DNS may be slow.
+        """Answer requests until `stop` is set, several at a time, because DNS may be slow.
 
-        Waits while the queue is off, or dropped. Raises the error that ended the first of its
-        readers."""
+        Wait while the queue is off or dropped. Raises the error of the first reader that fails."""
         try:
             async with asyncio.TaskGroup() as readers:
                 for _ in range(READERS):
@@ -195,14 +195,14 @@ class RouteService:
                     self._print_waiting("")
                     for message in messages:
                         await self._process(session, tx, message)
-            except TransactionAborted:  # connection lost: the messages come again
+            except TransactionAborted:  # connection lost: the messages are received again
                 continue
             except (QueueDisabled, QueueNotFound) as kept:
                 self._print_waiting(kept.message)
                 await clock.sleep_until(clock.monotonic() + LOOK)
 
     def _print_waiting(self, kept_by: str) -> None:
-        """Print once why nothing can be received, and once that it can again."""
+        """Print once why no message can be received, and once that receiving works again."""
         if kept_by != self._kept_by:
             self._say(f"{kept_by}; waiting for it" if kept_by else f"reading {QUEUE} again")
             self._kept_by = kept_by
@@ -212,8 +212,8 @@ class RouteService:
             if message.is_end or message.is_error:
                 await tx.end(message.handle)
             return
-        # The dialog ends with the receive in one transaction, after the routes exist (BCN-6): its
-        # end makes the broker classify the waiting dialogs again.
+        # The dialog ends in the transaction of the receive, after the routes exist (BCN-6): the end
+        # of the dialog makes the broker classify the waiting dialogs again.
         self._reload()
         try:
             request = _parse_request(message.body or b"")
@@ -238,7 +238,7 @@ class RouteService:
         self._failed[request.address] = now + FAILED_FOR
 
     async def _answer(self, session: Session, request: _Request, *, missing: bool) -> None:
-        """Make the routes of a service what its sources say now."""
+        """Update the routes of a service to the current content of its sources."""
         found = [
             one
             for one in self._file.service
@@ -263,9 +263,10 @@ class RouteService:
         return _Answer(one, chosen(records.targets, failed), lifetime)
 
     async def _make(self, session: Session, request: _Request, answers: list[_Answer]) -> None:
-        """Create routes in one commit, so that dialogs are spread over them; renew existing ones.
+        """Create the missing routes in one commit, so that dialogs are spread over them.
 
-        Drop routes that were made earlier and that the file or DNS has no longer."""
+        Renew existing routes, and drop routes created earlier that the file or DNS no longer
+        has."""
         known = {str(one["name"]): one for one in await session.objects("route")}
         new: list[dict[str, object]] = []
         kept: set[str] = set()
@@ -286,15 +287,15 @@ class RouteService:
         if new:
             wanted = {"broker": {"name": session.welcome.broker}, "route": new}
             await session.apply(wanted, ensure=True)
-        # Dropped last, so that the service is at no time without a route. Routes that others made
-        # have no such name, and stay.
+        # Dropped last, so that the service is never without a route. Routes created by others do
+        # not have the prefix, and stay.
         for name, there in known.items():
             ours = name.startswith(_PREFIX) and there.get("service") == request.service
             if ours and name not in kept and request.broker_id in (None, there.get("broker")):
                 await _drop(session, name)
 
     def _reload(self) -> None:
-        """Read the file if it has changed; a wrong one leaves what was read before."""
+        """Read the file if it has changed; if it is wrong, keep the content read before."""
         changed = self._path.stat().st_mtime_ns if self._path.exists() else -1
         if changed == self._seen:
             return
@@ -318,7 +319,7 @@ def _is_id(text: str) -> bool:
 
 
 def _name(one: Served, address: str) -> str:
-    """Return a name that shows the purpose of a route, and is the same each time."""
+    """Return the name of a route, which shows its purpose and is always the same."""
     digest = hashlib.sha256(f"{one.broker_id} {address}".encode()).hexdigest()[:8]
     return f"{_PREFIX}{one.name[: MAX_NAME - 20]} {digest}"
 
@@ -331,7 +332,7 @@ async def _drop(session: Session, route: str) -> None:
 
 
 def _parse_request(body: bytes) -> _Request:
-    """Return what a request names, in either form (BCN-15)."""
+    """Return the content of a request, in either form (BCN-15)."""
     if body.startswith(b"{"):
         named = msgspec.json.decode(body, type=dict[str, str])
     else:

@@ -1,8 +1,8 @@
-"""SRV records: the places of a service by DNS (RFC 2782); needs dnspython, the extra `dns`.
+"""SRV records: the addresses of a service in DNS (RFC 2782); needs dnspython, the extra `dns`.
 
 Reads:  name servers.      Calls: dnspython, and routing.address.
-Never:  looks up the targets: a name is resolved at each attempt to connect (END-16).
-Fails:  with `Unanswered`: the answer of DNS, or that none came in time.
+Never:  resolves the names of targets: each attempt to connect does (END-16).
+Fails:  with `Unanswered`, whose text is the answer of DNS, or reports that no answer came in time.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from brokerd.routing.address import normalise
 
 EXTRA: Final = "dns"
 LEAST_LIFETIME: Final = 30
-"""Shortest validity of an answer in seconds, against a TTL of 0, which would query without end."""
+"""Shortest validity of an answer in seconds; a TTL of 0 would cause endless queries."""
 _LONGEST_NAME: Final = 253
 _LONGEST_LABEL: Final = 63
 _PORT: Final = 53
@@ -26,16 +26,16 @@ _LAST_PORT: Final = 65_535
 
 
 class DnsOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Name servers to query, and the time-out."""
+    """The name servers to query, and the time-out of a query."""
 
     servers: list[str] = []
     """Addresses of name servers, `127.0.0.1` or `127.0.0.1:5353`; [] = those of the system."""
     timeout: Annotated[float, Meta(gt=0, le=60)] = 5.0
-    """Seconds for one query, repeats and other servers included."""
+    """Seconds that a query may take, including repeats and queries to other servers."""
 
 
 class Target(NamedTuple):
-    """One usable record."""
+    """One usable SRV record."""
 
     priority: int
     weight: int
@@ -43,31 +43,34 @@ class Target(NamedTuple):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Meaning of the records of a name."""
+    """The evaluated SRV records of a name."""
 
     targets: tuple[Target, ...]
     lifetime: int
     """Seconds for which the records are valid."""
     unusable: tuple[str, ...] = ()
-    """Errors of records without a usable address."""
+    """Error texts of records without a usable address."""
 
 
 class Unanswered(Exception):
-    """No record can be used; the text says why."""
+    """The error that no record can be used; the text gives the reason."""
 
 
 class SrvRecords:
-    """Queries the name servers."""
+    """The resolver, which queries the name servers for SRV records."""
 
     def __init__(self, options: DnsOptions) -> None:
         """Create the resolver.
 
-        Raises `ConfigError` if dnspython is missing, or the system names no servers."""
+        Raises `ConfigError` if dnspython is missing, or neither `options` nor the system names a
+        server."""
         self._options = options
         self._resolver = _resolver(options)
 
     async def look_up(self, name: str) -> Found:
-        """Look up a name such as `_brokerd._tcp.example.net`. Raises `Unanswered`."""
+        """Return the records of a name such as `_brokerd._tcp.example.net`.
+
+        Raises `Unanswered` if no record can be used, or DNS gives no answer in time."""
         exception = importlib.import_module("dns.exception")
         resolver = importlib.import_module("dns.resolver")
         limit = self._options.timeout
@@ -90,7 +93,9 @@ class SrvRecords:
 
 
 def found(name: str, records: Iterable[tuple[int, int, int, str]], *, ttl: int) -> Found:
-    """Return the meaning of priorities, weights, ports and targets. PURE. Raises `Unanswered`."""
+    """Return the evaluated records, given as (priority, weight, port, host). PURE.
+
+    Raises `Unanswered` if no record can be used."""
     targets: list[Target] = []
     unusable: list[str] = []
     for priority, weight, port, host in sorted(records):
@@ -107,11 +112,11 @@ def found(name: str, records: Iterable[tuple[int, int, int, str]], *, ttl: int) 
 
 
 def chosen(targets: Iterable[Target], failed: Container[str]) -> list[str]:
-    """Return the addresses for routes: ranks up to the first with one that works. PURE.
+    """Return the addresses for routes: all ranks up to the first with a working address. PURE.
 
-    The lowest priority comes first; within a priority, weight 0 comes behind the others. Other
-    weights make no difference: dialogs take turns among routes that fit alike (RTE-25). A failed
-    address stays in the list, since a dialog that is bound to it has no other place (RTE-27)."""
+    The lowest priority comes first; within a priority, weight 0 comes after the others. Other
+    weights make no difference: dialogs take turns among equally fitting routes (RTE-25). A failed
+    address stays in the list, because a dialog bound to it can use no other (RTE-27)."""
     ranks: dict[tuple[int, bool], list[str]] = {}
     for priority, weight, address in targets:
         ranks.setdefault((priority, weight == 0), []).append(address)
@@ -124,7 +129,7 @@ def chosen(targets: Iterable[Target], failed: Container[str]) -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Check the name of an SRV record. Raises `InvalidArgument`."""
+    """Check the name of an SRV record; raise `InvalidArgument` for a wrong name."""
     labels = name.rstrip(".").split(".")
     lengths = all(1 <= len(one) <= _LONGEST_LABEL for one in labels)
     if not (name.isascii() and name.isprintable() and " " not in name and lengths):
@@ -134,7 +139,7 @@ def check_name(name: str) -> None:
 
 
 def check_server(text: str) -> tuple[str, int]:
-    """Return address and port of a name server; raise `InvalidArgument` for any other text."""
+    """Return the address and port of a name server; raise `InvalidArgument` for any other text."""
     try:
         return str(ipaddress.ip_address(text.strip("[]"))), _PORT
     except ValueError:
