@@ -1,50 +1,52 @@
-"""The checker: does a recorded history keep brokerd's promises? (reliability 7.1)
+"""Checker: reports the promises of brokerd that a recorded history breaks (reliability 7.1).
 
     python -m brokerd.testing.check HISTORY… [--store FILE …] [--drained]
 
-Exit status 0: clean; 1: a violation, with the few events that show it; 2: unusable history.
+Exit status 0: clean; 1: violations, each printed with the few events that show it; 2: unusable
+history.
 
 What to record. Every event has `op`, `kind`, `i` and `t` (see `history.Event`); all recorders of
-a run share one clock that never goes back. `client` and `tx` name a transaction, uniquely in a
-history; verbs that are a transaction of their own get a number too, and are recorded as the
-operations they consist of. An operation is recorded as `invoke` before it is sent, and as `ok`,
-`fail` or `info` (outcome unknown) when that is known. SDK and daemon may both record a run, under
-different `node`s.
+a run share one clock that never goes back. `client` and `tx` identify a transaction uniquely in a
+history; a verb that is its own transaction gets a number, too, and is recorded as the operations
+that it consists of. An operation is recorded as `invoke` before it is sent, and as `ok`, `fail` or
+`info` (outcome unknown) when its outcome is known. The SDK and the daemon may both record a run,
+each with its own `node`.
 
 - `begin`: client, tx. Optional.
-- `send`: client, tx, uid; also dialog, side (of the sender), hash, seq. One event a message. The
+- `send`: client, tx, uid; also dialog, side (of the sender), hash, seq. One event per message. The
   `invoke` suffices if the answer comes with that of the commit; `fail` if the verb was refused.
-- `receive`: client, tx; also queue. One `invoke` a request, then, before the commit is requested,
-  one `ok` a message with uid, dialog, side (of the receiver), hash, seq, group; an empty answer is
-  one `ok` without uid, and so is a message of the system.
+- `receive`: client, tx; also queue. One `invoke` per request, then, before the commit is requested,
+  one `ok` per message with uid, dialog, side (of the receiver), hash, seq, group; an empty answer
+  is one `ok` without uid, and so is a message of the system.
 - `end`: client, tx; also dialog, side, reason.
 - `savepoint`, `rollback_to`: client, tx, savepoint. An `ok` of `rollback_to` undoes everything
   requested between that savepoint and its own `invoke`.
 - `commit`: client, tx; also token. `invoke`, then the answer; after an `info` a later `ok` or
   `fail` (learned by `tx_outcome`) decides.
 - `rollback`: client, tx.
-- `account`: uid, reason. A message given up with a reason that its sender can see.
+- `account`: uid, reason. A message given up for a reason that its sender can see.
 
 Events for the further properties; a property without its events is not checked:
 
 - CHK-6. `ended` (`ok`): client, tx, dialog, side (of the receiver), reason (the message type). An
   EndDialog or Error was received.
-- CHK-7. `receive` with `broker`, from which the message was received.
-- CHK-8. `ack` and `fragment` (`info`): node (that sent it), dialog, seq, and in `stored` the
-  highest sequence that was durable there at that moment.
-- CHK-9. `left` (`info`): node, reason. Something is not over, or does not balance, and should.
+- CHK-7. `receive` with `broker`: the broker from which the message was received.
+- CHK-8. `ack` and `fragment` (`info`): node (the sender), dialog, seq, and in `stored` the highest
+  sequence that was durable at this node at that moment.
+- CHK-9. `left` (`info`): node, reason. Work that should be done is not, or counts do not balance.
 - CHK-10. `receive` with `group`.
-- CHK-11. `readers` (`info`): node, queue, seq (how many run), stored (how many may).
-- CHK-12. `due` (`info`): dialog, reason (of the event), seq (microseconds before which it is
-  early), stored (microseconds after which it is late; optional).
+- CHK-11. `readers` (`info`): node, queue, seq (number of running readers), stored (number of
+  allowed readers).
+- CHK-12. `due` (`info`): dialog, reason (of the event), seq (time in microseconds before which the
+  event is early), stored (time in microseconds after which it is late; optional).
 
-A uid names one message of one dialog, such as `<writer>-<n>`, and is never sent twice. `side` is
-`initiator` or `target`. A transaction that never requested a commit has failed. Other operations
-stay in the file and are not checked.
+A uid, such as `<writer>-<n>`, identifies one message of one dialog, and is never sent twice. `side`
+is `initiator` or `target`. A transaction that never requested a commit has failed. Other operations
+may be in the file, and are not checked.
 
-Without stores, a message missing at the tail may still be stored somewhere and does not count as
-lost. With stores, or with `--drained` (nothing is stored), each committed send must be accounted
-for: received, stored, or given up with a reason.
+Without stores, a message missing at the end of a direction may still be stored, and does not count
+as lost. With stores, or with `--drained` (no message is stored), each committed send must be
+accounted for: received, stored, or given up for a reason.
 """
 
 import argparse
@@ -71,7 +73,7 @@ class Violation(msgspec.Struct, frozen=True):
     excerpt: tuple[Event, ...] = ()
 
     def show(self) -> str:
-        """Return the violation and its events, one a line."""
+        """Return the violation and its events as text, one per line."""
         lines = [f"{self.rule}: {self.text}"]
         lines += [f"  {show(event)}" for event in self.excerpt[:_EXCERPT]]
         if len(self.excerpt) > _EXCERPT:
@@ -86,9 +88,9 @@ def check(
 ) -> list[Violation]:
     """Return every violation of CHK-1 to CHK-12, in that order.
 
-    `stores`: None if it is unknown what is stored, empty if nothing is. `accounted`: (uid, reason)
-    of messages given up on purpose, besides those that history and stores name. Raise
-    `HistoryUnusable` if the history allows no conclusion.
+    `stores`: the messages that are stored at the end; None = unknown, empty = no messages.
+    `accounted`: (uid, reason) of messages given up on purpose, in addition to those in the history
+    and the stores. Raise `HistoryUnusable` if the history allows no conclusion.
     """
     index = Index(tuple(history), stores, accounted)
     violations = [found for prop in PROPERTIES for found in prop(index)]
@@ -98,7 +100,8 @@ def check(
 
 
 def no_phantom(index: Index) -> Iterator[Violation]:
-    """Check CHK-1: each received uid was sent by a transaction that did not fail; hash equal."""
+    """Check CHK-1: each received uid was sent, with an equal hash, in a transaction that did not
+    fail."""
     for uid, receipts in index.receipts.items():
         send = index.sends.get(uid)
         if send is None:
@@ -134,7 +137,7 @@ def no_duplicate(index: Index) -> Iterator[Violation]:
 
 
 def atomic(index: Index) -> Iterator[Violation]:
-    """Check CHK-4: a transaction has all its effects or none, after its causes, in no cycle."""
+    """Check CHK-4: a transaction has all of its effects or none, after its causes, in no cycle."""
     yield from _contradictions(index)
     yield from _effects_of_failed(index)
     yield from _receives_undone(index)
@@ -144,7 +147,7 @@ def atomic(index: Index) -> Iterator[Violation]:
 
 
 def in_order(index: Index) -> Iterator[Violation]:
-    """Check CHK-5: the received uids of a direction = a gapless prefix of its committed sends."""
+    """Check CHK-5: the received uids of a direction are a gapless prefix of its committed sends."""
     for stream in order.streams(index):
         name = _name(stream)
         for send, behind in order.gaps(index, stream):
@@ -195,7 +198,7 @@ def _missing(index: Index, stream: order.Stream) -> list[Send]:
 
 
 def _part(send: Send, stream: order.Stream) -> str:
-    """Return in words where in its direction a lost message is missing."""
+    """Return, as text, the position of a lost message among those of its direction that arrived."""
     places = {found.uid: place for place, found in enumerate(stream.sends)}
     arrived = [places[found.send.uid] for found in stream.arrived]
     if not arrived:
@@ -206,9 +209,9 @@ def _part(send: Send, stream: order.Stream) -> str:
 
 
 def _must_see(index: Index) -> None:
-    """Raise `HistoryUnusable` if a transaction may have received messages unrecorded.
+    """Raise `HistoryUnusable` if a transaction may have received messages that are not recorded.
 
-    No message can be called missing then.
+    In this case no message can be proven to be missing.
     """
     tx = index.blind()
     if tx is not None:
@@ -262,9 +265,9 @@ def _handed_out_after(index: Index, got: Receipt) -> Receipt | None:
 
 
 def _sends_partly_there(index: Index) -> Iterator[Violation]:
-    """Check that the messages of a transaction were all seen, or none of them.
+    """Check that either all messages of a transaction were seen, or none.
 
-    Only with stores can a message be known to be nowhere; without them CHK-5 finds the gap.
+    Only with stores can a message be proven to be nowhere; without stores, CHK-5 finds the gap.
     """
     if not index.complete:
         return
@@ -294,7 +297,7 @@ def _too_early(index: Index) -> Iterator[Violation]:
 
 
 def _cycles(index: Index) -> Iterator[Violation]:
-    """Check that no transactions form a cycle in which each received from the one before."""
+    """Check that no transactions form a cycle in which each received from the previous one."""
     waits: dict[TxKey, list[TxKey]] = {}
     for uid, receipts in index.receipts.items():
         send = index.sends.get(uid)
@@ -315,7 +318,7 @@ def _cycles(index: Index) -> Iterator[Violation]:
 
 
 def _find_circle(waits: dict[TxKey, list[TxKey]]) -> list[TxKey]:
-    """Return the first cycle found by a depth-first search; empty if there is none."""
+    """Return the first cycle found by a depth-first search; empty = no cycle."""
     # Iterative: a chain of transactions may be longer than Python's recursion limit.
     finished: set[TxKey] = set()
     for start in waits:
@@ -361,7 +364,7 @@ def _tx_name(key: TxKey) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check files and print the violations; return the exit status."""
+    """Check history files and print the violations; return the exit status."""
     parser = argparse.ArgumentParser(prog="brokerd.testing.check", description="Check histories.")
     parser.add_argument("history", nargs="+", type=Path, help="a history, one JSON event a line")
     parser.add_argument("--store", action="append", type=Path, help="what a store holds, as JSON")

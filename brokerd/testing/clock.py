@@ -13,8 +13,8 @@ from brokerd.clock import SECOND, Instant, later
 class SimClock:
     """A `brokerd.clock.Clock` whose UTC can be set wrong and can jump (HK-1, REL-24).
 
-    `utc_start` is the true UTC at virtual time 0, so clocks made at different moments agree;
-    `skew` is how far this node's UTC is ahead of it.
+    `utc_start`: the true UTC at virtual time 0, so that clocks created at different moments agree.
+    `skew`: how far this node's UTC is ahead of the true UTC.
     """
 
     def __init__(
@@ -26,14 +26,14 @@ class SimClock:
     ) -> None:
         self._loop = loop
         self.machine_boot = "virtual"
-        """The machine that all nodes of a loop share; it never reboots."""
+        """Id of the boot of the one machine that all nodes share; it never reboots."""
         self._time = self.monotonic = loop.time
         self._skew = skew
         self._utc_at_zero = later(utc_start, skew)
 
     @property
     def skew(self) -> timedelta:
-        """How far this node's UTC is ahead of the true one."""
+        """How far this node's UTC is ahead of the true UTC."""
         return self._skew
 
     def utc(self) -> Instant:

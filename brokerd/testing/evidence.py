@@ -1,11 +1,12 @@
 """Evidence: a history indexed by message and by transaction, with the outcomes it proves.
 
-A transaction whose commit was answered has that outcome. One that never requested a commit has
-failed. One whose request got no answer is decided by what others saw: if one of its messages is
-anywhere, it committed; if a message it received was handed out again, it did not. If the stores
-are known, absence is evidence too. A transaction that stays undecided may have either outcome.
+A transaction whose commit was answered has the outcome in the answer. One that never requested a
+commit has failed. If the request got no answer, other events decide: if a message that the
+transaction sent was seen anywhere, it committed; if a message that it received was delivered again,
+it failed. If the stores are known, absence is evidence, too. A transaction that stays undecided may
+have either outcome.
 
-Reads:  events of `history`, and what is stored at the end.
+Reads:  events of `history`, and the messages stored at the end.
 Never:  reports violations; `check` does.
 """
 
@@ -17,9 +18,9 @@ import msgspec
 from brokerd.testing.history import Event, HistoryUnusable, Kind
 
 TxKey = tuple[str, int]
-"""Client and transaction number, unique in a history."""
+"""Key of a transaction: client and transaction number, unique in a history."""
 Direction = tuple[str, str]
-"""A dialog and the side that sends."""
+"""Direction of a dialog: the dialog and the side that sends."""
 
 
 class Outcome(Enum):
@@ -35,15 +36,15 @@ class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     store: str
     queued: tuple[str, ...] = ()
-    """Uids that a RECEIVE from this store could still return."""
+    """Uids of messages that a RECEIVE from this store could still return."""
     transmission: tuple[str, ...] = ()
-    """Uids that wait for the peer's acknowledgement; these may also have arrived."""
+    """Uids of messages that wait for the peer's acknowledgement; they may also have arrived."""
     accounted: tuple[tuple[str, str], ...] = ()
-    """Uids given up on purpose, each with the reason that its sender can see."""
+    """Uids of messages given up on purpose, each with the reason that its sender can see."""
 
 
 class Send(msgspec.Struct, eq=False):
-    """One message as its sender recorded it."""
+    """One sent message, as recorded by its sender."""
 
     uid: str
     tx: TxKey
@@ -62,14 +63,14 @@ class Send(msgspec.Struct, eq=False):
 
 
 class Receipt(msgspec.Struct, eq=False):
-    """One message as one transaction received it."""
+    """One message received by one transaction."""
 
     uid: str
     tx: TxKey
     asked: int
     """Place in the history of the request that returned the message."""
     at: int
-    """Place of the answer."""
+    """Place in the history of the answer with the message."""
     dialog: str | None
     side: str | None
     hash: str | None
@@ -101,7 +102,7 @@ class Transaction(msgspec.Struct, eq=False):
     undoing: dict[int, int] = {}
     """Place of the newest request to roll back to a savepoint, by number."""
     undone: list[tuple[int, int]] = []
-    """Pairs of places between which everything was undone."""
+    """Pairs of places between which all operations were undone."""
 
     def stated(self) -> Outcome:
         """Return the outcome that the transaction's own events prove."""
@@ -114,7 +115,7 @@ class Transaction(msgspec.Struct, eq=False):
 
 
 class Index:
-    """A history by uid and by transaction, with every outcome decided as far as it can be."""
+    """A history indexed by uid and by transaction, with outcomes decided as far as possible."""
 
     def __init__(
         self,
@@ -124,7 +125,8 @@ class Index:
     ) -> None:
         """Index the events and decide outcomes.
 
-        `stores`: None if it is unknown what is stored, empty if nothing is.
+        `stores`: the messages that are stored at the end; None = unknown, empty = no messages.
+        `accounted`: (uid, reason) of messages given up on purpose.
         """
         self.transactions: dict[TxKey, Transaction] = {}
         self.sends: dict[str, Send] = {}
@@ -134,9 +136,9 @@ class Index:
         self.accounted: dict[str, str] = {}
         self.complete = stores is not None
         self.torn: list[tuple[Transaction, str]] = []
-        """Transactions with evidence for both outcomes, and that evidence in words."""
+        """Transactions with evidence for both outcomes, and this evidence as text."""
         self.places: dict[int, int] = {}
-        """Place in the history of each event, by identity."""
+        """Place in the history of each event, by the id of the event object."""
         self._by_op: dict[str, list[Event]] = {}
         self._about: dict[str, list[Event]] = {}
         self._outcomes: dict[TxKey, Outcome] = {}
@@ -159,7 +161,7 @@ class Index:
         return self._outcomes[key]
 
     def events_of(self, op: str) -> list[Event]:
-        """Return the events of one operation, in their order."""
+        """Return the events of one operation, in the order of the history."""
         return self._by_op.get(op, [])
 
     def is_sent(self, send: Send) -> bool:
@@ -183,18 +185,15 @@ class Index:
         return any(self.outcome(got.tx) is not Outcome.FAILED for got in self.receipts.get(uid, ()))
 
     def blind(self) -> Transaction | None:
-        """Return a transaction that may have received unrecorded messages.
-
-        None if there is none.
-        """
+        """Return a transaction that may have received unrecorded messages; None = no such one."""
         for tx in self.transactions.values():
             if tx.receive_open and self.outcome(tx.key) is not Outcome.FAILED:
                 return tx
         return None
 
     def excerpt(self, uids: Iterable[str] = (), keys: Iterable[TxKey] = ()) -> tuple[Event, ...]:
-        """Return the events about these messages, and the events without a uid of their
-        transactions and of `keys`."""
+        """Return the events about the messages `uids`, and all events without a uid of their
+        transactions and of the transactions `keys`."""
         found = {id(event): event for uid in uids for event in self._about.get(uid, ())}
         touched = {(event.client, event.tx) for event in found.values() if event.tx is not None}
         for key in touched | set(keys):
@@ -299,10 +298,10 @@ class Index:
             self._undo(tx, first, tx.undoing.get(event.savepoint, at))
 
     def _undo(self, tx: Transaction, first: int, last: int) -> None:
-        """Undo what a transaction did between two places.
+        """Undo the operations of a transaction between two places.
 
-        Sends become failed. Receipts move to a made-up transaction without a commit, which
-        therefore counts as failed.
+        Its sends become failed. Its receipts move to an artificial transaction without a commit,
+        which therefore counts as failed.
         """
         tx.undone.append((first, last))
         for send in tx.sends:
@@ -324,9 +323,9 @@ class Index:
     # Deciding.
 
     def _decide(self) -> None:
-        """Decide outcomes until nothing changes: one outcome may be evidence for the next.
+        """Decide outcomes until no outcome changes: one outcome may be evidence for another.
 
-        Evidence by sight comes first; absence counts only when no sighting decides any more.
+        Sightings are evaluated first; absence counts only when no sighting decides further.
         """
         while self._decide_some(absence=False) or (
             self.complete and self._decide_some(absence=True)
@@ -334,9 +333,10 @@ class Index:
             pass
 
     def _decide_some(self, *, absence: bool) -> bool:
-        """Decide everything by sightings, or one transaction by absence; return if any was.
+        """Decide all transactions by sightings, or one by absence; return whether any was decided.
 
-        After one decision by absence the sightings are evaluated again, as it may be one.
+        After one decision by absence, the sightings have to be evaluated again, because the
+        decision may be a new sighting.
         """
         before = len(self._open)
         for tx in self._open:
@@ -351,8 +351,8 @@ class Index:
             committed, failed = self._cannot_have_failed(tx), self._cannot_have_committed(tx)
         else:
             committed, failed = self._seen_committed(tx), self._seen_failed(tx)
-        # Evidence for both outcomes is itself a violation (CHK-4): the transaction is then held to
-        # have committed, so that the other properties see its effects.
+        # Evidence for both outcomes is itself a violation (CHK-4): the transaction then counts as
+        # committed, so that the other properties see its effects.
         if committed is not None and failed is not None:
             self.torn.append((tx, f"{committed}, but {failed}"))
         if committed is not None:
@@ -389,8 +389,8 @@ class Index:
     def _takes_back(self, got: Receipt, other: Receipt) -> bool:
         """Return whether the other receipt proves that the first was rolled back.
 
-        It does if it was requested after the first was answered. If the two overlap, the order of
-        the answers proves nothing, but only one of them can have committed.
+        It does if it was requested after the first was answered. If the two receives overlap, the
+        order of the answers proves nothing, but only one of the transactions can have committed.
         """
         return other.asked > got.at or self.outcome(other.tx) is Outcome.COMMITTED
 

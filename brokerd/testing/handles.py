@@ -1,8 +1,8 @@
 """Handles: the tasks, handles and timers of a virtual loop, and its stand-in for a selector.
 
-A simulation makes them by the million, so each is made in one step, without a call to the base
-class. Tasks are hashed by number, so that no order depends on an address.
-Calls:  nothing but asyncio.      Never:  runs anything by itself.
+A simulation creates millions of them, so each is created in one step, without a call of the base
+class's constructor. Tasks are hashed by number, so that no order depends on an address.
+Calls:  nothing but asyncio.      Never:  runs a callback by itself.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Task(asyncio.Task[T]):
-    """A task hashed by its number: task groups keep sets, and walk them when they cancel."""
+    """A task hashed by its number: task groups keep sets, and iterate over them to cancel tasks."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Task(asyncio.Task[T]):
     __eq__ = object.__eq__
 
     def bury(self) -> None:
-        """Close the coroutine of a killed task; ignore what its clean-up raises."""
+        """Close the coroutine of a killed task; ignore errors of its clean-up."""
         self._log_destroy_pending = False
         with contextlib.suppress(BaseException):
             self.context.run(self.get_coro().close)
@@ -47,7 +47,7 @@ class Task(asyncio.Task[T]):
 
 @contextlib.contextmanager
 def unawaited() -> Iterator[None]:
-    """Suppress warnings of coroutines never awaited: those of killed processes are no mistake."""
+    """Suppress warnings of coroutines never awaited: in killed processes they are not mistakes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         yield
@@ -61,7 +61,7 @@ def bury(dead: Iterable[Task[Any]]) -> None:
 
 
 class Handle(asyncio.Handle):
-    """A handle made in one step: every wake-up and every callback has one."""
+    """A handle created in one step, because every wake-up and every callback has a handle."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class Handle(asyncio.Handle):
 
 
 class Timer(asyncio.TimerHandle):
-    """A timer made without a call to the base class, like `Handle`."""
+    """A timer created without a call of the base class's constructor, like `Handle`."""
 
     __slots__ = ()
 
@@ -104,7 +104,7 @@ class Timer(asyncio.TimerHandle):
 
 
 class NoSelector(selectors.BaseSelector):
-    """A selector without descriptors: the base class needs one, the virtual loop never uses it."""
+    """A selector without descriptors: the base class needs it, the virtual loop never uses it."""
 
     def select(self, timeout: float | None = None) -> Never:
         raise NotSimulated("descriptors do not exist in simulated time")

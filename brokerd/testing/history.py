@@ -1,9 +1,9 @@
-"""History: the requests of clients and their answers, one event a line (reliability 7.1).
+"""History: the requests of clients and their answers, one event per line (reliability 7.1).
 
-Simulations, the SDK and the daemon write it; `brokerd.testing.check` reads it. The docstring of
-that module has the vocabulary.
+Simulations, the SDK and the daemon write histories; `brokerd.testing.check` reads them, and its
+docstring describes the events.
 
-Reads:  a function for the time, history files.
+Reads:  a function that returns the time, history files.
 Never:  changes or removes an event.
 """
 
@@ -20,7 +20,7 @@ VERSION: Final = 1
 
 
 class Kind(StrEnum):
-    """The statement of an event about its operation."""
+    """The statement that an event makes about its operation."""
 
     INVOKE = "invoke"
     """The operation was requested."""
@@ -33,12 +33,12 @@ class Kind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of a history; `brokerd.testing.check` says which fields each operation needs."""
+    """One line of a history; `brokerd.testing.check` lists the fields that each operation needs."""
 
     i: int
-    """Number of the event in its file; it rises from event to event."""
+    """Number of the event in its file; the numbers rise from event to event."""
     t: int
-    """Microseconds of a clock that never goes back and is shared by all recorders of a run."""
+    """Time in microseconds, by a clock shared by all recorders of a run that never goes back."""
     op: str
     kind: Kind
     node: str = ""
@@ -55,32 +55,32 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     queue: str | None = None
     reason: str | None = None
     broker: str | None = None
-    """Broker at which the event happened, perhaps another place than where it was recorded."""
+    """Name of the broker where the event happened; it may be recorded elsewhere."""
     savepoint: int | None = None
     stored: int | None = None
-    """The durable sequence, or the allowed number, at that moment: see the operation."""
+    """Durable sequence, allowed number or latest time, depending on the operation."""
     size: int | None = None
-    """Bytes of the body; for `brokerd bench replay`, not used by the checker."""
+    """Size of the body in bytes; for `brokerd bench replay`, not used by the checker."""
 
 
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line of a file."""
+    """The first line of a history file."""
 
     version: int
 
 
 class HistoryUnusable(Exception):
-    """A history that says too little, or contradicts itself; nothing can be concluded from it."""
+    """A history that lacks events, or contradicts itself, so that it allows no conclusion."""
 
 
 class History:
-    """An append-only list of events, which gives each its number and time."""
+    """An append-only list of events, which gives each event its number and time."""
 
     def __init__(self, time: Callable[[], float], *, node: str = "", boot_id: str = "") -> None:
-        """Make an empty history.
+        """Create an empty history.
 
-        `time` returns seconds, as `Clock.monotonic` does; `node` and `boot_id` are the defaults
-        of the events.
+        `time`: returns seconds, as `Clock.monotonic` does. `node`, `boot_id`: defaults for the
+        events.
         """
         self._time = time
         self._node = node
@@ -95,7 +95,7 @@ class History:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Everything recorded so far."""
+        """All events recorded so far."""
         return tuple(self._events)
 
     def add(
@@ -120,7 +120,7 @@ class History:
         savepoint: int | None = None,
         stored: int | None = None,
     ) -> Event:
-        """Record one event, now."""
+        """Record one event at the current time, and return it."""
         event = Event(
             i=len(self._events),
             t=round(self._time() * 1_000_000),
@@ -147,17 +147,17 @@ class History:
         return event
 
     def write(self, path: Path) -> None:
-        """Write all events to a file, one JSON object a line."""
+        """Write all events to a file, one JSON object per line."""
         write_events(path, self._events)
 
 
 def show(event: Event) -> str:
-    """Return the line of an event."""
+    """Return an event as its line in a history file."""
     return msgspec.json.encode(event).decode()
 
 
 def write_events(path: Path, events: Iterable[Event]) -> None:
-    """Write a history file; its first line has the version of the format."""
+    """Write a history file, whose first line has the version of the format."""
     lines = [msgspec.json.encode(_Head(VERSION)), *map(msgspec.json.encode, events)]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
 
@@ -165,9 +165,9 @@ def write_events(path: Path, events: Iterable[Event]) -> None:
 def read_events(path: Path) -> list[Event]:
     """Read one history file.
 
-    A last line without a newline was left by a killed writer and is ignored. Raise
-    `HistoryUnusable` for anything else that does not parse, for numbers that do not rise, for a
-    file without events and for an unknown version. A file without a version line has version 1.
+    A last line without a newline comes from a killed writer, and is ignored. Raise
+    `HistoryUnusable` if another line does not parse, if the numbers do not rise, if the file has no
+    events, or if its version is unknown. A file without a version line has version 1.
     """
     try:
         *lines, _torn = path.read_bytes().split(b"\n")
@@ -204,7 +204,8 @@ def _is_head(path: Path, line: bytes) -> bool:
 def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:
     """Merge the events of several recorders in the order of their times.
 
-    Of events with equal times, those of the earlier file come first, each file in its own order.
+    Of events with equal times, those of the earlier history come first; events of one history keep
+    the order of their numbers.
     """
     keyed = [
         (event.t, file, event.i, event) for file, events in enumerate(histories) for event in events

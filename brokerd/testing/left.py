@@ -1,6 +1,6 @@
-"""Left: the work that an instance still has to do, in words, for verdicts and assertions.
+"""Left: the work that an instance still has to do, as text, for verdicts and assertions.
 
-Reads:  the live state of an instance whose stores are written in line.
+Reads:  the live state of an instance whose stores are written without threads.
 Never:  awaits, or changes anything.
 """
 
@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 def waiting(instance: Instance, broker: Broker) -> list[str]:
-    """List messages that wait to be received, and those that wait to be sent, with the reason."""
+    """Return a line for each queue with messages, and for each dialog with unsent messages.
+
+    The line of a dialog has the reason why its messages wait."""
     found = [
         f"{state.name} holds {state.ready_count} messages, {state.taken} are taken"
         for state in broker.queues.values()
@@ -33,7 +35,7 @@ def waiting(instance: Instance, broker: Broker) -> list[str]:
 
 
 def unexplained(instance: Instance, broker: Broker) -> list[str]:
-    """Dialogs with messages to send whose status is none of the published keys (REL-22)."""
+    """Return a line for each dialog with unsent messages and an unpublished status (REL-22)."""
     found = []
     for live in broker.endpoints.all():
         out = live.outgoing
@@ -45,13 +47,14 @@ def unexplained(instance: Instance, broker: Broker) -> list[str]:
 
 
 def open_dialogs(broker: Broker) -> list[str]:
-    """List the dialog endpoints that are not closed (CD), counted by state."""
+    """Return a line for each state other than closed (CD), with the number of its endpoints."""
     states = run_now(broker.store.endpoints.count_by_state())
     return [f"{count} endpoints are {name}" for name, count in states.items() if name != "CD"]
 
 
 def held(instance: Instance, broker: Broker) -> list[str]:
-    """List the locks and fragments in memory, which must be gone once a run is over (CHK-9)."""
+    """Return a line for each lock and for fragments in memory; none may remain after a run
+    (CHK-9)."""
     found = [
         f"{group.holder.describe()} holds a group"
         for group in broker.groups.values()
@@ -63,7 +66,7 @@ def held(instance: Instance, broker: Broker) -> list[str]:
 
 
 def in_file(path: Path, *, may_be_over: bool) -> list[str]:
-    """Return the problems of a store that nothing writes to at present (HK-10).
+    """Return the problems of a store that is not being written (HK-10).
 
     `may_be_over`: accept rows left over from ended dialogs, because they are still being deleted;
     otherwise nothing would delete them before the next start, which is a problem (REL-36)."""
@@ -82,7 +85,7 @@ def show(live: Live) -> str:
 
 
 def run_now(work: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that never suspends, such as a read of a store in line; return its result."""
+    """Run a coroutine that never suspends, such as a read without threads; return its result."""
     try:
         work.send(None)
     except StopIteration as done:

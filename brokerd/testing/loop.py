@@ -1,8 +1,8 @@
 """VirtualLoop: asyncio's own loop on virtual time, for simulations (HK-5).
 
-The loop is asyncio's selector loop with its own turns: when nothing is ready, time jumps to the
-next timer; when no timer is left either, the run is stuck and `Deadlock` lists where every task
-waits. Whatever would leave the process (executors, sockets, children, signals) raises.
+The loop is asyncio's selector loop with its own turns: when no callback is ready, time jumps to the
+next timer; when no timer is set either, the run is stuck, and `Deadlock` lists where every task
+waits. Calls that would leave the process (executors, sockets, children, signals) raise.
 
 Calls:  nothing but asyncio.
 Never:  sleeps, opens a descriptor, or lets an order depend on addresses or on PYTHONHASHSEED.
@@ -37,26 +37,24 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _MANY = 100
-"""Cancelled timers kept before a clean-up; also tasks of a scope between two clean-ups."""
+"""Number of cancelled timers kept before a clean-up, and of a scope's new tasks between two
+clean-ups."""
 _SPAN = 1.0
-"""Virtual seconds of one count of callbacks."""
+"""Virtual seconds over which callbacks are counted."""
 
 SCOPE: ContextVar[str | None] = ContextVar("scope", default=None)
-"""The scope (say, one boot of one node) to which running code belongs; see `VirtualLoop.kill`."""
+"""Scope of the running code, such as one boot of one node; see `VirtualLoop.kill`."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time starts at 0; `limit` is the last virtual second of the run.
-
-    With `shuffle`, the tasks that wake up in one turn run in a drawn order; callbacks of
-    transports and timers keep their order.
-    """
+    """An event loop on virtual time, which starts at 0."""
 
     _ready: deque[asyncio.Handle]
     _stopping: bool
 
     get_debug = bool
-    """Always False. It is called for each handle and future: `bool` is faster than a method."""
+    """A function that returns False. It is called for each handle and future, and `bool` is faster
+    than a method."""
 
     def __init__(
         self,
@@ -66,7 +64,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         max_callbacks: int = 10_000_000,
         shuffle: Random | None = None,
     ) -> None:
-        """Make a loop. More than `max_callbacks` in a virtual second are a livelock (HK-5)."""
+        """Create the loop.
+
+        `limit`: last virtual second of the run. `max_idle_turns`: most turns at one moment of
+        virtual time. `max_callbacks`: most callbacks in a virtual second; more are a livelock
+        (HK-5). `shuffle`: draws the order of the tasks that wake up in one turn; callbacks of
+        transports and timers keep their order.
+        """
         self._now = 0.0
         self._limit = limit
         self._max_idle_turns = max_idle_turns
@@ -79,24 +83,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Callbacks by name, counted once half of `max_callbacks` has run within the span."""
         self._serial = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        """A heap; of two timers due at one time the one set first comes first."""
+        """Heap of timers; of two timers due at the same time, the one set first comes first."""
         self._cancelled_timers = 0
         self._tasks_made = 0
         self._killed: set[str | None] = set()
         self._dead: list[Task[Any]] = []
         self._scoped: dict[str, list[Task[Any]]] = {}
-        """Tasks by scope; those that have ended are removed from time to time."""
+        """Tasks by scope; ended tasks are removed from time to time."""
         self._thread = threading.get_ident()
         super().__init__(NoSelector())
         self.unhandled: list[Exception] = []
-        """Errors of callbacks and of tasks that nothing awaited; `run` raises them at the end."""
+        """Errors of callbacks, and of tasks that no code awaited; `run` raises them at the end."""
         self.set_exception_handler(self._keep_error)
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # its hint lacks the loop
 
     # Time.
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._now
 
     def _run_once(self) -> None:
@@ -107,9 +111,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
 
     def _turn(self) -> None:
-        """Run what is ready; if nothing is, move time on to the next timer and run that.
+        """Run the ready handles; if none is ready, move time on to the next timer and run it.
 
-        The handles are run in line, not by `Handle._run`: this is most of a simulation's time.
+        The handles are run here, not by `Handle._run`, because this takes most of a simulation's
+        time.
         """
         timers, ready = self._timers, self._ready
         if ready or self._stopping:
@@ -147,7 +152,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._ready.append(timer)
 
     def _move_on(self) -> None:
-        """Jump to the next timer, as nothing is ready; raise if there is none or time is up."""
+        """Jump to the next timer; raise if no timer is set, or `limit` has passed."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
@@ -166,7 +171,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._seen.clear()
 
     def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
-        """Count a cancelled timer; remove all cancelled ones when they are many."""
+        """Count a cancelled timer; when there are many, remove all cancelled timers."""
         if not timer._scheduled:  # type: ignore[attr-defined]  # it has run
             return
         self._cancelled_timers += 1
@@ -180,7 +185,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
 
     def _watch(self) -> None:
-        """Count callbacks by name after half of `max_callbacks`; raise `Livelock` after all."""
+        """Count callbacks by name after half of `max_callbacks`; raise `Livelock` above it."""
         self._seen.update(named(handle) for handle in self._ready)
         if self._callbacks > self._max_callbacks:
             headline = rush(self._callbacks, _SPAN, self._seen)
@@ -205,9 +210,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Schedule a callback behind those already ready, as asyncio does."""
+        """Schedule a callback after those already ready, as asyncio does."""
         handle = Handle(callback, args, self, context)
-        # What a killed scope still schedules must never run: a dead process does nothing.
+        # A callback that a killed scope schedules must never run: a dead process does nothing.
         if self._killed and handle._context.get(SCOPE) in self._killed:
             handle.cancel()
         else:
@@ -232,7 +237,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does; timers of one moment run in the order they were set."""
+        """Set a timer, as asyncio does; timers of one moment run in the order of their setting."""
         self._serial += 1
         timer = Timer(when, callback, args, self, context)
         if self._killed and timer._context.get(SCOPE) in self._killed:
@@ -279,7 +284,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def cancel_left_over(self) -> None:
         """Cancel the remaining tasks and run until they have ended.
 
-        Their errors go to the exception handler, which keeps them in `unhandled`.
+        The exception handler gets their errors, and keeps them in `unhandled`.
         """
         tasks = [task for task in asyncio.all_tasks(self) if not self._was_killed(task)]
         if not tasks:
@@ -299,18 +304,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def scope(self, name: str) -> Context:
         """Return a context in which to start the tasks of a scope (`create_task(…, context=…)`).
 
-        Everything that these tasks start belongs to the scope. A name is used once: a restarted
-        node gets a new one, such as `"east/2"`.
+        Tasks and callbacks that these tasks start belong to the scope. A name is used only once: a
+        restarted node gets a new scope, such as `"east/2"`.
         """
         context = copy_context()
         context.run(SCOPE.set, name)
         return context
 
     def kill(self, name: str) -> None:
-        """Stop everything in a scope where it stands: no callback, no `finally`, no cancellation.
+        """Stop all code of a scope at once: no callback, `finally` or cancellation runs.
 
-        Its tasks are kept until the loop closes, so that collecting them runs none of their code
-        during the run.
+        The tasks of the scope are kept until the loop closes, so that garbage collection runs none
+        of their code during the run.
         """
         self._killed.add(name)
         self._dead += [task for task in self._scoped.pop(name, ()) if not task.done()]
@@ -319,7 +324,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 handle.cancel()
 
     def close(self) -> None:
-        """Close the loop; close the coroutines of killed tasks now, after everything else."""
+        """Close the loop, after closing the coroutines of killed tasks."""
         if not self.is_closed():
             asyncio._set_running_loop(self)  # clean-up may start tasks, which are closed too
             while self._dead:
@@ -345,7 +350,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _was_killed(self, task: asyncio.Task[object]) -> bool:
         return isinstance(task, Task) and (task.context.get(SCOPE) or "") in self._killed
 
-    # The base class makes a socket pair so that others can wake it up; no other thread may here.
+    # The base class creates a socket pair so that other threads can wake the loop up; in simulated
+    # time no other thread may.
 
     def _make_self_pipe(self) -> None:
         pass
@@ -364,9 +370,10 @@ def run(
 ) -> T:
     """Run `main(loop, streams)` on a fresh virtual loop and return its result.
 
-    Every error carries the seed as a note (HK-8). Errors of callbacks and of tasks that nothing
-    awaited are raised at the end, as an `ExceptionGroup`. Remaining tasks are cancelled, as
-    `asyncio.run` does; a run that cannot end raises a subclass of `Stuck`.
+    Every error has the seed as a note (HK-8). Errors of callbacks, and of tasks that no code
+    awaited, are raised at the end, as an `ExceptionGroup`. Remaining tasks are cancelled, as
+    `asyncio.run` does; a run that cannot end raises a subclass of `Stuck`. The other arguments are
+    those of `VirtualLoop`; `shuffle`: whether tasks run in a drawn order.
     """
     streams = Streams(seed)
     loop = VirtualLoop(

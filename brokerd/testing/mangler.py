@@ -1,7 +1,7 @@
 """Manglers: lose, repeat and reorder whole frames, as forwarders between two instances may (HK-4).
 
-A stream of bytes cannot lose a frame; store and forward between two instances can. A mangler sits
-on a link and decides for each frame what arrives and when. It only ever sees whole frames.
+A stream of bytes cannot lose a frame, but forwarding between two instances can. A mangler is set on
+a link, and decides for each frame which copies arrive, and when. It gets only whole frames.
 """
 
 from collections import Counter
@@ -9,19 +9,22 @@ from collections.abc import Callable
 from random import Random
 
 Mangler = Callable[[bytes], list[tuple[float, bytes]]]
-"""A whole frame, length included -> the copies that arrive: (seconds later, frame), in order."""
+"""Function from a whole frame, including its length, to the copies that arrive, in order.
+
+Each copy is (delay in seconds, frame)."""
 
 BOXCAR = 16
-"""The frame kind that carries items of dialogs (TRN-45); others belong to the connection."""
+"""Kind of the frames that carry items of dialogs (TRN-45); others belong to the connection."""
 
 _LENGTH = 4
 
 
 class BoxcarMangler:
-    """A mangler that draws the fate of each BOXCAR; login, keepalive and goodbye pass untouched.
+    """A mangler that draws the fate of each BOXCAR; login, keepalive and goodbye pass unchanged.
 
-    `drop`, `duplicate` and `reorder` are probabilities; a repeated or reordered frame comes after
-    a delay drawn between the two bounds of `delay`, in seconds. `counts` has the number of each.
+    `drop`, `duplicate` and `reorder` are probabilities. A repeated or reordered frame arrives after
+    a delay that is drawn between the two bounds of `delay`, in seconds. `counts`: numbers of
+    frames by their fate.
     """
 
     def __init__(
@@ -41,15 +44,15 @@ class BoxcarMangler:
         self.counts: Counter[str] = Counter()
 
     def set(self, *, drop: float, duplicate: float, reorder: float) -> None:
-        """Use these probabilities from now on."""
+        """Set the probabilities for further frames."""
         self._drop, self._duplicate, self._reorder = drop, duplicate, reorder
 
     def calm(self) -> None:
-        """Let everything pass from now on."""
+        """Let all further frames pass unchanged."""
         self._drop = self._duplicate = self._reorder = 0.0
 
     def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
-        """Return the copies of one frame that arrive, each with its delay in seconds."""
+        """Return the copies of one frame that arrive, each after its delay in seconds."""
         if len(frame) <= _LENGTH or frame[_LENGTH] != BOXCAR:
             return [(0.0, frame)]
         if self._rng.random() < self._drop:
@@ -76,7 +79,7 @@ class FrameCutter:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the frames that are now complete; keep the rest until more bytes come."""
+        """Add bytes; return the frames that are now complete, and keep the rest for later bytes."""
         self._bytes += data
         frames: list[bytes] = []
         while len(self._bytes) >= _LENGTH:

@@ -1,13 +1,14 @@
 """SimNetwork: nodes, links between them, and the faults of a network (HK-4).
 
-A node is a name; `for_node(name)` returns its own network, with the methods of
-`brokerd.transport.network.Network`. `TCP://east:4022` reaches the node `east`; a node may listen
-at its own name, at a wildcard or at loopback, and port 0 picks a free one. `unix:` paths are one
-name space for all nodes, so that a client that is a node of its own can reach its daemon.
+A node is identified by its name; `for_node(name)` returns the node's network, with the methods of
+`brokerd.transport.network.Network`. `TCP://east:4022` reaches the node `east`; a node may listen on
+its own name, on a wildcard or on loopback, and port 0 selects a free port. `unix:` paths are one
+name space for all nodes, so that a client that is its own node can reach its daemon.
 
-Reads:  conditions of links, the seeded stream of random numbers it is given.
-Calls:  `stream.SimTransport` and `stream.Pipe`, and through them the protocols.
-Never:  draws from anything but its stream, or lets the order of connections depend on addresses.
+Reads:  conditions of links, its seeded stream of random numbers.
+Calls:  `stream.SimTransport` and `pipe.Pipe`, and through them the protocols.
+Never:  draws from another source than its stream, or lets the order of connections depend on memory
+        addresses.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from brokerd.transport.door import Door
 Factory = Callable[[], asyncio.Protocol]
 
 _SYN_TIMES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Waits between attempts to reach a node behind a cut, as Linux does; 127 s in all."""
+"""Waits in seconds between attempts to reach a node behind a cut, as on Linux; 127 s in all."""
 _FIRST_FREE_PORT = 40_000
 
 
@@ -46,36 +47,36 @@ class SimListening:
 
     @property
     def address(self) -> str:
-        """The address with the port actually used."""
+        """The address, with the actual port."""
         return self.place.show()
 
     def close(self) -> None:
-        """Stop accepting connections; existing ones stay."""
+        """Stop accepting connections; existing connections stay open."""
         self._network.forget(self)
 
 
 class Connection(msgspec.Struct, frozen=True, eq=False):
-    """An established connection: the pipe of the side that connected, and the pipe back to it."""
+    """An established connection: the pipe that the opener writes to, and the pipe back to it."""
 
     there: Pipe
     back: Pipe
 
     def pipes(self) -> tuple[Pipe, Pipe]:
-        """Return both directions, that of the side that connected first."""
+        """Return the pipes of both directions, first the one that the opener writes to."""
         return self.there, self.back
 
     def joins(self, a: str, b: str) -> bool:
-        """Return whether the connection is between these two nodes."""
+        """Return whether the connection is between the nodes `a` and `b`."""
         ends = (self.there.writer.node, self.back.writer.node)
         return ends in ((a, b), (b, a))
 
     def is_over(self) -> bool:
-        """Return whether both sides are gone; of a silent connection, whether the opener is."""
+        """Return whether both sides have ended; of a silent connection, whether the opener has."""
         return self.there.writer.gone and (self.back.writer.gone or self.there.swallows)
 
 
 class SimEndpoint:
-    """The network as one boot of a node sees it; a crash makes it unusable for ever."""
+    """The network as one boot of a node sees it; a crash makes it unusable forever."""
 
     def __init__(self, network: "SimNetwork", node: str) -> None:
         self.node = node
@@ -85,9 +86,9 @@ class SimEndpoint:
     async def listen(
         self, factory: Factory, address: str, door: Door | None = None
     ) -> SimListening:
-        """Accept connections at the address; `OSError` if it is taken or not this node's.
+        """Accept connections on the address; raise `OSError` if it is in use or not this node's.
 
-        A node cannot run out of descriptors, so the door is ignored."""
+        `door` is ignored, because a simulated node cannot run out of descriptors."""
         self._check()
         return self._network.listen(self.node, factory, address)
 
@@ -111,7 +112,7 @@ class SimEndpoint:
 
 
 class SimNetwork:
-    """The whole network of a simulation; see the module's description."""
+    """The whole network of a simulation; see the docstring of the module."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class SimNetwork:
         self._conditions = conditions or Conditions()
         self._trace = trace
         self.users: dict[str, int] = {}
-        """User id by node, under which its programs run; listeners see it as `peer_uid`."""
+        """User ids under which the programs of each node run; listeners see them as `peer_uid`."""
         self._links: dict[tuple[str, str], Link] = {}
         self._endpoints: dict[str, SimEndpoint] = {}
         self._listening: dict[Place, SimListening] = {}
@@ -136,7 +137,7 @@ class SimNetwork:
     # Nodes and links.
 
     def for_node(self, node: str) -> SimEndpoint:
-        """Return the node's network; a crashed node gets a new one."""
+        """Return the node's network; a crashed node gets a new network."""
         found = self._endpoints.get(node.lower())
         if found is None or not found.alive:
             found = self._endpoints[node.lower()] = SimEndpoint(self, node.lower())
@@ -150,14 +151,14 @@ class SimNetwork:
         return self._links[key]
 
     def shape(self, from_node: str, to_node: str, conditions: Conditions) -> None:
-        """Set the conditions of one direction from now on."""
+        """Set the conditions of one direction for the time from now on."""
         self.link(from_node, to_node).conditions = conditions
 
     def mangle(self, from_node: str, to_node: str, mangler: Mangler | None) -> None:
         """Pass the frames of one direction through a mangler; None removes it.
 
-        Only for links that carry frames (u32 length) from the first byte of each connection; set
-        the mangler before connections are made.
+        Only for links that carry frames (u32 length) from the first byte of each connection. Set
+        the mangler before connections are established.
         """
         self.link(from_node, to_node).mangler = mangler
 
@@ -169,9 +170,9 @@ class SimNetwork:
     # Faults.
 
     def cut(self, from_node: str, to_node: str, *, both: bool = True) -> None:
-        """Let nothing through, silently, until `heal`; with `both=False` in one direction only.
+        """Silently drop all traffic until `heal`; with `both=False`, in one direction only.
 
-        Connections stay open and carry nothing, not even resets. A writer whose bytes have not
+        Connections stay open, but carry nothing, not even resets. A writer whose bytes have not
         arrived for `give_up` seconds loses its connection with a timeout.
         """
         for pair in [(from_node, to_node), (to_node, from_node)][: 2 if both else 1]:
@@ -182,10 +183,10 @@ class SimNetwork:
                 pipe.freeze()
 
     def heal(self, from_node: str | None = None, to_node: str | None = None) -> None:
-        """End every cut, or those between two nodes.
+        """End every cut, or the cuts of one node or between two nodes.
 
-        A frozen connection continues after a pause with probability `survive_cut`, or else is
-        reset. A connection that a crash or a half-open fault has made dead stays dead.
+        A frozen connection continues after a pause, with probability `survive_cut`; otherwise it is
+        reset. A connection that is dead because of a crash or a half-open fault stays dead.
         """
         wanted = {name.lower() for name in (from_node, to_node) if name is not None}
         healed = [
@@ -207,9 +208,9 @@ class SimNetwork:
                 pipe.reset_reader()
 
     def half_open(self, a: str, b: str) -> None:
-        """End every connection between two nodes at `a` only; `b` still believes it is open.
+        """End every connection between two nodes at `a` only; at `b` the connections stay open.
 
-        What `b` writes vanishes, until `b` gives up.
+        Bytes that `b` writes vanish, until `b` gives up.
         """
         self._note(a, f"half-open with {b}")
         for connection in self._between(a, b):
@@ -219,20 +220,20 @@ class SimNetwork:
                     pipe.lose_writer()
 
     def stall(self, from_node: str, to_node: str, seconds: float) -> None:
-        """Hold back what is sent in one direction until `seconds` have passed; nothing is lost."""
+        """Hold back bytes sent in one direction until `seconds` have passed; no byte is lost."""
         self.link(from_node, to_node).stalled_until = self._loop.time() + seconds
 
     def crash(self, node: str, *, late: bool = False) -> None:
-        """Kill a node between two instructions: nothing reaches its protocols any more.
+        """Kill a node between two instructions, so that its protocols are no longer called.
 
         Its peers see a reset after the delay of the link. With `late`, as when only the process
-        dies, the bytes it had handed to its machine still arrive before the reset; otherwise they
-        are lost. `VirtualLoop.kill` stops the tasks of the node.
+        dies, bytes that the process had handed to its machine arrive before the reset; otherwise
+        they are lost. The caller stops the tasks of the node by `VirtualLoop.kill`.
         """
         node = node.lower()
         self._note(node, "crashed")
-        # The endpoint is dead for good, also where a coroutine still holds it: the next boot gets
-        # a new one from `for_node`.
+        # The endpoint is dead forever, even if a coroutine still holds it: the next boot gets a new
+        # endpoint from `for_node`.
         self._endpoints.pop(node, SimEndpoint(self, node)).alive = False
         for listening in [found for found in self._listening.values() if found.node == node]:
             self.forget(listening)
@@ -245,7 +246,7 @@ class SimNetwork:
     # What endpoints call.
 
     def listen(self, node: str, factory: Factory, address: str) -> SimListening:
-        """Listen for a node; see `SimEndpoint.listen`."""
+        """Listen on behalf of a node; see `SimEndpoint.listen`."""
         place = parse_address(address, node)
         if not place.path and place.host != node:
             raise OSError(errno.EADDRNOTAVAIL, f"{address} is not an address of {node}")
@@ -258,12 +259,12 @@ class SimNetwork:
         return made
 
     def forget(self, listening: SimListening) -> None:
-        """Stop listening."""
+        """Stop accepting connections for a listener."""
         if self._listening.get(listening.place) is listening:
             del self._listening[listening.place]
 
     async def reach(self, node: str, place: Place) -> None:
-        """Wait as long as a connect takes; raise the error that it would fail with."""
+        """Wait as long as a connect takes; if it fails, raise its error."""
         host = self._host(place)
         link, back = self.link(node, host), self.link(host, node)
         for wait in _SYN_TIMES:
@@ -280,9 +281,10 @@ class SimNetwork:
     def establish(
         self, node: str, factory: Factory, place: Place
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Make both sides of a connection.
+        """Create both sides of a connection; return the opener's transport and protocol.
 
-        Call it without awaiting anything after `reach`: the listener must still be open.
+        Call this directly after `reach`, without an await in between: the listener must still be
+        open.
         """
         listening = self._listening[place]
         link = self.link(node, listening.node)

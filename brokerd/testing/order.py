@@ -1,8 +1,8 @@
-"""Order: the proven order of the messages of a direction, and arrivals against it (CHK-5).
+"""Order: the proven order of the messages of a direction, and arrivals out of order (CHK-5).
 
-Two messages of a dialog have a proven order when their sequence numbers are known, when one
-transaction sent both, or when the transaction of one was confirmed before the other was requested.
-Otherwise their order is open, so that a recording made from outside never gives a false violation.
+Two messages of a direction have a proven order if their sequence numbers are known, if one
+transaction sent both, or if the transaction of one was confirmed before the other was requested.
+Otherwise their order is open, so that an incomplete recording never gives a false violation.
 
 Reads:  an `evidence.Index`.
 """
@@ -20,14 +20,14 @@ class Arrived(msgspec.Struct, frozen=True, eq=False):
     send: Send
     got: Receipt
     commit_asked: int
-    """Place of the receiving transaction's request to commit.
+    """Place in the history of the receiving transaction's request to commit.
 
-    Before it no other transaction may receive a later message of the direction.
+    Before this place, no other transaction may receive a later message of the direction.
     """
 
 
 class Stream(msgspec.Struct, frozen=True, eq=False):
-    """The committed sends of one direction, in their order as far as it is known."""
+    """The committed sends of one direction, in order as far as their order is known."""
 
     direction: Direction
     sends: list[Send]
@@ -49,9 +49,9 @@ def streams(index: Index) -> Iterator[Stream]:
 
 
 def gaps(index: Index, stream: Stream) -> Iterator[tuple[Send, Send]]:
-    """Yield sends that were not received although a later one was: (missing, later one)."""
-    # To prove a gap, only three later messages need a look: the highest number, the latest send,
-    # and the latest send of the missing message's own transaction.
+    """Yield pairs of a send that was not received and a later send that was."""
+    # To prove a gap, it suffices to check three messages: the one with the highest number, the
+    # latest send, and the latest send of the missing message's own transaction.
     sends = [found.send for found in stream.arrived]
     numbered = [send for send in sends if send.seq is not None]
     by_number = max(numbered, key=lambda send: send.seq or 0, default=None)
@@ -77,7 +77,7 @@ def is_before(index: Index, a: Send, b: Send) -> bool:
 
 
 def swaps(index: Index, stream: Stream) -> Iterator[tuple[Arrived, Arrived]]:
-    """Yield messages received before an earlier one was consumed: (earlier one, offender)."""
+    """Yield pairs of an earlier message and an offender: one received before it was consumed."""
     numbered = [found for found in stream.arrived if found.send.seq is not None]
     yield from _sweep(numbered, lambda found: found.send.seq, lambda found: found.send.seq)
     others = [found for found in stream.arrived if found.send.seq is None]
@@ -94,14 +94,14 @@ def swaps(index: Index, stream: Stream) -> Iterator[tuple[Arrived, Arrived]]:
 
 
 def misnumbered(index: Index, stream: Stream) -> Iterator[tuple[Send, Send]]:
-    """Yield pairs whose sequence numbers are equal, or contradict a proven order of sending."""
+    """Yield pairs of sends with equal sequence numbers, or numbers that contradict their order."""
     numbered = [send for send in stream.sends if send.seq is not None]
     numbered.sort(key=lambda send: send.at)
     newest: dict[int, Send] = {}
     for send in numbered:
         if (same := newest.setdefault(send.seq or 0, send)) is not send:
             yield same, send
-    # The highest number confirmed before each send was requested must be lower than its own.
+    # The highest number confirmed before a send was requested must be lower than its own.
     confirmed = sorted(
         (at, number, send)
         for number, send in enumerate(numbered)
@@ -137,7 +137,7 @@ def _is_before_in_time(index: Index, a: Send, b: Send) -> bool:
 
 
 def _learn_sequence(index: Index, send: Send) -> None:
-    """Take over the sequence number from a receipt: senders mostly do not know it."""
+    """Set the sequence number of a send from a receipt, because senders rarely know it."""
     if send.seq is None:
         numbers = [got.seq for got in index.receipts.get(send.uid, ()) if got.seq is not None]
         send.seq = numbers[0] if numbers else None
@@ -156,11 +156,11 @@ def _sweep(
     released: Callable[[Arrived], int | None],
     position: Callable[[Arrived], int | None],
 ) -> Iterator[tuple[Arrived, Arrived]]:
-    """Yield pairs of messages received in the wrong order: (earlier one, offender).
+    """Yield pairs of messages received in the wrong order: (earlier message, offender).
 
-    All messages with `released` below a message's `position` come before it. A message offends if
-    it was received before one of those was received in the same transaction, or before another
-    transaction that received one of those had requested its commit.
+    All messages with `released` below a message's `position` are earlier. A message is an offender
+    if it was received before an earlier one that the same transaction received, or before another
+    transaction, which received an earlier one, requested its commit.
     """
     earlier = sorted(
         (
@@ -193,7 +193,9 @@ def _sweep(
 
 
 def _two_latest(found: list[Arrived]) -> list[Arrived]:
-    """Return the latest commits by two transactions: one of them is not the offender's own."""
+    """Return the latest arrivals of two transactions, as one may be the offender's own.
+
+    The latest are those whose transaction was the last to request its commit."""
     best: dict[TxKey, Arrived] = {}
     for one in found:
         best.setdefault(one.got.tx, one)

@@ -1,6 +1,6 @@
 """Pipe: one direction of a simulated connection.
 
-Bytes arrive in order, in pieces that are independent of the writes, as with TCP. Bytes that a slow
+Bytes arrive in order, in pieces that do not depend on the writes, as with TCP. Bytes that a slow
 reader does not accept fill a window, then the writer's buffer. `SimNetwork` decides about faults
 and calls `freeze`, `thaw`, `black_hole`, `reset_reader` and `end_by_crash`.
 
@@ -37,9 +37,9 @@ class Pipe:
         self.writer = writer
         self.reader = reader
         self.other: Pipe = self
-        """The pipe of the opposite direction; `SimNetwork` sets it when it makes both."""
+        """Pipe of the opposite direction; `SimNetwork` sets it when it has created both."""
         self.swallows = False
-        """Whether the far machine accepts the bytes and no reader ever gets them."""
+        """Whether the far machine accepts the bytes, but no reader ever gets them."""
         self._loop = loop
         self._rng = rng
         self._trace = trace
@@ -57,12 +57,12 @@ class Pipe:
 
     @property
     def buffered(self) -> int:
-        """Bytes written that the network has not accepted yet."""
+        """Number of written bytes that the network has not accepted yet."""
         return len(self._out)
 
     @property
     def undelivered(self) -> int:
-        """All bytes written and not delivered yet."""
+        """Number of written bytes that are not delivered yet."""
         return len(self._out) + self._in_flight
 
     # The writer's end.
@@ -70,7 +70,7 @@ class Pipe:
     def write(self, data: bytes) -> None:
         """Accept bytes from the writer; with a mangler, frame by frame."""
         if self.link.mangler is None:
-            # A mangler that was removed may have left a part of a frame behind.
+            # A removed mangler may have left a part of a frame behind.
             self._append(self._frames.rest() + data)
             return
         for frame in self._frames.feed(data):
@@ -83,12 +83,12 @@ class Pipe:
                     )
 
     def finish(self) -> None:
-        """Send the end behind the last byte."""
+        """Send the end of the stream after the last byte."""
         self._ending = True
         self._pump_soon()
 
     def abort(self) -> None:
-        """Discard what the network has not accepted. The reader sees an end, or a reset."""
+        """Discard bytes that the network has not accepted; the reader sees an end, or a reset."""
         self._out.clear()
         if self._rng.random() < 0.5:  # noqa: PLR2004  # a machine resets if it had unread bytes
             self.reset_reader()
@@ -96,7 +96,7 @@ class Pipe:
             self.finish()
 
     def stop_writer(self) -> None:
-        """Drop the buffer of a writer that is gone; what is in flight still arrives."""
+        """Drop the buffer of an ended writer; bytes in flight still arrive."""
         self._out.clear()
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -130,9 +130,10 @@ class Pipe:
         self._pump_soon()
 
     def reset_reader(self) -> None:
-        """Reset the reader's side; behind a cut the reset is lost and its writes vanish instead."""
+        """Reset the reader's side; behind a cut the reset is lost, and the reader's writes
+        vanish instead."""
         self.break_off()
-        # The reader learns of a lost connection by what it writes, so its own pipe must go dark.
+        # A reader without a reset notices the loss only by its own writes: its pipe must go dark.
         if self.link.is_cut:
             self.other.black_hole()
         else:
@@ -143,7 +144,7 @@ class Pipe:
         self.other._lose_reader(0.0)
 
     def break_off(self) -> None:
-        """Discard everything undelivered and everything written later."""
+        """Discard all undelivered bytes, and all bytes written later."""
         self._disarm()
         self._out.clear()
         self._flight.clear()
@@ -151,14 +152,14 @@ class Pipe:
         self._broken = True
 
     def end_by_crash(self, *, late: bool) -> None:
-        """End the pipe of a writer that died; with `late` the reset follows what is in flight."""
+        """End the pipe of a crashed writer; with `late`, the reset follows the bytes in flight."""
         self._out.clear()
         if self.link.is_cut or not late:
             self.reset_reader()
         else:
             last = self._flight[-1][0] if self._flight else self._loop.time()
             self._lose_reader(last - self._loop.time() + self.link.delay(self._rng))
-        # Nothing reaches the dead side; behind a cut the peer must not learn that by a reset.
+        # The dead side gets no bytes; behind a cut, the peer must not get a reset for its own.
         if not self.link.is_cut:
             self.other.break_off()
 
@@ -215,8 +216,8 @@ class Pipe:
         self._in_flight += len(piece)
 
     def arm(self) -> None:
-        """Set the timer for the next piece, if it may be delivered."""
-        # A reader that is gone counts as well: its machine answers with a reset.
+        """Set the timer for the next piece, if this piece may be delivered."""
+        # An ended reader counts as well: its machine answers with a reset.
         blocked = self._frozen or self.swallows or not self._flight
         if self._timer is None and not blocked and (self.reader.accepts or self.reader.gone):
             self._timer = self._loop.call_at(
@@ -224,7 +225,7 @@ class Pipe:
             )
 
     def arm_other(self) -> None:
-        """Resume the deliveries to the writer, which reads again or is gone."""
+        """Resume the deliveries to the writer, which reads again or has ended."""
         self.other.arm()
 
     def _disarm(self) -> None:
@@ -270,7 +271,7 @@ class Pipe:
         self.reset_reader()
 
     def _answer_reset(self) -> None:
-        """Answer bytes that came to a closed side with a reset of the writer."""
+        """Answer bytes that arrived at an ended side with a reset of the writer."""
         if any(piece for _, piece in self._flight):
             self.other.reset_reader()
         self._flight.clear()

@@ -1,4 +1,4 @@
-"""Places: addresses of the simulated network, written like those of the real one."""
+"""Places: addresses of the simulated network, written like those of the real network."""
 
 import errno
 
@@ -11,7 +11,7 @@ _HERE = _ALL_INTERFACES | {"127.0.0.1", "localhost", "::1", "[::1]"}
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A parsed address: a node's port, or a path."""
+    """A parsed address: a port of a node, or a path."""
 
     host: str
     port: int

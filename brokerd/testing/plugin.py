@@ -1,7 +1,7 @@
 """Pytest plugin: `brokerd_rig`, `brokerd_pair`, `brokerd_instance`, `brokerd_clock` (SDK-16).
 
-It is installed with brokerd (entry point `pytest11`). A test with one of these fixtures runs on
-virtual time: `async def` is enough, no other plugin is needed to run it.
+The plugin is installed with brokerd (entry point `pytest11`). A test with one of these fixtures
+runs on virtual time; an `async def` test needs no other plugin.
 Reads:  the option `--brokerd-seed`.      Calls: rig, imported when a test requests a fixture.
 Never:  sleeps, or affects a test without these fixtures.
 """
@@ -58,7 +58,7 @@ def brokerd_pair(brokerd_rig: "Rig") -> tuple["RigInstance", "RigInstance"]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test that uses the rig on the rig's loop.
+    """Run an async test that uses the rig, on the rig's loop.
 
     Return None for any other test, so that pytest or another plugin runs it.
     """

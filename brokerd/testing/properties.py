@@ -1,7 +1,7 @@
-"""Properties: the promises about a history besides the arrival of messages (CHK-6 to CHK-12).
+"""Properties: the promises other than the arrival of messages (CHK-6 to CHK-12).
 
 Reads:  an `evidence.Index` and its events.
-Never:  checks what was not recorded: each property needs events of its own, see `check`.
+Never:  checks a property without its events; `check` lists the events of each property.
 """
 
 from collections.abc import Iterator
@@ -43,17 +43,17 @@ def ends_once(index: Index) -> Iterator[Finding]:
 
 
 def _overtaken(error: Event, end: Event) -> bool:
-    """Return whether one receive returned a waiting EndDialog with an Error before it (RCV-8).
+    """Return whether one receive returned an Error and, after it, a waiting EndDialog (RCV-8).
 
-    The Error is of a lifetime or a fault that struck after the far side had ended the dialog
-    (DLG-T14, DLG-T15).
+    The Error comes from the end of a lifetime, or from a fault, after the far side had ended the
+    dialog (DLG-T14, DLG-T15).
     """
     together = (error.client, error.tx) == (end.client, end.tx)
     return together and (error.reason, end.reason) == (ERROR, END_DIALOG)
 
 
 def one_target(index: Index) -> Iterator[Finding]:
-    """Check CHK-7: the target's side of a dialog receives at one broker only."""
+    """Check CHK-7: the target side of a dialog receives at one broker only."""
     found: dict[str, Event] = {}
     for event in index.events_of("receive"):
         if event.side != "target" or not event.dialog or not event.broker or event.uid is None:
@@ -67,7 +67,7 @@ def one_target(index: Index) -> Iterator[Finding]:
 
 
 def nothing_early(index: Index) -> Iterator[Finding]:
-    """Check CHK-8: acknowledged messages and sent fragments were durable when they left."""
+    """Check CHK-8: messages were durable when they were acknowledged, or sent on as fragments."""
     for op, what in (("ack", "acknowledged"), ("fragment", "sent on")):
         for event in index.events_of(op):
             if event.seq is not None and event.stored is not None and event.seq > event.stored:
@@ -79,15 +79,16 @@ def nothing_early(index: Index) -> Iterator[Finding]:
 
 
 def settled(index: Index) -> Iterator[Finding]:
-    """Check CHK-9: nothing is left, and the books balance."""
+    """Check CHK-9: no work is left at the end, and the counts balance."""
     for event in index.events_of("left"):
         yield Finding("CHK-9", f"{event.node}: {event.reason}", (event,))
 
 
 def one_owner(index: Index) -> Iterator[Finding]:
-    """Check CHK-10: two committed transactions did not hold one group at the same time.
+    """Check CHK-10: no two committed transactions held one group at the same time.
 
-    Each held it at least from the answer with its first message until it requested the commit.
+    A transaction held a group at least from the answer with the first message of the group until it
+    requested its commit.
     """
     held: dict[str, list[tuple[int, int, TxKey, Event]]] = {}
     for tx in index.transactions.values():
@@ -125,7 +126,7 @@ def not_too_many_readers(index: Index) -> Iterator[Finding]:
 
 
 def on_time(index: Index) -> Iterator[Finding]:
-    """Check CHK-12: nothing falls due early, or later than its recorded bound."""
+    """Check CHK-12: no event falls due early, or later than its recorded bound."""
     for event in index.events_of("due"):
         early = event.seq is not None and event.t < event.seq
         late = event.stored is not None and event.t > event.stored

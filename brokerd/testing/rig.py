@@ -1,7 +1,7 @@
 """Rig: real instances for tests of programs, on virtual time and a breakable network (SDK-16).
 
-The engine is the one the daemon runs, with its protocol, its timers and its SQLite files. The rig
-replaces only the clock, the network and the executor: stores are written in line.
+The engine is that of the daemon, with its protocol, its timers and its SQLite files. The rig
+replaces only the clock, the network and the executor: stores are written without threads.
 Reads:  one directory of the machine, nothing else.      Calls: loop, network, instance.
 Never:  sleeps: when every task waits, virtual time jumps to the next timer.
 """
@@ -46,11 +46,11 @@ BROKER: Final = "main"
 PORT: Final = 4022
 UTC_START: Final = Instant(1_800_000_000_000_000)
 SETTLE_WITHIN: Final = 300.0
-"""Virtual seconds that `assert_settled` waits at most (REL-21)."""
+"""Longest wait of `assert_settled`, in virtual seconds (REL-21)."""
 
 _T = TypeVar("_T")
 Duration = float | str | timedelta
-"""Seconds, or text such as "2h" or "200ms"."""
+"""Duration as a number of seconds, a text such as "2h" or "200ms", or a timedelta."""
 
 
 class RigClock:
@@ -61,11 +61,11 @@ class RigClock:
 
     @property
     def now(self) -> datetime:
-        """Virtual UTC."""
+        """The current virtual UTC."""
         return as_datetime(self._clock.utc())
 
     async def advance(self, duration: Duration) -> None:
-        """Let virtual time pass and run every timer due in it; no real time is spent waiting."""
+        """Let virtual time pass, and run every timer due in it, without waiting in real time."""
         seconds = parse_duration(_plain(duration)).total_seconds()
         await self._clock.sleep_until(self._clock.monotonic() + seconds)
 
@@ -81,32 +81,32 @@ class RigLink:
             network.mangle(a, b, mangler)
 
     def cut(self) -> None:
-        """Let nothing through until `heal`; connections stay open and report no error."""
+        """Drop all traffic until `heal`; connections stay open, and report no error."""
         self._network.cut(*self._ends)
 
     def heal(self, *, drop: float = 0.0, duplicate: float = 0.0, reorder: float = 0.0) -> None:
-        """End the cut; from now on lose, repeat and reorder frames with these probabilities."""
+        """End the cut; lose, repeat and reorder further frames with the given probabilities."""
         self._network.heal(*self._ends)
         self.lossy(drop=drop, duplicate=duplicate, reorder=reorder)
 
     def lossy(self, *, drop: float = 0.0, duplicate: float = 0.0, reorder: float = 0.0) -> None:
-        """Lose, repeat and reorder frames sent from now on, with these probabilities."""
+        """Lose, repeat and reorder further frames with the given probabilities."""
         for mangler in self._manglers:
             mangler.set(drop=drop, duplicate=duplicate, reorder=reorder)
 
     def reset(self) -> None:
-        """Reset the open connections; new ones can be made immediately."""
+        """Reset the open connections; new connections are possible immediately."""
         self._network.reset(*self._ends)
 
 
 class RigInstance:
-    """One instance with a broker and a session on it; unknown attributes are the session's.
+    """One instance with a broker and a session; it also has the attributes of the session.
 
-    The instance starts with a service of its own name, which `dialog` and `post` send from.
+    The instance starts with a service of the instance's name, from which `dialog` and `post` send.
     """
 
     link: RigLink
-    """The link to the other instance of a pair; with more instances, the link made last."""
+    """The link to the other instance of a pair; with more instances, the newest link."""
     session: Session
 
     def __init__(self, rig: "Rig", name: str) -> None:
@@ -116,7 +116,7 @@ class RigInstance:
         self._instance: Instance | None = None
         self._apps: list[asyncio.Task[None]] = []
         self.seen = CommittedMessages()
-        """Counts of the messages that sessions of this instance have sent and received."""
+        """Counts of the messages that sessions of this instance sent and received."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever a session has
         if name in ("session", "link") or name.startswith("__"):
@@ -130,14 +130,14 @@ class RigInstance:
 
     @property
     def instance(self) -> Instance:
-        """The running engine; an assertion fails between `crash` and `start`."""
+        """The running engine; raises `AssertionError` between `crash` and `start`."""
         assert self._instance is not None, f"{self.name} is down"
         return self._instance
 
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Boot the instance on its files as they are; the first boot also declares objects."""
+        """Boot the instance on its existing files; the first boot also declares its objects."""
         rig = self._rig
         self._boots += 1
         streams = rig.streams.child(f"{self.name}/{self._boots}")
@@ -161,9 +161,9 @@ class RigInstance:
             await rig.route_to(self, [self.name])
 
     def crash(self) -> None:
-        """Kill the instance between two instructions: only what was committed survives.
+        """Kill the instance between two instructions; only durable data survives.
 
-        Sessions lose their connection and retry until `start`.
+        Sessions lose their connections, and retry until `start`.
         """
         instance, rig = self.instance, self._rig
         self._instance = None
@@ -179,7 +179,9 @@ class RigInstance:
         await self.start()
 
     async def stop(self) -> None:
-        """Stop the apps, the session and the instance in this order; raise if it had failed."""
+        """Stop the apps, the session and the instance, in this order.
+
+        Raise the error of the instance if it had failed."""
         for task in self._apps:
             task.cancel()
         await asyncio.gather(*self._apps, return_exceptions=True)
@@ -206,7 +208,7 @@ class RigInstance:
         )
 
     async def connect(self, **options: Any) -> Session:  # noqa: ANN401  # those of a session
-        """Open another session, as another program would; the test must close it."""
+        """Open another session, as another program would; the test must close this session."""
         self._sessions += 1
         streams = self._rig.streams.child(f"{self.name}/session {self._sessions}")
         session = await open_session(
@@ -234,7 +236,7 @@ class RigInstance:
     # Programs.
 
     async def declare(self, *needed: Contract | App, **options: Any) -> None:  # noqa: ANN401
-        """Call `Session.declare`, then declare contracts and routes at all other instances.
+        """Call `Session.declare`, then declare the contracts, and routes, at all other instances.
 
         The routes lead to the services that this call has created.
         """
@@ -247,16 +249,18 @@ class RigInstance:
         await self._rig.route_to(self, set(self.instance.brokers[BROKER].services) - before)
 
     async def run(self, app: App) -> None:
-        """Run an app on this session until the test ends, as `brokerd worker run` would."""
+        """Declare an app, and run it on this session until the test ends.
+
+        It runs as `brokerd worker run` would run it."""
         await self.declare(app)
         self._apps.append(asyncio.ensure_future(app.run(self.session)))
 
     # Assertions.
 
     def assert_once(self, kind: bodies.Kind) -> None:
-        """Fail unless each message of this type sent in the rig was handled here exactly once.
+        """Fail unless each sent message of this type was handled by this instance exactly once.
 
-        It also fails if none was sent.
+        Messages sent anywhere in the rig count. Also fail if no message was sent.
         """
         name = kind if isinstance(kind, str) else bodies.type_name(kind)
         sent = sum(one.seen.sent(name) for one in self._rig.instances.values())
@@ -271,7 +275,7 @@ class RigInstance:
         raise AssertionError("\n  ".join(lines))
 
     async def assert_settled(self, within: Duration = SETTLE_WITHIN) -> None:
-        """Wait until no dialog is open and no message waits; fail after `within` (virtual)."""
+        """Wait until no dialog is open and no message waits; fail after `within` (virtual time)."""
         clock = self._rig.sim_clock
         deadline = clock.monotonic() + parse_duration(_plain(within)).total_seconds()
         while found := self.left():
@@ -281,7 +285,7 @@ class RigInstance:
             await clock.sleep_until(clock.monotonic() + 0.5)
 
     def left(self) -> list[str]:
-        """Return what is not settled, one sentence each; an empty list means settled."""
+        """Return a sentence for each unfinished item; an empty list means that all is settled."""
         if self._instance is None:
             return [f"{self.name} is down"]
         broker = self._instance.brokers[BROKER]
@@ -289,7 +293,9 @@ class RigInstance:
 
 
 class Rig:
-    """Instances with routes to each other, on a virtual loop of their own."""
+    """A set of instances with routes to each other, on their own virtual loop.
+
+    `directory`: directory for the instances' data. `seed`: seed of all random draws."""
 
     def __init__(self, directory: Path, *, seed: int = 1) -> None:
         self.seed = seed
@@ -302,7 +308,7 @@ class Rig:
         self._directory = directory
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the rig's loop; an error carries the seed as a note."""
+        """Run a coroutine on the rig's loop; an error gets the seed as a note."""
         try:
             return self.loop.run_until_complete(work)
         except BaseException as error:
@@ -310,7 +316,7 @@ class Rig:
             raise
 
     async def add(self, *names: str) -> list[RigInstance]:
-        """Start instances of these names, with a link and routes between every two."""
+        """Start an instance for each name, with a link and routes between every two instances."""
         made = [RigInstance(self, name) for name in names]
         for one in made:
             for other in self.instances.values():
@@ -319,17 +325,17 @@ class Rig:
             self.instances[one.name] = one
         for one in made:
             await one.start()
-        # `start` added routes only at instances that ran already: now all run, so add the rest.
+        # `start` added routes only at instances that ran already: now all run, so add the others.
         for one in made:
             await self.route_to(one, [one.name])
         return made
 
     def others(self, but: RigInstance) -> list[RigInstance]:
-        """Return the instances that have been started, except one."""
+        """Return the instances that have been started, except `but`."""
         return [one for one in self.instances.values() if one is not but and one.is_started]
 
     async def route_to(self, one: RigInstance, services: Iterable[str]) -> None:
-        """Add routes to these services of an instance at all other instances."""
+        """Add routes to `services` of an instance at all other instances."""
         routes = [
             {"name": f"to_{name}", "service": name, "address": f"TCP://{one.name}:{PORT}"}
             for name in sorted(services)
@@ -340,7 +346,7 @@ class Rig:
                 await other.session.apply(wanted, ensure=True)
 
     def settings(self, name: str) -> Settings:
-        """Return the settings of an instance: unencrypted connections, defaults for the rest."""
+        """Return the settings of an instance: unencrypted connections, mostly defaults."""
         return Settings(
             instance=InstanceSettings(name=name, data_dir=self._directory / name),
             clients=Clients(listen=f"unix:{name}.sock"),
@@ -354,7 +360,7 @@ class Rig:
         )
 
     def close(self) -> None:
-        """Stop the instances; raise the errors of callbacks and of tasks that nothing awaited."""
+        """Stop the instances; raise the errors of callbacks, and of tasks that no code awaited."""
         try:
             for one in self.instances.values():
                 self.run(one.stop())
@@ -379,7 +385,7 @@ def _plain(duration: Duration) -> float | str:
 
 
 class CommittedMessages:
-    """The recorder of an instance's sessions: it counts the messages of committed transactions."""
+    """The recorder of an instance's sessions, which counts messages of committed transactions."""
 
     def __init__(self) -> None:
         self._sent: Counter[str] = Counter()
@@ -391,9 +397,9 @@ class CommittedMessages:
         return self._sent[message_type]
 
     def received(self, message_type: str) -> dict[str, int]:
-        """Return how often each message of this type was received in committed transactions.
+        """Return the number of committed receipts of each message of this type.
 
-        The key is the dialog and sequence number of the message.
+        The keys are text: the dialog and the sequence number of the message.
         """
         return {place: n for (name, place), n in self._received.items() if name == message_type}
 

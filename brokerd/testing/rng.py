@@ -1,4 +1,4 @@
-"""Seeded randomness: one stream per purpose, so a new draw in one place moves no other (HK-1).
+"""Seeded randomness: one stream per purpose, so that a new draw changes no other stream (HK-1).
 
 Calls:  hashlib, random.
 Never:  depends on PYTHONHASHSEED, on the order in which purposes are first named, or on time.
@@ -17,14 +17,16 @@ class Streams:
         self._made: dict[str, Random] = {}
 
     def stream(self, purpose: str) -> Random:
-        """Return the stream of that purpose; naming it again continues the same stream."""
+        """Return the stream of a purpose; a further call for this purpose returns the same one."""
         made = self._made.get(purpose)
         if made is None:
             made = self._made[purpose] = Random(self._number(purpose))  # noqa: S311  # a simulation
         return made
 
     def child(self, name: str) -> "Streams":
-        """Return separate streams for a part, such as a node: `child("east").stream("ids")`."""
+        """Return separate streams for a part of the run, such as a node.
+
+        For example: `child("east").stream("ids")`."""
         return Streams(self.seed, path=f"{self._path}{name}/")
 
     def _number(self, purpose: str) -> int:
@@ -33,5 +35,5 @@ class Streams:
 
 
 def chance(rng: Random, probability: float) -> bool:
-    """Draw whether something happens that has this probability."""
+    """Draw whether an event with this probability happens."""
     return rng.random() < probability

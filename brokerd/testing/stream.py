@@ -1,10 +1,10 @@
 """SimTransport: one end of a simulated connection, as the protocol at that end sees it.
 
-It keeps asyncio's promises: bytes that a slow network does not accept fill a buffer and then pause
-the protocol's writing; `close` sends what is buffered first; `connection_lost` is called once.
+It keeps asyncio's promises: bytes that a slow network does not accept fill a buffer, and then pause
+the protocol's writing; `close` sends the buffered bytes first; `connection_lost` is called once.
 
-Calls:  its protocol, in the context in which this side was made; the pipe its bytes go into.
-Never:  delivers to a side that is closed or crashed.
+Calls:  its protocol, in the context in which this side was created; the pipe that gets its bytes.
+Never:  delivers bytes to a closed or crashed side.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ Address = str | tuple[str, int]
 
 
 class OutgoingPipe(Protocol):
-    """The pipe that a transport writes to, as the transport uses it; see `pipe.Pipe`."""
+    """The pipe that a transport writes to, as the transport sees it; see `pipe.Pipe`."""
 
     @property
     def buffered(self) -> int:
-        """Bytes written that the network has not accepted yet."""
+        """Number of written bytes that the network has not accepted yet."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -28,15 +28,15 @@ class OutgoingPipe(Protocol):
         ...
 
     def finish(self) -> None:
-        """Send the end after what is buffered."""
+        """Send the end of the stream after the buffered bytes."""
         ...
 
     def abort(self) -> None:
-        """Discard what is buffered, and end."""
+        """Discard the buffered bytes, and end the stream."""
         ...
 
     def stop_writer(self) -> None:
-        """Note that the transport is gone."""
+        """Record that the transport has ended."""
         ...
 
     def arm_other(self) -> None:
@@ -60,7 +60,7 @@ class SimTransport(asyncio.Transport):
     ) -> None:
         super().__init__({"sockname": sockname, "peername": peername})
         self.peer_uid: int | None = None
-        """User id of the program at the other end; None = not known."""
+        """User id of the program at the other end; None = unknown."""
         self.node = node
         self.context = context
         self._pipe: OutgoingPipe | None = None
@@ -77,7 +77,7 @@ class SimTransport(asyncio.Transport):
     # What the protocol calls.
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return what asyncio would; `peer_uid`, if set, as of a Unix socket."""
+        """Return the same as asyncio; also `peer_uid`, if it is set."""
         if name == "peer_uid" and self.peer_uid is not None:
             return self.peer_uid
         return super().get_extra_info(name, default)
@@ -95,7 +95,7 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
-        """Send what is buffered, then the end; reading continues."""
+        """Send the buffered bytes, then the end of the stream; reading continues."""
         if not self._closing and not self._eof_sent:
             self._eof_sent = True
             self._outgoing.finish()
@@ -105,7 +105,7 @@ class SimTransport(asyncio.Transport):
         return True
 
     def close(self) -> None:
-        """Stop reading, send what is buffered, then end the connection."""
+        """Stop reading, send the buffered bytes, then end the connection."""
         if self._closing:
             return
         self._closing = True
@@ -114,7 +114,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self.lose, None, context=self.context)
 
     def abort(self) -> None:
-        """End the connection immediately; discard what is buffered."""
+        """End the connection immediately; discard the buffered bytes."""
         if self._gone:
             return
         self._closing = True
@@ -126,11 +126,11 @@ class SimTransport(asyncio.Transport):
         return self._closing
 
     def pause_reading(self) -> None:
-        """Deliver nothing until `resume_reading`; the writer notices once the window is full."""
+        """Deliver no bytes until `resume_reading`; the writer notices once the window is full."""
         self._reading = False
 
     def resume_reading(self) -> None:
-        """Deliver again."""
+        """Deliver bytes again."""
         if not self._reading:
             self._reading = True
             self._outgoing.arm_other()
@@ -140,15 +140,15 @@ class SimTransport(asyncio.Transport):
         return self._reading and not self._closing
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of bytes written that the network has not accepted yet."""
+        """Return the number of written bytes that the network has not accepted yet."""
         return self._outgoing.buffered
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return the low and the high mark, in bytes."""
+        """Return the low and the high mark of the write buffer, in bytes."""
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the marks, with asyncio's defaults."""
+        """Set the marks of the write buffer, in bytes, with asyncio's defaults."""
         if high is None:
             high = 64 * 1024 if low is None else 4 * low
         if low is None:
@@ -159,7 +159,7 @@ class SimTransport(asyncio.Transport):
         self._watch_level()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand this side over to another protocol."""
+        """Replace the protocol of this side."""
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -183,11 +183,11 @@ class SimTransport(asyncio.Transport):
         self._pipe = pipe
 
     def wake_incoming(self) -> None:
-        """Resume deliveries to this side; if it is gone, they are answered with a reset."""
+        """Resume deliveries to this side; if it has ended, they are answered with a reset."""
         self._outgoing.arm_other()
 
     def begin(self) -> None:
-        """Call `connection_made` of the protocol, unless this side is already gone."""
+        """Call `connection_made` of the protocol, unless this side has already ended."""
         if not self._gone:
             self._protocol.connection_made(self)
 
@@ -197,7 +197,7 @@ class SimTransport(asyncio.Transport):
         self._protocol.data_received(data)
 
     def feed_eof(self) -> None:
-        """Deliver the end; close this side unless its protocol wants to continue writing."""
+        """Deliver the end of the stream; close this side unless its protocol continues to write."""
         assert isinstance(self._protocol, asyncio.Protocol)
         if not self._protocol.eof_received():
             self.close()
@@ -209,7 +209,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self.lose, None, context=self.context)
 
     def lose(self, error: OSError | None) -> None:
-        """End this side and call `connection_lost`. The caller runs it in this side's context."""
+        """End this side and call `connection_lost`; to be called in this side's context."""
         if self._gone:
             return
         self.vanish()

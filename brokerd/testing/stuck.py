@@ -1,6 +1,6 @@
 """Stuck: the errors of simulated time, and reports of where every task waits.
 
-Reads:  tasks, their coroutines and what these wait for.
+Reads:  tasks, their coroutines, and the awaitables for which these wait.
 Never:  shows addresses, so that a repeated run gives an equal report.
 """
 
@@ -13,31 +13,31 @@ from typing import Never
 
 
 class NotSimulated(RuntimeError):
-    """The code under simulation asked for something outside virtual time."""
+    """The error of a call that does not exist in simulated time."""
 
 
 class Stuck(RuntimeError):
-    """A run that cannot end; the message lists every task and where it waits."""
+    """The error of a run that cannot end; the message lists where every task waits."""
 
 
 class Deadlock(Stuck):
-    """A run without a ready callback or a timer whose main task is not done."""
+    """The error of a run without a ready callback or a timer, whose main task is not done."""
 
 
 class OutOfTime(Stuck):
-    """A run that has passed its limit of virtual time."""
+    """The error of a run that has passed its limit of virtual time."""
 
 
 class Spinning(Stuck):
-    """A run whose loop turns without moving time on."""
+    """The error of a run whose loop turns without moving virtual time on."""
 
 
 class Livelock(Stuck):
-    """A run in which so many callbacks run within a virtual second that time hardly moves on."""
+    """The error of a run with too many callbacks within a virtual second."""
 
 
 def named(handle: asyncio.Handle) -> str:
-    """Return the name of what a handle runs: the coroutine of a task it wakes, or a callback."""
+    """Return the name of the coroutine of the task that a handle wakes, or of its callback."""
     callback: object = handle._callback  # type: ignore[attr-defined]  # None once cancelled
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -48,7 +48,10 @@ def named(handle: asyncio.Handle) -> str:
 
 
 def rush(count: int, seconds: float, seen: Counter[str]) -> str:
-    """Return the headline of a livelock: what ran most within `seconds` of virtual time."""
+    """Return the headline of a livelock, with the most frequent callbacks.
+
+    `count`: number of callbacks within `seconds` of virtual time. `seen`: the latest of them, by
+    name."""
     most = ", ".join(f"{name} {times} times" for name, times in seen.most_common(5))
     return f"livelock: {count} callbacks within {seconds:g} s; lately {most};"
 

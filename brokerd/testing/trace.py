@@ -1,8 +1,8 @@
 """Trace: the steps of a simulated run, as a list and as one hash (HK-1).
 
-Two runs of one seed must have equal digests, whatever PYTHONHASHSEED and memory addresses are.
-Reads:  a clock function.
-Never:  keeps more than the newest entries; the digest covers every entry.
+Two runs with one seed must have equal digests, for any PYTHONHASHSEED and any memory addresses.
+Reads:  a function that returns the time.
+Never:  keeps more than the newest steps; the digest covers every step.
 """
 
 from array import array
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 _TOGETHER = 512
-"""Steps hashed in one call."""
+"""Number of steps that are hashed in one call."""
 
 Step = tuple[float, str, str]
-"""One event: virtual seconds, the node, and the text."""
+"""One step: virtual seconds, the node, and the text."""
 
 
 class Trace:
-    """A running hash over (time, node, text), with the newest entries for reports."""
+    """A running hash over (time, node, text), with the newest steps for reports."""
 
     def __init__(self, time: Callable[[], float], *, keep: int = 1000) -> None:
         self._time = time
@@ -32,7 +32,7 @@ class Trace:
         return self._count + len(self._times)
 
     def note(self, node: str, what: str) -> None:
-        """Add one step at the present time; `what` must hold no addresses and no drawn names."""
+        """Add one step at the current time; `what` must not contain addresses or drawn names."""
         now = self._time()
         self._newest.append((now, node, what))
         self._times.append(now)
@@ -45,7 +45,7 @@ class Trace:
         return self._caught_up().hexdigest()
 
     def show(self, last: int = 50) -> str:
-        """Return the newest steps as text, one a line."""
+        """Return the newest steps as text, one per line; `last`: the number of steps."""
         steps = list(self._newest)[-last:]
         return "\n".join(f"{time:14.6f} {node:10} {what}" for time, node, what in steps)
 
