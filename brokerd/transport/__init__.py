@@ -4,10 +4,10 @@ In reading order: `network` (listening and connecting, behind a protocol that a 
 implements), `listener` and `accepting` (one listening address; `door` limits what it accepts),
 `connection` (one TCP stream and its `protocol.connection`), `peers` (which connection is ONLINE for
 each peer), `destination` and `dialer` (one address, its figures and its attempts), `endpoint` and
-`endpoint_life` (the addresses that the instance listens at). `destinations` puts them together for
+`endpoint_life` (the addresses that the instance listens on). `destinations` puts them together for
 `delivery`; `meeting` has the types of that seam. `neighbours` sends advisory frames, `events`
-writes the log lines, `listeners` finds out who listens at an address.
+writes the log lines, `listeners` finds out which process listens on an address.
 
-Calls go down this list, from `destinations` to `network`; what arrives comes back through the
-callbacks of `meeting`. Nothing here reads a store or decides where a message goes.
+Calls go down this list, from `destinations` to `network`; arrivals come back through the callbacks
+of `meeting`. Nothing here reads a store or decides where a message goes.
 """

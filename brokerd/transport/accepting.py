@@ -5,8 +5,9 @@ Never:  reads a connection, or writes to one that is admitted; the factory's pro
 Wakes:  when a connection arrives, and after a pause.
 Fails:  if the machine has no descriptor left, it pauses and resumes by itself (REL-27).
 
-The servers of both event loops accept hundreds of connections in one turn, and create a transport
-for each before any can be refused. Here each is refused before anything is created for it.
+The servers of asyncio and uvloop accept hundreds of connections in one turn, and create a transport
+for each before any can be refused. An `Acceptor` refuses a connection before anything is created
+for it.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class Occupant(Protocol):
 
 
 class Acceptor:
-    """Accepts the connections of one listening socket."""
+    """The acceptor of the connections to one listening socket."""
 
     def __init__(
         self,
@@ -46,7 +47,9 @@ class Acceptor:
         door: Door,
         is_shared: Callable[[str], bool],
     ) -> None:
-        """Begin to accept; `is_shared` tests for an address that all programs here share."""
+        """Create the acceptor and begin to accept.
+
+        `is_shared`: returns whether all programs of this machine share a literal address."""
         self._socket = listening
         self._factory = factory
         self._door = door
@@ -92,7 +95,7 @@ class Acceptor:
 
     def _accept_some(self) -> None:
         for _ in range(AT_ONCE):
-            # Asked before each accept: only a connection that was accepted may displace another.
+            # Checked before each accept: only a connection that was accepted may displace another.
             wait = self._door.wait()
             if wait:
                 self._pause(wait)
@@ -110,7 +113,7 @@ class Acceptor:
             self._admit(stream)
 
     def _failed(self, error: OSError) -> None:
-        """Pause after a failed accept, and log it; later it may succeed."""
+        """Log a failed accept, and pause; a later one may succeed."""
         self._pause(PAUSE)
         self._log_failure(errno.errorcode.get(error.errno or 0, "unknown"), error)
 
@@ -167,7 +170,7 @@ def _host_of(stream: socket.socket) -> str:
 
 
 def is_descriptor_free(number: int, *, is_local: bool) -> bool:
-    """Return whether a connection may have the descriptor of that number (REL-27).
+    """Return whether a connection may use the descriptor `number` (REL-27).
 
     The limit is read each time, because it can change while the process runs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

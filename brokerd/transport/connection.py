@@ -1,7 +1,7 @@
 """PeerConnection: one TCP stream tied to one `protocol.connection`, with no task of its own.
 
 Reads:  the stream.                             Calls: its owner (`transport.peers`).
-Never:  decides: the machine does, by effects; the owner decides which connection stays.
+Never:  decides anything; the machine decides, by effects, and the owner which connection stays.
 Wakes:  on data, on the socket's flow control, at the machine's next deadline.
 Fails:  alone; an exception while handling arrivals is logged and aborts this stream.
 """
@@ -43,7 +43,7 @@ class Owner(Protocol):
         ...
 
     def ask_settlement(self, connection: "PeerConnection", *, over_stale: bool) -> bool:
-        """Return whether a connection that the peer granted is kept (TRN-24)."""
+        """Return whether to keep a connection that the peer has granted (TRN-24)."""
         ...
 
     def came_online(self, connection: "PeerConnection") -> None:
@@ -63,7 +63,7 @@ class Owner(Protocol):
         ...
 
     def writable(self, connection: "PeerConnection") -> None:
-        """Send again: the socket has room."""
+        """Resume sending on a connection whose socket has room."""
         ...
 
     def ended(self, connection: "PeerConnection", end: Closed) -> None:
@@ -78,7 +78,7 @@ class Owner(Protocol):
 class PeerConnection(asyncio.Protocol):
     """One stream to a peer.
 
-    `address` is the destination that it was opened for; None = the stream was accepted."""
+    `address`: the destination that the stream was opened for; None = the stream was accepted."""
 
     seat: Seat | None = None
     """Place at the door; None if the stream was not accepted from a socket (END-18)."""
@@ -122,7 +122,7 @@ class PeerConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._rest: Iterator[Effect | Breathe] | None = None
-        """Effects of the latest read that are still to be carried out; None = there are none."""
+        """Effects of the latest read that are not carried out yet; None = no effect is left."""
 
     @property
     def remote(self) -> str:
@@ -131,7 +131,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def place(self) -> str | None:
-        """Address where the peer's endpoint should listen; None = it has none (TRN-19)."""
+        """Address that the peer's endpoint should listen on; None = none is known (TRN-19)."""
         peer = self.machine.peer
         if peer is None or not peer.port or not self.remote_host:
             return None
@@ -149,7 +149,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def last_activity_at(self) -> Instant | None:
-        """When a frame other than keepalive was last sent or received (TRN-29)."""
+        """Instant at which a frame other than keepalive was last sent or received (TRN-29)."""
         if self.connected_at is None:
             return None
         idle = self._clock.monotonic() - self.machine.last_activity
@@ -174,7 +174,7 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the login, because the stream is open."""
-        stream = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        stream = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self._transport = stream
         self.connected_at = self._clock.utc()
         stream.set_write_buffer_limits(high=self._options.send_mark)
@@ -208,11 +208,11 @@ class PeerConnection(asyncio.Protocol):
         self._owner.gone(self)
 
     def pause_writing(self) -> None:
-        """Stop taking fragments, because the write buffer is above the mark (TRN-35)."""
+        """Stop sending, because the write buffer is above the mark (TRN-35)."""
         self.is_send_flow_controlled = True
 
     def resume_writing(self) -> None:
-        """Go on sending, because the write buffer has drained."""
+        """Resume sending, because the write buffer has drained."""
         self.is_send_flow_controlled = False
         self._owner.writable(self)
 
@@ -287,7 +287,7 @@ class PeerConnection(asyncio.Protocol):
         self.abort("it did not log in while others waited")
 
     def _apply(self, effects: Iterator[Effect | Breathe]) -> None:
-        """Carry out the effects of a read; at `Breathe` put off the rest to another turn."""
+        """Carry out the effects of a read; at `Breathe`, leave the rest to a later turn."""
         try:
             for effect in effects:
                 if isinstance(effect, Breathe):
@@ -299,7 +299,7 @@ class PeerConnection(asyncio.Protocol):
         self._set_timer()
 
     def _put_off(self, rest: Iterator[Effect | Breathe]) -> None:
-        """Put off the rest of a read until other work had its turn, and stop reading (TRN-33)."""
+        """Postpone the rest of a read until other work has had its turn; stop reading (TRN-33)."""
         self._rest = rest
         if self._transport is not None and not self.is_receive_flow_controlled:
             self._transport.pause_reading()

@@ -35,7 +35,7 @@ class DestinationStatus(msgspec.Struct, frozen=True):
     """Status key of the latest failure (XMT-19); empty = nothing is wrong."""
     detail: str
     since: Instant
-    """When the reason was last set or cleared."""
+    """Instant at which the reason was last set or cleared."""
     suppressed_until: Instant | None
     failures: int
     """Number of failed attempts in a row."""
@@ -55,11 +55,11 @@ class Destination:
         self.connection: PeerConnection | None = None
         """The ONLINE connection that serves the address, and possibly other addresses (TRN-4)."""
         self.opening: PeerConnection | None = None
-        """The connection of the present attempt, in its TCP or login phase (TRN-13)."""
+        """The connection of the current attempt, in its TCP or login phase (TRN-13)."""
         self.attempt: asyncio.Task[None] | None = None
         self.due: asyncio.TimerHandle | None = None
         self.places: frozenset[str] = frozenset()
-        """Literal addresses, with port, that its name stood for at the last attempt (TRN-19)."""
+        """Literal addresses, with port, that its name resolved to at the last attempt (TRN-19)."""
         self.peer: InstanceId | None = None
         self.is_self = False
         self.reason = ""

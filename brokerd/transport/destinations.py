@@ -1,7 +1,7 @@
 """Destinations: the public part of the transport; connects, suppresses, pulls items and writes.
 
 Reads:  nothing durable.            Calls: its listener, a `TransportEvents`.
-Never:  keeps a fragment: they are pulled when the socket has room, and written at once.
+Never:  keeps a fragment; fragments are pulled when the socket has room, and written at once.
 Wakes:  on `notify`, when a socket has room, on the connect pass of every second tick.
 Fails:  a destination fails alone, with a reason in its status (XMT-19).
 """
@@ -119,7 +119,7 @@ class Destinations(EndpointLife, Neighbours):
         return self.status(address).suppressed_until is not None
 
     def own_addresses(self) -> frozenset[str]:
-        """Return the addresses at which the instance listens, or that led back to it (RTE-42)."""
+        """Return the addresses that the instance listens on, or that led back to it (RTE-42)."""
         listening = (one.address for one in self.listeners if one.address)
         led_back = (one.address for one in self._known.values() if one.is_self)
         return frozenset(address.lower() for address in (*listening, *led_back))
@@ -138,7 +138,7 @@ class Destinations(EndpointLife, Neighbours):
         return self._dialer.connect_due(self._known.values())
 
     def close_idle(self) -> int:
-        """End connections without traffic, every fifth tick; return how many (TRN-28)."""
+        """End connections without traffic, every fifth tick; return their number (TRN-28)."""
         oldest = self._clock.monotonic() - self._options.idle_close.total_seconds()
         idle = [c for c in self.peers.online.values() if c.machine.last_activity <= oldest]
         for connection in idle:
@@ -146,7 +146,7 @@ class Destinations(EndpointLife, Neighbours):
         return len(idle)
 
     def retry(self, address: str | None = None) -> int:
-        """Clear suppression and connect now, to one address or all known ones (NBT-8).
+        """Clear suppression and connect now, for one address or all known addresses (NBT-8).
 
         Return the number of addresses."""
         chosen = list(self._known.values()) if address is None else [self._destination(address)]
@@ -158,7 +158,9 @@ class Destinations(EndpointLife, Neighbours):
         return len(chosen)
 
     def release(self, addresses: Iterable[str]) -> None:
-        """Clear suppression of addresses of new routes; connect if items are pending (NBT-8)."""
+        """Clear the suppression of addresses of new routes (NBT-8).
+
+        Connect those with pending items."""
         for address in sorted(addresses):  # a set has no stable order (HK-1)
             known = self._known.get(address)
             if known is not None:
@@ -169,7 +171,7 @@ class Destinations(EndpointLife, Neighbours):
     def hand_back(self, peer: InstanceId, items: list[bytes]) -> bool:
         """Send items over a neighbour's open connection, without a route to it (NBT-1).
 
-        False: the neighbour is not ONLINE or takes nothing now; the items are not kept."""
+        False: the neighbour is not ONLINE, or its socket has no room; the items are not kept."""
         connection = self.peers.online.get(peer)
         if connection is None or not connection.is_writable:
             return False
@@ -247,7 +249,7 @@ class Destinations(EndpointLife, Neighbours):
             self._events.notice_arrived(peer.instance_id, notice)
 
     def on_writable(self, connection: PeerConnection) -> None:
-        """Go on sending: the socket has room."""
+        """Resume sending on a connection whose socket has room."""
         self._pump_soon(connection)
 
     def on_ended(self, connection: PeerConnection, end: Closed) -> None:
@@ -295,7 +297,7 @@ class Destinations(EndpointLife, Neighbours):
             self._dialer.failed(destination, connection, end.key, end.detail)
         elif peer is not None:
             destination.peer = peer.instance_id
-            # Its login lost against another connection of the same peer, which serves it now.
+            # The login lost to another connection of the same peer, which serves the address now.
             stays = self.peers.online.get(peer.instance_id)
             if stays is not None and destination.connection is None:
                 self._bind(destination, stays)
@@ -324,7 +326,7 @@ class Destinations(EndpointLife, Neighbours):
                 self._pump_soon(connection)
                 return
             destination = bound[0]
-            bound.rotate(-1)  # before sending: each destination gets its turn, whatever it has
+            bound.rotate(-1)  # before sending, so that each destination gets its turn
             written += self._send_boxcar(destination, connection)
         self._lull.check_again()
 

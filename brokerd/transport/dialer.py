@@ -1,4 +1,4 @@
-"""Dialer: opens streams to destinations, one attempt at a time for each (TRN-13 to TRN-21).
+"""Dialer: opens streams, one attempt at a time per destination (TRN-13 to TRN-21).
 
 Reads:  destinations.                           Calls: `transport.network`, `transport.peers`.
 Never:  logs in, or evaluates the end of a login; `transport.destinations` does.
@@ -20,7 +20,7 @@ from brokerd.transport.peers import Peers
 
 
 class Dialer:
-    """Opens outgoing streams, each in a task of its own."""
+    """The opener of outgoing streams, each in a task of its own."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Dialer:
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, unlike a set (HK-1)
 
     def connect_due(self, destinations: Iterable[Destination]) -> int:
-        """Connect all destinations with pending items; spread many of them (TRN-14, TRN-21).
+        """Connect all destinations with pending items that may connect now (TRN-14).
 
-        Return their number."""
+        If they are many, spread the attempts (TRN-21). Return the number of destinations."""
         if not self.running:
             return 0
         due = [d for d in destinations if d.pending and d.may_connect and d.due is None]
@@ -100,8 +100,8 @@ class Dialer:
         limit = self._options.connect_timeout.total_seconds()
         try:
             async with asyncio.timeout(limit):
-                # Set before the peer answers: it may connect to this instance meanwhile, and these
-                # addresses identify it then (TRN-19).
+                # Set before the peer answers: if it connects to this instance meanwhile, these
+                # addresses identify it (TRN-19).
                 destination.places = await self._network.places(destination.address)
                 await self._network.connect(lambda: connection, destination.address)
         except TimeoutError:

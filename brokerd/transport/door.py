@@ -1,4 +1,4 @@
-"""Door: limits accepted connections, so that those without a login keep no others out (END-18).
+"""Door: limits accepted connections, so that those without a login do not shut out others (END-18).
 
 Reads:  the times at which connections are accepted, log in and close.   Calls: the log.
 Never:  touches a socket; `transport.accepting` does, and connections report to their seat.
@@ -6,7 +6,7 @@ Wakes:  acceptors that wait for room, when a connection logs in or closes.
 
 An accepted connection has a `Seat` until its socket is closed. A *stranger* is a connection that
 has not logged in. All programs of this machine share loopback and the Unix socket, so the limits of
-one address do not apply to these.
+one address do not apply to them.
 """
 
 from collections import Counter
@@ -21,14 +21,14 @@ from brokerd.telemetry.logs import ENDPOINT
 from brokerd.telemetry.status import DoorStatus
 
 PATIENCE: Final = 4.0
-"""Seconds that a connection has for its login even if others wait for its place, at most."""
+"""Longest time for a login, in seconds, while other connections wait for the place."""
 LEAST_PATIENCE: Final = 0.25
-"""Least number of these seconds, after connections before it did not log in."""
+"""Shortest time for such a login, in seconds, after earlier connections have not logged in."""
 ASIDE: Final = 64
 """Descriptors that connections leave free for stores, logs and pipes (REL-27). Connections over the
-network leave as many more for the Unix socket."""
+network leave twice as many, so that the Unix socket has a reserve of its own."""
 SMALL_LIMIT_SHARE: Final = 4
-"""Divisor: if the process may have few descriptors, a quarter of them is left free instead."""
+"""Divisor of a low limit of descriptors: a quarter of them is left free instead of `ASIDE`."""
 
 # Reasons for which a connection is refused (END-18).
 FULL: Final = "connections"
@@ -96,12 +96,12 @@ class Door:
         clock: Clock,
         log: Log,
     ) -> None:
-        """Create a door; `refusal` makes the bytes sent to a refused connection from a text."""
+        """Create the door. `refusal`: encodes a text as the bytes sent to a refused connection."""
         self.kind = kind
         self.refused: Counter[str] = Counter()
         """Number of connections refused since the start, by reason."""
         self.refused_at: Instant | None = None
-        """When a connection was last refused; None = never."""
+        """Instant of the latest refusal; None = no connection was refused."""
         self._options = options
         self._refusal = refusal
         self._clock = clock
@@ -122,7 +122,7 @@ class Door:
         return len(self._strangers)
 
     def status(self) -> DoorStatus:
-        """Return how many connections exist, and how many were refused."""
+        """Return the numbers of open and of refused connections."""
         return DoorStatus(
             kind=self.kind,
             connections=len(self._seats),
@@ -135,9 +135,9 @@ class Door:
     def wait(self) -> float:
         """Return the seconds after which the next connection may be accepted; 0 = now.
 
-        If too many have not logged in, `enter` displaces the oldest of them, but not before it had
-        some time for its login, so that programs that start together do not displace each other.
-        Each displacement halves that time for the next ones, each login doubles it.
+        If too many connections have not logged in, `enter` displaces the oldest of them. But first
+        it has some time for its login, so that programs that start together do not displace each
+        other. Each displacement halves this time for later connections, each login doubles it.
 
         This method changes nothing, because before the accept it is unknown whether a connection
         waits at all."""
@@ -156,8 +156,9 @@ class Door:
         Must be called only if `wait` returns 0. A connection refused by the limits of its address
         displaces no other one.
 
-        `host`: literal address of the far end; empty for a Unix socket. `is_shared`: all programs
-        of this machine have that address. `has_room`: whether its descriptor may be used."""
+        `host`: literal address of the far end; empty for a Unix socket. `is_shared`: whether all
+        programs of this machine have this address. `has_room`: whether the descriptor of the
+        connection may be used."""
         if not has_room:
             return self._refuse(DESCRIPTORS, host)
         address = "" if is_shared else host

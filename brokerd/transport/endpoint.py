@@ -40,7 +40,7 @@ class BrokerEndpoint:
 
     @property
     def listens(self) -> bool:
-        """Whether the port is to be open, if only to refuse connections (END-4)."""
+        """Whether the port should be open, even if only to refuse connections (END-4)."""
         return self.state is not EndpointState.STOPPED
 
     @property
@@ -67,10 +67,10 @@ class BrokerEndpoint:
         return "" if started else f"the broker endpoint is {self.state}"
 
     async def open(self, *, must_listen: bool = False) -> None:
-        """Listen at every address.
+        """Listen on every address.
 
         Raises:
-            PortTaken: `must_listen`, and an address cannot be listened at.
+            PortTaken: `must_listen` is set, and listening on an address fails.
         """
         for listener in self.listeners:
             host, port = host_and_port(listener.wanted)
@@ -83,7 +83,7 @@ class BrokerEndpoint:
                     raise PortTaken(f"cannot listen at {listener.wanted}: {error}") from error
 
     def close(self) -> None:
-        """Stop listening at all addresses."""
+        """Stop listening on all addresses."""
         for listener in self.listeners:
             listener.close()
 
@@ -92,7 +92,7 @@ class BrokerEndpoint:
         return [one for one in self.listeners if self.listens and not one.is_open]
 
     async def rebind(self, addresses: Iterable[str]) -> None:
-        """Listen at other addresses; those that stay are not touched (END-6)."""
+        """Listen on other addresses; listeners whose address stays are not touched (END-6)."""
         wanted = list(addresses)
         kept = {one.wanted: one for one in self.listeners if one.wanted in wanted}
         for listener in self.listeners:
@@ -113,7 +113,7 @@ class BrokerEndpoint:
 
 
 class Lull:
-    """Waits for a condition, with a time limit."""
+    """A wait for a condition, with a time limit."""
 
     def __init__(self) -> None:
         self._checking: asyncio.Future[None] | None = None

@@ -1,7 +1,7 @@
 """EndpointLife: start, stop and move of the broker endpoint in the transport (END-4 to END-6).
 
 Reads:  the state of the endpoint.      Calls: listeners, the dialer, connections.
-Never:  sends, or begins a change of state before the one before it has ended.
+Never:  sends, or begins a change of state before the previous one has ended.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class EndpointLife:
     _changing: asyncio.Lock
     _events: TransportEvents
     _is_up: bool
-    """Whether the endpoint's state has been applied, and not been shut down since."""
+    """Whether the endpoint's state has been applied, and not undone by a shutdown since."""
 
     @property
     def listeners(self) -> list[Listener]:
@@ -44,7 +44,7 @@ class EndpointLife:
         """Apply the state of the endpoint: listen, and connect to destinations with pending items.
 
         Raises:
-            PortTaken: `must_listen`, and an address cannot be listened at; nothing is left open.
+            PortTaken: `must_listen` is set, and listening on an address fails; nothing stays open.
         """
         async with self._changing:
             try:
@@ -54,7 +54,7 @@ class EndpointLife:
                 raise
 
     async def stop(self) -> None:
-        """Drain open connections for the set time at most, say GOODBYE, close (END-5, TRN-18)."""
+        """Drain open connections for at most `drain`, send GOODBYE, close (END-5, TRN-18)."""
         async with self._changing:
             await self._shut()
 
@@ -67,13 +67,13 @@ class EndpointLife:
             await self._take_up()
 
     async def rebind(self, addresses: Iterable[str]) -> None:
-        """Listen at other addresses; connections stay open (END-6)."""
+        """Listen on other addresses; connections stay open (END-6)."""
         async with self._changing:
             await self.endpoint.rebind(addresses)
             self._say_port()
 
     def _authorise(self, peer: Hello) -> RejectReason | None:
-        """Return why a peer is refused; None if the endpoint is started: it may log in (END-4)."""
+        """Return why a peer is refused; None = it may log in (END-4)."""
         if self.endpoint.state is EndpointState.DISABLED:
             return RejectReason.ENDPOINT_DISABLED
         return None if self._dialer.running else RejectReason.DRAINING

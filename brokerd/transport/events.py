@@ -33,7 +33,7 @@ def log_failed(log: Log, connection: PeerConnection, reason: str, detail: str) -
 
 
 def log_ended(log: Log, connection: PeerConnection, end: Closed) -> None:
-    """Log the end of a connection, with the totals of what it carried."""
+    """Log the end of a connection, with its traffic totals."""
     write = log.warning if end.outcome in (Outcome.LOST, Outcome.FAILED) else log.info
     write(
         EVENT,

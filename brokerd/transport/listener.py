@@ -13,7 +13,7 @@ EVENT = "broker.endpoint"
 
 
 class Listener:
-    """Accepts peers at one address."""
+    """The listener for peers at one address."""
 
     def __init__(
         self, *, network: Network, factory: Factory, address: str, door: Door, log: Log
@@ -42,7 +42,7 @@ class Listener:
         return host_and_port(self.address or self.wanted)[1]
 
     async def open(self) -> None:
-        """Listen. Raises `OSError` after `listen_error` has been set."""
+        """Begin to listen. On failure, set `listen_error` and raise `OSError`."""
         if self._listening is not None:
             return
         try:

@@ -1,7 +1,7 @@
-"""Listeners: finds out whether a given process listens at an address (BI-C5).
+"""Listeners: finds out whether a given process listens on an address (BI-C5).
 
 Reads:  the kernel's tables of sockets (Linux).      Calls: the operating system.
-Never:  guesses: if the kernel does not show it, the answer is None.
+Never:  guesses; if the kernel does not show the listeners, the answer is None.
 """
 
 import os
@@ -29,13 +29,13 @@ class _Listener(NamedTuple):
     inode: str
 
     def overlaps(self, family: int, host: bytes, port: int) -> bool:
-        """Return whether this socket keeps all others from listening at a place."""
+        """Return whether this socket keeps all others from listening on this host and port."""
         is_any = not any(self.host) or not any(host)
         return (self.family, self.port) == (family, port) and (is_any or self.host == host)
 
 
 def is_listener(pid: int, address: str) -> bool | None:
-    """Return whether the process, and no other, listens at `address`; None = unknown."""
+    """Return whether the process, and no other, listens on `address`; None = unknown."""
     try:
         if (path := unix_path(address)) is not None:
             return _pid_at(path) == pid

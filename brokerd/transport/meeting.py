@@ -24,13 +24,12 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class TransportEvents(Protocol):
-    """The listener of the transport: it supplies what is sent and gets what arrives."""
+    """The listener of the transport: it supplies the items to send, and gets the arrivals."""
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
         """Return encoded items for an address; [] = nothing more for now.
 
-        A single item may exceed the room in bytes, up to the largest frame, if it is the only
-        one."""
+        An item may exceed `room_bytes`, up to the largest frame, if it is the only one."""
         ...
 
     def boxcar_arrived(self, arrival: Arrival) -> None:
@@ -42,7 +41,7 @@ class TransportEvents(Protocol):
         ...
 
     def address_changed(self, address: str, online: bool) -> None:
-        """Queue again what is outstanding at an address that came ONLINE or was lost (DLP-29)."""
+        """Queue the dialogs of an address that came ONLINE or was lost (DLP-29)."""
         ...
 
     def reached_self(self, address: str) -> None:
@@ -54,9 +53,9 @@ class TransportEvents(Protocol):
         ...
 
     def neighbour_left(self, peer: InstanceId) -> None:
-        """Note that no connection leads to a neighbour any more."""
+        """Note that no connection leads to a neighbour any longer."""
         ...
 
     def before_closing(self) -> None:
-        """Send owed acknowledgements: connections are about to be closed on purpose (DLP-19)."""
+        """Send owed acknowledgements before connections are closed on purpose (DLP-19)."""
         ...

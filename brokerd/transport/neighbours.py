@@ -1,7 +1,7 @@
 """Neighbours: advisory frames to instances that are ONLINE, and the addresses of instances.
 
 Reads:  connections, destinations.      Calls: connections.
-Never:  keeps a frame that cannot be sent now: it is advisory, or will be sent again.
+Never:  keeps a frame that cannot be sent now; such a frame is advisory, or will be sent again.
 """
 
 from collections import deque
@@ -29,7 +29,9 @@ class Neighbours:
         raise NotImplementedError  # `Destinations` has it
 
     def notice(self, peer: InstanceId, notice: Advice) -> bool:
-        """Send a NOTICE to a neighbour if it is ONLINE; advisory, so never kept (NBT-4)."""
+        """Send a NOTICE to a neighbour if it is ONLINE (NBT-4).
+
+        False: not sent, and not kept, because a NOTICE is advisory."""
         connection = self.peers.online.get(peer)
         if connection is None or not connection.is_writable:
             return False
@@ -39,7 +41,7 @@ class Neighbours:
     def notice_to(self, address: str, notice: Advice) -> bool:
         """Send a NOTICE to the instance at an address (NBT-6).
 
-        False: not sent; without a connection, one is being opened."""
+        False: not sent; if there was no connection, one is being opened."""
         connection = self._destination(address).connection
         if connection is None:
             self.notify(address)
@@ -86,8 +88,8 @@ class Neighbours:
     def tell_brokers(self, peer: InstanceId, here: BrokersHere) -> bool:
         """Send the list of own brokers to a neighbour (TRN-46).
 
-        False: it is not ONLINE, or does not support such frames. Flow control does not hold the
-        frame back, because it is small and is not sent again."""
+        False: the neighbour is not ONLINE, or does not support such frames. Flow control does not
+        hold the frame back, because it is small and is not sent again."""
         connection = self.peers.online.get(peer)
         if connection is None or not connection.machine.names_brokers:
             return False

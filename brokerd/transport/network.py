@@ -23,7 +23,7 @@ Factory = Callable[[], asyncio.Protocol]
 """Makes the asyncio protocol object of one stream."""
 
 ALL: Final = "all"
-"""Host in a listening address that stands for every interface (END-3)."""
+"""Host in a listening address that means every interface (END-3)."""
 BACKLOG: Final = 512
 UNIX: Final = "unix:"
 TCP: Final = "tcp://"
@@ -45,10 +45,10 @@ class Listening(Protocol):
 
 
 class Network(Protocol):
-    """Opens listeners and outgoing streams."""
+    """The interface that opens listeners and outgoing streams."""
 
     async def listen(self, factory: Factory, address: str, door: Door) -> Listening:
-        """Listen at the address; port 0 means any free port (END-2). Raises `OSError`.
+        """Listen on the address; port 0 means any free port (END-2). Raises `OSError`.
 
         Each protocol object of the factory gets the attribute `seat`, its place at the door."""
         ...
@@ -60,15 +60,15 @@ class Network(Protocol):
         ...
 
     async def places(self, address: str) -> frozenset[str]:
-        """Return the literal addresses that an address stands for now. Raises `OSError`."""
+        """Return the literal addresses that an address resolves to now. Raises `OSError`."""
         ...
 
 
 class SystemNetwork:
     """The machine's sockets, on the running event loop.
 
-    `connect_timeout`: seconds for one attempt. `is_shared`: tests for an address that all programs
-    of this machine share, to which the limits of one address do not apply (END-18)."""
+    `connect_timeout`: seconds for one attempt. `is_shared`: returns whether all programs of this
+    machine share a literal address; the limits of one address do not apply to it (END-18)."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class SystemNetwork:
         """Connect over TCP or to a Unix socket.
 
         A name is resolved each time. Each of its addresses gets an equal share of the remaining
-        time, so that one without an answer leaves time for the next ones (END-16)."""
+        time, so that an address without an answer leaves time for the next ones (END-16)."""
         loop = asyncio.get_running_loop()
         path = unix_path(address)
         if path is not None:
@@ -156,7 +156,7 @@ class SystemNetwork:
 
 
 def try_listening(address: str) -> None:
-    """Raise the `OSError` that listening at the address would raise; change nothing."""
+    """Raise the `OSError` that listening on the address would raise; change nothing."""
     path = unix_path(address)
     if path is not None:
         _is_stale(path)
@@ -214,7 +214,7 @@ class _UnixListening:
 
 
 def unix_path(address: str) -> str | None:
-    """Return the path of a `unix:` address; None = it is of another kind."""
+    """Return the path of a `unix:` address; None = the address is of another kind."""
     return address[len(UNIX) :] if address.startswith(UNIX) else None
 
 
@@ -237,7 +237,7 @@ def tcp_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a peer's literal address is this machine; "" stands for a Unix socket."""
+    """Return whether a peer's literal address is this machine; "" means a Unix socket."""
     if not host:
         return True
     try:
@@ -263,7 +263,7 @@ def _is_literal(host: str) -> bool:
 
 
 def _bind_everywhere(port: int) -> list[socket.socket]:
-    """Bind both address families to the same port, also if it is chosen as a free one."""
+    """Return sockets of both address families bound to the same port, chosen if `port` is 0."""
     first = _bind_all([(socket.AF_INET, ("0.0.0.0", port))])  # noqa: S104
     real = int(first[0].getsockname()[1])
     try:
@@ -276,7 +276,9 @@ def _bind_everywhere(port: int) -> list[socket.socket]:
 
 
 def _bind_all(places: list[tuple[int, tuple[object, ...]]]) -> list[socket.socket]:
-    """Return a socket bound to each place; skip IPv6 without it, and close all if one fails."""
+    """Return a socket bound to each place, without IPv6 where the machine has none.
+
+    If one place cannot be bound, close all sockets."""
     bound: list[socket.socket] = []
     try:
         for family, where in places:
@@ -308,7 +310,7 @@ def let_others_in(address: str) -> None:
 
 
 def _bind_privately(path: str) -> socket.socket:
-    """Return a bound socket that only its owner may open, before anyone can connect."""
+    """Return a bound Unix socket that only its owner may open; it does not listen yet."""
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(path)
@@ -328,7 +330,7 @@ def _remove_stale_socket(path: str) -> None:
 def _is_stale(path: str) -> bool:
     """Return whether a killed process left this socket.
 
-    Raise `OSError` if it is in use or no socket."""
+    Raise `OSError` if the path is in use or is not a socket."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "it is there and is not a socket", path)

@@ -1,6 +1,6 @@
 """Settings of the transport and the endpoint, under their names in the configuration.
 
-The defaults are those of the Numbers table of the network chapter. Times are `timedelta`, as in the
+The defaults are those in the Numbers table of the network chapter. Times are `timedelta`, as in the
 settings; on the wire and in the protocol machine they are seconds.
 """
 
@@ -37,7 +37,7 @@ class TransportOptions(msgspec.Struct, frozen=True):
     max_frame: int = FRAME_LIMIT
     send_mark: int = 256 * 1024
     destination_memory: int = 4 * 1024 * 1024
-    """Limit of bytes encoded and not sent: `send_mark` and a boxcar must fit into it (TRN-36)."""
+    """Limit of encoded bytes not yet sent; it must hold `send_mark` and a boxcar (TRN-36)."""
     max_peers: int = 256
     """Limit of connections accepted from peers (END-18)."""
     max_per_address: int = 64

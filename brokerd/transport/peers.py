@@ -1,7 +1,7 @@
 """Peers: every open connection, and which one is ONLINE for each peer instance (TRN-4).
 
 Reads:  the state of its connections.           Calls: `protocol.arbitration`, its `Sink`.
-Never:  knows of addresses or suppression; that is `transport.destinations`, behind the `Sink`.
+Never:  knows of addresses or suppression; `transport.destinations` does, behind the `Sink`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Sink(Protocol):
         ...
 
     def on_writable(self, connection: PeerConnection) -> None:
-        """Send again: the socket has room."""
+        """Resume sending on a connection whose socket has room."""
         ...
 
     def on_ended(self, connection: PeerConnection, end: Closed) -> None:
@@ -50,7 +50,7 @@ class Sink(Protocol):
 
 
 class Totals(msgspec.Struct):
-    """Totals of what connections have carried since the start (MON-12)."""
+    """Totals of the traffic of all connections since the start (MON-12)."""
 
     fragments_sent: int = 0
     fragments_received: int = 0
@@ -68,7 +68,7 @@ class Totals(msgspec.Struct):
 
 
 class Peers:
-    """Creates connections, owns them until they end, and arbitrates between them."""
+    """The owner of all connections: creates them, keeps them until they end, and arbitrates."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class Peers:
     def leave(self, connection: PeerConnection, reason: GoodbyeReason) -> None:
         """Say GOODBYE on a connection, which serves no destination from now on.
 
-        It leaves `online` first, so that a login which waits for its place can be granted."""
+        The connection leaves `online` first, so that a login that waits for its place can be
+        granted."""
         peer = _peer_of(connection)
         served = peer is not None and self.online.get(peer) is connection
         if peer is not None and served:
@@ -188,7 +189,7 @@ class Peers:
         self._sink.on_noticed(connection, notice)
 
     def writable(self, connection: PeerConnection) -> None:
-        """Pass on that a socket has room."""
+        """Notify the sink that a socket has room."""
         self._sink.on_writable(connection)
 
     def probe_answered(self, connection: PeerConnection) -> None:
@@ -241,7 +242,7 @@ class Peers:
         ]
 
     def _close_own_logins(self, peer: InstanceId, *, but: PeerConnection) -> None:
-        """End own logins to a peer, because they lost against a connection that the peer opened.
+        """End own logins to a peer, because they lost to a connection that the peer opened.
 
         Logins whose HELLO has not arrived yet are not known to lead to this peer."""
         for other in list(self.connections.values()):
