@@ -5,9 +5,9 @@ Three protocols, each in reading order:
 - Dialogs between endpoints: `transitions` (states and allowed moves), `endpoint` (one side as a
   value), `dialog` (one step of it), `sending` (the window of unacknowledged messages), `fragments`.
 - Instances next to each other: `frames` and `neighbour` (the frames), `items` and `item_decoding`
-  (what a boxcar carries), `connection` with `connection_effects` (one connection as a state
-  machine), `arbitration` (which of several stays), `backoff`, and the frames `brokers`, `role` and
-  `trace`; `passing` (an item on its way to another instance).
+  (the content of boxcars), `connection` with `connection_effects` (one connection as a state
+  machine), `arbitration` (which of several connections stays), `backoff`, and the frames `brokers`,
+  `role` and `trace`; `passing` (an item on its way to another instance).
 - Clients and the daemon: `client_frames`, `client_readers` (bytes to frames), `client_verbs` and
   `admin_verbs` (the arguments of every request).
 

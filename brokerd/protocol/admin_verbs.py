@@ -1,7 +1,7 @@
 """Verbs of administration: views in pages, delivery, identity, clean-up, backup (CLP-90 to 95).
 
 Reads:  nothing.      Calls: nothing.
-Never:  decides anything: these are the forms, which `client_verbs` uses to check requests.
+Never:  decides anything; `client_verbs` uses these forms to check requests.
 """
 
 from typing import Annotated, Any, Final
@@ -20,10 +20,10 @@ DEFAULT_GRACE: Final = 10.0
 
 
 class ViewOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `view`: which rows, and how many (CLP-90)."""
+    """Options of `view`: the choice of the rows, and their number (CLP-90)."""
 
     where: dict[Name, Any] = {}
-    """Column to the value that a row must have in it, or to a list of such values."""
+    """Map of columns to the value that a row must have, or to a list of such values."""
     older_than: Annotated[float, Meta(ge=0)] | None = None
     """Least age in seconds, counted from the instant that the view defines."""
     limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = DEFAULT_ROWS
@@ -44,9 +44,9 @@ class Exclusion(Struct, frozen=True, forbid_unknown_fields=True):
     """Treatment of open transactions (MAN-1)."""
 
     force: bool = False
-    """Whether to roll them back, instead of waiting."""
+    """Whether to roll open transactions back, instead of waiting for them."""
     wait: Annotated[float, Meta(ge=0, le=86_400)] = DEFAULT_WAIT
-    """Seconds to wait for them."""
+    """Seconds to wait for open transactions."""
 
 
 class Enable(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -71,9 +71,9 @@ class ErrorConversations(Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class NewBroker(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to remove every dialog and take a new identifier, made by the client (MAN-6).
+    """A request to remove every dialog and adopt a new identifier, made by the client (MAN-6).
 
-    Repeating it with the identifier that the broker has by then changes nothing."""
+    A request with the identifier that the broker already has changes nothing."""
 
     broker: Name
     broker_id: Id
@@ -81,16 +81,16 @@ class NewBroker(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class CleanUpOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `clean_up_endpoints`: which endpoints (MAN-15)."""
+    """Options of `clean_up_endpoints`: the choice of the endpoints (MAN-15)."""
 
     states: list[Annotated[str, Meta(max_length=2)]] = []
     """States of the endpoints; empty = every state."""
     older_than: Annotated[float, Meta(ge=0)] | None = None
-    """Least seconds that the endpoints have been in their state."""
+    """Least time, in seconds, that the endpoints have been in their state."""
     service: Name | None = None
     far_service: Name | None = None
     batch: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = DEFAULT_ROWS
-    """Endpoints inspected in one step."""
+    """Number of endpoints inspected in one step."""
     dry_run: bool = False
     after: int | None = None
     """`next` of the previous batch."""
@@ -123,18 +123,18 @@ class DrainQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     broker: Name
     queue: Name
     grace: Annotated[float, Meta(ge=0, le=86_400)] = DEFAULT_GRACE
-    """Seconds until the readers are ended."""
+    """Seconds after which readers that still run are ended."""
 
 
 class AlterEndpoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request to change the broker endpoint while it runs (END-4 to END-9)."""
 
     endpoint: dict[Name, Any]
-    """Keys of the section [endpoint] to values as in a file; a key left out keeps its value."""
+    """Keys of the section [endpoint] with values as in a file; other keys keep their values."""
 
 
 class ConfirmClock(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to follow a jump of UTC that is held (REL-24)."""
+    """A request to accept a held jump of UTC (REL-24)."""
 
 
 class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -145,7 +145,7 @@ class RetryDestination(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class ExplainOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of `explain_route`: what is routed."""
+    """Options of `explain_route`: the message to route."""
 
     broker_id: Id | None = None
     """Broker named together with the service (DLG-4)."""
@@ -156,7 +156,7 @@ class ExplainOptions(Struct, frozen=True, forbid_unknown_fields=True):
     reply: bool = False
     """Whether the target's side sends the message."""
     hops: Annotated[int, Meta(ge=0, le=255)] = 10
-    """Hops left of an arriving message (FWD-5)."""
+    """Hops that an arriving message has left (FWD-5)."""
 
 
 class ExplainRoute(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -172,9 +172,9 @@ class PingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     broker_id: Id | None = None
     """Broker named together with the service (DLG-4)."""
     from_service: Name | None = None
-    """Service that replies would come to; None = a service of the client's broker."""
+    """Service that would get the replies; None = a service of the client's broker."""
     wait: Annotated[float, Meta(gt=0, le=300)] = 10.0
-    """Seconds until the steps known by then are the answer."""
+    """Longest wait in seconds; the answer then contains the steps known so far."""
 
 
 class Ping(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -188,7 +188,7 @@ Reason = Annotated[str, Meta(max_length=1024)]
 
 
 class ReleaseGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to let a parked or waiting group be received again (PBT-3)."""
+    """A request to make a parked or waiting group receivable again (PBT-3)."""
 
     broker: Name
     group: Id
@@ -196,7 +196,7 @@ class ReleaseGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 class DiscardGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to delete a group's first message, or all of them, and release the group."""
+    """A request to delete a group's first message, or all its messages, and release the group."""
 
     broker: Name
     group: Id
@@ -221,7 +221,7 @@ class EditGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     body: bytes | None
     reason: Reason = ""
     as_it_is: bool = False
-    """Whether to accept a body that is not JSON in place of one that is."""
+    """Whether to accept a body that is not JSON in place of a JSON body."""
 
 
 class CureQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

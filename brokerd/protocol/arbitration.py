@@ -1,11 +1,11 @@
-"""Arbitration: which of several connections to one peer stays (TRN-22 to TRN-25).
+"""Arbitration: the choice of the connection to a peer that stays (TRN-22 to TRN-25).
 
 Reads, calls: nothing. Never: closes or pings anything; the shell carries out the decision.
 
-The accepting side of a connection decides about it. If both sides open one at the same moment,
-each may grant the peer's connection before the verdict on its own arrives. `keeps_new` then gives
-both the same answer, since it uses only what both know: which side opened which connection, and
-both instance ids.
+The accepting side of a connection decides about it. If both sides open a connection at the same
+moment, each may grant the peer's connection before the verdict on its own arrives. `keeps_new` then
+gives both the same answer, since it uses only facts that both know: which side opened which
+connection, and both instance ids.
 """
 
 from collections.abc import Iterable
@@ -36,8 +36,8 @@ class Decision(Enum):
 def arbitrate(*, me: InstanceId, peer: InstanceId, rivals: Iterable[Rival]) -> Decision:
     """Decide about a connection that `peer` opened to this side."""
     rivals = list(rivals)
-    # An ONLINE rival stays whichever side opened it, unless the ping shows that it is dead (TRN-23,
-    # TRN-25); the instance ids decide only between logins in flight (TRN-24).
+    # An ONLINE rival stays, whichever side opened it, unless the ping shows that it is dead
+    # (TRN-23, TRN-25); the instance ids decide only between logins in flight (TRN-24).
     if any(rival.online for rival in rivals):
         return Decision.PROBE
     if any(rival.opened_here for rival in rivals) and me < peer:
@@ -50,7 +50,7 @@ def keeps_new(
 ) -> bool:
     """Return whether a connection opened here and now granted by `peer` replaces the ONLINE ones.
 
-    Against one that the peer opened, the connection opened by the smaller instance id stays, on
+    Against a connection that the peer opened, the one opened by the smaller instance id stays, on
     both sides (TRN-24). Against an older one opened here, the peer's later verdict counts.
     """
     accepted_online = any(rival.online and not rival.opened_here for rival in rivals)

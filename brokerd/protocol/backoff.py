@@ -1,6 +1,6 @@
 """Delays of repeated attempts, as functions of the attempt number.
 
-Reads, calls: nothing.    Never: reads a clock; the shell adds the delay to its own now.
+Reads, calls: nothing.    Never: reads a clock; the shell adds the delay to the current time.
 """
 
 from datetime import timedelta
@@ -56,8 +56,10 @@ def suppression_after_failure(
 def reopen_delay(
     failures: int, *, first: timedelta = REOPEN_FIRST, most: timedelta = REOPEN_MAX
 ) -> timedelta:
-    """Return how long an event notification waits for a new dialog after the `failures`-th that
-    failed in a row (PBT-15): by default 5, 10, 20 ... 300 s. `failures` counts from 1."""
+    """Return how long an event notification waits before it opens a new dialog (PBT-15).
+
+    `failures`: number of its dialogs that failed in a row, from 1. By default the wait is 5, 10,
+    20 ... 300 s."""
     return _doubled(first, failures - 1, most)
 
 

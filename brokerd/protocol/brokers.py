@@ -14,17 +14,17 @@ from brokerd.ids import ID_SIZE, BrokerId
 OPTION: Final = "brokers"
 """HELLO option of an instance that sends and accepts BROKERS frames."""
 MOST_BROKERS: Final = 200
-"""Most ids in one frame, which then fits the smallest frame limit that a peer may set."""
+"""Most ids in one frame; the frame then fits the smallest frame limit that a peer may set."""
 
 
 class BrokersHere(Struct, frozen=True):
-    """All brokers of the sender whose delivery is on; replaces those that it named before."""
+    """All brokers of the sender whose delivery is on, in place of those named before."""
 
     broker_ids: tuple[BrokerId, ...] = ()
 
 
 def brokers_here(broker_ids: Iterable[BrokerId]) -> BrokersHere:
-    """Return the frame that names these brokers; beyond the limit, those with the lowest ids."""
+    """Return the frame that names these brokers; of too many, those with the lowest ids."""
     return BrokersHere(tuple(sorted(broker_ids)[:MOST_BROKERS]))
 
 

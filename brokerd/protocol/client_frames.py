@@ -2,7 +2,7 @@
 
 Reads:  values.     Calls: msgpack, msgspec.
 Never:  performs I/O, or decodes; `client_readers` does.
-Long values travel in PARTs (CLP-20): the encoders cut them and the readers join them, so no other
+Long values are sent in PARTs (CLP-20): the encoders cut them and the readers join them, so no other
 module handles a PART. The arguments of the verbs are in `client_verbs`.
 """
 
@@ -28,14 +28,14 @@ PART_SIZE: Final = 256 * 1024
 SPAN_LIMIT: Final = 65 << 20
 """Longest value, in bytes, that a reader joins from PARTs by default (CLP-22)."""
 OUTSTANDING: Final = 1024
-"""Requests that a client may have unanswered (CLP-30); tokens that a daemon keeps (CLP-52)."""
+"""Most unanswered requests of a client (CLP-30), and most tokens kept by a daemon (CLP-52)."""
 BODY_LIMIT: Final = 16 << 20
 """Longest body by default, in bytes: `dialog.max_message` (SND-12)."""
 PING_AFTER: Final = 20.0
-"""Seconds without a frame in one of the two directions after which a client that holds or awaits
-something sends a PING (CLP-60)."""
+"""Seconds without an arrival, or without a write, after which a client sends a PING, if it has a
+request unanswered or a transaction open (CLP-60)."""
 PONG_WITHIN: Final = 10.0
-"""Seconds that a client then waits before it gives up the connection (CLP-60)."""
+"""Seconds that a client then waits for the PONG before it gives up the connection (CLP-60)."""
 SILENCE_LIMIT: Final = 35.0
 """Seconds of silence that a daemon allows a client that holds or awaits something (CLP-61)."""
 
@@ -70,8 +70,8 @@ _length: Final = Layout(">I").pack
 _pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
 """One packer for all threads: it runs no Python code that could interleave."""
 _pack_answer: Final = msgspec.msgpack.Encoder().encode
-"""Packs values made by a daemon to the same bytes in a third of the time. Unlike `_pack` it refuses
-subclasses of `str`, and packs sets as lists."""
+"""Faster packer for values made by a daemon: the same bytes in a third of the time. Unlike `_pack`,
+it refuses subclasses of `str`, and packs sets as lists."""
 
 
 # Frames that a daemon reads.
@@ -97,21 +97,21 @@ class Request(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """A client's note that it no longer waits for this receive (CLP-40)."""
+    """A client's notice that it no longer waits for this receive (CLP-40)."""
 
     request: int
 
 
 class Ping(Struct, frozen=True):
-    """A question that the daemon answers with a PONG of the same number."""
+    """A request that the daemon answers with a PONG of the same number."""
 
     number: int
 
 
 class Unreadable(Struct, frozen=True):
-    """A request that cannot be read: answer it with FAILED and `error`, stay connected (CLP-6).
+    """A request that cannot be read: answered with FAILED, and the connection stays (CLP-6).
 
-    The transaction that it names, if any, fails at this point (CLP-37).
+    The transaction that the request names, if any, fails at this point (CLP-37).
     """
 
     request: int
@@ -198,33 +198,33 @@ class MessageValue(Struct, frozen=True, array_like=True):
     """A received message, in the order of its fields on the wire (CLP-36)."""
 
     handle: bytes
-    """Handle of the dialog, to answer on."""
+    """Handle of the dialog, for the reply."""
     conversation_id: bytes
     """Id of the conversation, the same on both sides; for logs."""
     group_id: bytes
-    """Conversation group: the key for state."""
+    """Conversation group: the key of the application's state."""
     sequence: int
     """Position in its dialog and direction, from 0; -1 for an Error, -2 for a timer."""
     message_type: str
     """Name of the message type."""
     body: bytes | None
-    """None = there is none."""
+    """The body; None = the message has none."""
     service: str
     """Service at this side."""
     contract: str
     """Name of the contract."""
     queuing_order: int
-    """Rises in a queue and is never used again."""
+    """Number that rises within a queue and is never used again."""
     priority: int
     """Level of the dialog, 1 to 10."""
     enqueued_at: int
-    """UTC microseconds since 1970."""
+    """Instant of the arrival in the queue: UTC microseconds since 1970."""
     delivery_count: int
-    """How often it was received and rolled back since the daemon started."""
+    """Number of times that the message was received and rolled back since the daemon started."""
     message_id: bytes
-    """Stays the same when the message is sent again on another dialog."""
+    """Id of the message, the same when it is sent again on another dialog."""
     validation: str
-    """How the body was checked: E (empty), N (not), X (XML) or J (JSON)."""
+    """Check that the body has passed: E (empty), N (none), X (XML) or J (JSON)."""
     timer_name: str | None = None
     """Name of the conversation timer that is due; None unless it is a named one (PBT-23)."""
 
@@ -267,7 +267,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def encode_done(requests: Sequence[int]) -> bytes:
-    """Encode one DONE for all of `requests`."""
+    """Encode one DONE for all `requests`."""
     return _frame([DONE, requests])
 
 
@@ -331,12 +331,12 @@ def _frame(value: list[object]) -> bytes:
 
 
 def _in_parts(kind: int, request: int, packed: memoryview, last: bytes) -> bytes:
-    """Return PARTs and the frame they belong to, copied only once: they are large."""
+    """Return PARTs and the frame they belong to; copy them only once, because they are large."""
     return b"".join(_parts(kind, request, [packed], last))
 
 
 def _parts(kind: int, request: int, packed: Sequence[Piece], last: bytes) -> list[Piece]:
-    """Return PARTs and the frame they belong to as pieces, for a value that is in pieces itself."""
+    """Return PARTs and the frame they belong to as pieces, for a value that consists of pieces."""
     whose = b"\x93" + _pack([kind, request])[1:]  # an array of three; the data follows
     left = sum(map(len, packed))
     room, out = 0, list[Piece]()
@@ -357,7 +357,7 @@ def _parts(kind: int, request: int, packed: Sequence[Piece], last: bytes) -> lis
 
 
 def _spread(value: Sequence[object], out: list[Piece]) -> None:
-    """Pack a list; large bodies in it, or in lists in it, become pieces of their own."""
+    """Pack a list; large bodies in the list, or in nested lists, become pieces of their own."""
     out.append(b"\xdd" + _length(len(value)))
     for one in value:
         if is_bulk(one):
@@ -374,7 +374,7 @@ def is_bulk(value: object) -> TypeGuard[bytes]:
 
 
 def _bytes_of(size: int) -> bytes:
-    """Return the msgpack header of a byte string of this size."""
+    """Return the msgpack header of a byte string of `size` bytes."""
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + _length(size)

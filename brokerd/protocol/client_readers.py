@@ -71,7 +71,7 @@ _Frame = TypeVar("_Frame")
 
 
 class _Reader(ABC, Generic[_Frame]):
-    """Cuts a stream of bytes into frames; each byte is copied at most twice.
+    """A reader that cuts a stream of bytes into frames; each byte is copied at most twice.
 
     An unfinished frame is kept in the pieces that arrived, and joined once when it is complete.
     """
@@ -93,7 +93,7 @@ class _Reader(ABC, Generic[_Frame]):
 
     @property
     def has_more(self) -> bool:
-        """Whether `feed` has kept frames for the next call, which may pass no bytes."""
+        """Whether `feed` has kept frames for its next call, which may pass no new bytes."""
         return bool(self._rest) and not self._broken
 
     def feed(self, data: bytes) -> list[_Frame | Violation]:
@@ -216,7 +216,7 @@ class RequestReader(_Reader[ClientFrame]):
     def _is_plain(self, request: object, tx: object, verb: object, args: object) -> bool:
         """Return whether a request is valid and contains its arguments.
 
-        This is the short form of the checks that `_request` makes one by one to name the fault."""
+        This is the short form of the checks that `_request` does one by one, to name the fault."""
         return (
             type(request) is int
             and self._last < request < _NUMBER_LIMIT
@@ -344,7 +344,7 @@ class _Span:
             raise _BrokenError("PARTs of two values are mixed")
         self._size += len(data)
         if self._size <= self._limit:
-            self._joined += data  # a list would cost memory for each PART, however short
+            self._joined += data  # a list would cost memory for every PART, even a short one
         else:
             self._joined = bytearray()
 
@@ -352,7 +352,7 @@ class _Span:
         """Return the joined value and clear the span.
 
         Raises:
-            BadRequest: `size` differs from what arrived, or the bytes are no msgpack value.
+            BadRequest: `size` differs from the bytes received, or these are not a msgpack value.
             MessageTooLarge: the value is longer than the limit.
         """
         packed, found = self._joined, self._size
@@ -443,4 +443,4 @@ _unpack: Final[Callable[[bytes | bytearray | memoryview], Any]] = partial(
     max_array_len=_ARRAY_LIMIT,
     max_map_len=_ARRAY_LIMIT,
 )
-"""Decodes one msgpack value of any shape."""
+"""Decoder of one msgpack value of any shape."""

@@ -20,9 +20,9 @@ MAX_WAIT_MS: Final = 2**31 - 1
 MAX_MESSAGES: Final = 1_000_000
 """Highest `max` of a receive (CLP-35)."""
 MAX_GROUPS: Final = 1_000
-"""Most receives that one request may stand for (RCV-44)."""
+"""Most receives that one request may contain (RCV-44)."""
 MAX_TIMER_MS: Final = (2**31 - 1) * 1000
-"""Longest time of a conversation timer, in milliseconds (DLG-35)."""
+"""Longest delay of a conversation timer, in milliseconds (DLG-35)."""
 MAX_PAGE: Final = 1_000
 """Most messages in one page of a browse (CLP-115)."""
 MAX_VERBS: Final = 10_000
@@ -49,19 +49,19 @@ class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     token: Token
     not_counted: list[Annotated[str, Meta(max_length=128)]] = []
-    """Error codes: if the first failure of the transaction is one of them, its rollback is not
-    counted."""
+    """Error codes after which a rollback is not counted, if the first failure of the transaction
+    has one of them."""
 
 
 class RollbackOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of `rollback`: its effect on received messages (PSN-16, PSN-17, CLP-116)."""
 
     error: Annotated[str, Meta(max_length=4096)] = ""
-    """The cause, shown as the reason why a queue is off or a group parked (PBT-1)."""
+    """Cause of the rollback, shown as the reason why a queue is off or a group parked (PBT-1)."""
     counts: bool = True
-    """Whether it counts as one of the rollbacks in a row."""
+    """Whether this rollback counts as one of the rollbacks in a row."""
     retry_ms: Annotated[int, Meta(ge=0, le=MAX_TIMER_MS)] | None = None
-    """Milliseconds for which the groups are not received."""
+    """Milliseconds for which the groups cannot be received."""
     park: Annotated[str, Meta(max_length=1024)] | None = None
     """Reason to park the groups; None = do not park them."""
 
@@ -81,7 +81,7 @@ class DialogOptions(Struct, frozen=True, forbid_unknown_fields=True):
     related_conversation: Id | None = None
     related_group: Id | None = None
     lifetime: int | None = None
-    """Seconds."""
+    """Lifetime in seconds."""
     encryption: bool | None = None
     error_queue: _Name | None = None
     """Queue for the errors of a dialog that the broker itself ends; empty = the queue of the
@@ -106,14 +106,15 @@ class Send(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     handles: Id | Annotated[list[Id], Meta(min_length=1, max_length=MAX_VERBS)]
     message_type: _Name | None = None
-    """None = DEFAULT."""
+    """Name of the message type; None = DEFAULT."""
     body: bytes | None = None
-    """None = no body (SND-11)."""
+    """The body; None = no body (SND-11)."""
 
 
 class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to receive from a queue; `token` is given exactly if no transaction is named
-    (RCV-16)."""
+    """A request to receive from a queue.
+
+    `token` is required without a transaction, and forbidden within one (RCV-16)."""
 
     queue: _Name
     max_messages: Annotated[int, Meta(ge=0, le=MAX_MESSAGES)] | None = None
@@ -122,7 +123,7 @@ class Receive(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     wait_ms: Annotated[int, Meta(ge=FOREVER_MS, le=MAX_WAIT_MS)] | None = None
     token: Token | None = None
     groups: Annotated[int, Meta(ge=1, le=MAX_GROUPS)] = 1
-    """Number of receives that the request stands for (RCV-44)."""
+    """Number of receives that the request contains (RCV-44)."""
 
 
 class End(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -154,13 +155,13 @@ class Savepoint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class RollbackTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to undo what the transaction did since a savepoint (GRP-21)."""
+    """A request to undo the changes of the transaction since a savepoint (GRP-21)."""
 
     number: Token
 
 
 class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request for the state of a group that is locked, or is to be locked first (GRP-22)."""
+    """A request for the state of a group, which is locked first unless it is locked (GRP-22)."""
 
     group_id: Id
     take_lock: bool = False
@@ -178,9 +179,9 @@ class SetTimer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
     handle: Id
     after_ms: Annotated[int, Meta(ge=1, le=MAX_TIMER_MS)] | None = None
-    """None = cancel the timer."""
+    """Delay in milliseconds; None = cancel the timer."""
     name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
-    """None = the unnamed timer (PBT-23)."""
+    """Name of the timer; None = the unnamed timer (PBT-23)."""
 
 
 class ResendPending(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -223,7 +224,7 @@ class Apply(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     terminate_existing: bool = False
     """Whether to end the dialogs that need a dropped object (OBJ-36 to OBJ-38)."""
     ensure: bool = False
-    """Whether to create missing objects only, and drop, replace and alter none (SDK-4)."""
+    """Whether to only create missing objects, and drop, replace and alter none (SDK-4)."""
 
 
 class Objects(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -240,7 +241,7 @@ class Create(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Alter(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request to alter one object: given keys change, others stay; nil = the default (CLP-81)."""
+    """A request to alter one object: given keys change, other keys stay; nil = default (CLP-81)."""
 
     kind: _Name
     object: dict[str, Any]
@@ -348,7 +349,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     **POISON_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
-"""Name of each verb, to report what the holder of a lock is doing (GRP-11)."""
+"""Name of each verb, to report the activity of a lock's holder (GRP-11)."""
 VERB_NAMES: Final = frozenset({*_VERBS, "transact"})
 
 IN_TX: Final = frozenset(
@@ -377,7 +378,7 @@ def parse_request(tx: int | None, verb: str, args: list[Any]) -> Verb:
     """Check the verb, transaction and arguments of a request; return the verb.
 
     Raises:
-        BadRequest: one of them is invalid; the text names it.
+        BadRequest: the verb, the transaction or an argument is invalid; the text names it.
     """
     if verb not in VERB_NAMES:
         raise BadRequest(f"verb: there is no {verb[:64]!r}")
@@ -425,7 +426,7 @@ def _convert(verb: str, args: list[Any], form: type[_Form]) -> _Form:
 
 
 def _name_field(text: str, form: type) -> str:
-    """Return the text with argument names in place of the positions that msgspec gives."""
+    """Return the text with argument names in place of the positions given by msgspec."""
 
     def name(match: re.Match[str]) -> str:
         position = int(match[1])

@@ -1,7 +1,7 @@
 """One transport connection as a state machine: login, arbitration, keepalive, goodbye (TRN).
 
 Reads:  the bytes and times passed to it.       Calls: `protocol.neighbour`, `protocol.frames`.
-Never:  touches a socket, reads a clock, or knows of other connections: where those matter it
+Never:  touches a socket, reads a clock, or knows of other connections. Where those matter, it
         asks (`AskArbitration`, `AskSettlement`) and the shell answers.
 
 The shell carries out each effect before it takes the next one from `receive`, because an answer
@@ -56,13 +56,13 @@ from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 
 Authorise = Callable[[Hello], RejectReason | None]
-"""Returns why the peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
+"""Function that returns why a peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
 
 CLOCK_EVERY: Final = 3600.0
-"""Seconds after which a peer that reports its clock is pinged for it again (TRN-47)."""
+"""Seconds after which a peer that reports its clock is asked for it again, by PING (TRN-47)."""
 AT_ONCE: Final = 1024
-"""Frames and items of one read that are processed before other work of the loop gets its turn: a
-read of 256 KiB has room for 37,000 PINGs (REL-32)."""
+"""Number of frames and items of one read that are processed before other work of the loop gets its
+turn. A read of 256 KiB can contain 37,000 PINGs (REL-32)."""
 
 _KEY_OF_REJECT: Final = {
     RejectReason.NOT_AUTHENTICATED: "auth_failed",
@@ -83,7 +83,7 @@ class Connection:
         self.last_activity = 0.0
         """Time of the last frame in either direction, keepalive excepted (TRN-29)."""
         self.error = ""
-        """Why the connection failed or was lost; "" if it did not."""
+        """Reason why the connection failed or was lost; "" = neither has happened."""
         self.peer_clock: tuple[int, float] | None = None
         """The peer's UTC and the moment of that reading; None = never reported (TRN-47)."""
         self._hello = hello
@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed: the effect `Closed` was given."""
+        """Whether the connection is closed, that is, the effect `Closed` was returned."""
         return self.state is State.CLOSED
 
     @property
@@ -137,7 +137,7 @@ class Connection:
     ) -> list[Effect]:
         """Begin the login on an open stream.
 
-        `refusal`: why the stream may not be used at all, such as plain text (SEC-10)."""
+        `refusal`: the reason why the stream may not be used at all, such as plain text (SEC-10)."""
         self.state = State.CONNECTED
         self.login_state = LoginState.WAIT_LOGIN_NEGOTIATE
         self._login_by = now + self._limits.login
@@ -150,7 +150,7 @@ class Connection:
         return [self._greeting(utc)]
 
     def receive(self, data: bytes, now: float, utc: int = 0) -> Iterator[Effect | Breathe]:
-        """Yield the effects of bytes that arrived. Carry out each one before taking the next."""
+        """Yield the effects of received bytes. Carry out each effect before taking the next."""
         if self.is_closed:
             return
         self._last_arrival = now
@@ -179,7 +179,7 @@ class Connection:
             yield from self._break_off(error)
 
     def broken(self, detail: str) -> list[Effect]:
-        """Close after the stream ended or failed."""
+        """Close the connection after its stream has ended or failed."""
         if self.is_closed:
             return []
         if self._leaving is not None:
@@ -201,12 +201,12 @@ class Connection:
         return [answer, *self._come_online(now)]
 
     def settled(self, now: float, *, keep: bool) -> list[Effect]:
-        """Take the answer to `AskSettlement`: use this connection, or leave it for another."""
+        """Apply the answer to `AskSettlement`: use this connection, or leave it for another."""
         online = self._come_online(now)
         return online if keep else self.say_goodbye(GoodbyeReason.ARBITRATION, now)
 
     def say_goodbye(self, reason: GoodbyeReason, now: float) -> list[Effect]:
-        """End the connection in order; arrivals are accepted until the peer answers (TRN-18)."""
+        """End the connection in an orderly way; accept arrivals until the peer answers (TRN-18)."""
         if self._leaving is not None or self.is_closed:
             return []
         if self.accepting and self.state is State.CONNECTED:
@@ -294,8 +294,9 @@ class Connection:
         return Write(encode(msgspec.structs.replace(self._hello, options=options)))
 
     def _on_clock(self, clock: int, now: float) -> None:
-        """Note the peer's clock, as of halfway between question and answer; without a question, as
-        of now."""
+        """Record the peer's clock.
+
+        The reading is dated halfway between PING and PONG; without a PING, it is dated `now`."""
         if clock:
             asked = now if self._asked_at is None else self._asked_at
             self.peer_clock = (clock, (asked + now) / 2)

@@ -33,16 +33,16 @@ class LoginState(IntEnum):
 
 
 class Outcome(Enum):
-    """How a connection ended, which decides about suppression (TRN-15 to TRN-18)."""
+    """Outcome of a connection, which decides about suppression (TRN-15 to TRN-18)."""
 
     ORDERLY = auto()
-    """GOODBYE: nothing is suppressed."""
+    """The connection ended with a GOODBYE; by default nothing is suppressed."""
     ARBITRATION = auto()
-    """Another connection to this peer stays; not a failure."""
+    """Another connection to this peer stays; this is not a failure."""
     SELF = auto()
     """The connection led back to this instance (TRN-26)."""
     FAILED = auto()
-    """A failed attempt: the connection never came ONLINE."""
+    """The attempt failed: the connection never came ONLINE."""
     LOST = auto()
     """The connection was ONLINE and broke."""
 
@@ -89,7 +89,7 @@ class Received(Struct, frozen=True):
     items: list[Item | BadItem]
     size: int
     headers: list[Header] = []  # msgspec copies it
-    """Headers of the items, as they arrived: a forwarder passes them on (FWD-14)."""
+    """Headers of the items, as received; a forwarder passes them on (FWD-14)."""
 
 
 class Noticed(Struct, frozen=True):
@@ -107,7 +107,7 @@ class Closed(Struct, frozen=True):
 
     outcome: Outcome
     key: str
-    """A key of XMT-19, or "" where nothing failed."""
+    """A key of XMT-19, or "" if nothing has failed."""
     detail: str
 
 

@@ -3,7 +3,7 @@
 Reads: the endpoint, one event, the time.      Calls: the table in `transitions.py`.
 Never: awaits, logs, draws an id or reads a clock.
 
-`step` returns the new endpoint, or None when it is gone, and the effects that the shell carries
+`step` returns the new endpoint, or None if it is removed, and the effects that the shell carries
 out. An event without a row in the table changes nothing and yields an `Anomaly` (DLG-15).
 """
 
@@ -24,9 +24,9 @@ REPLAY_GUARD: Final = timedelta(minutes=30)
 """Time for which a closed target endpoint outlives FIRST_ACKED (DLP-55)."""
 
 WHOLE: Final = MAX_FRAGMENTS - 1
-"""Fragment number in an ack that means: all fragments of this message."""
+"""Fragment number in an ack that means all fragments of the message."""
 PEER_GONE: Final = -8462
-"""The peer cannot exchange messages any more (DLP-48)."""
+"""The peer can no longer exchange messages (DLP-48)."""
 LIFETIME_EXCEEDED: Final = -8489
 ELSEWHERE: Final = -8495
 """Another broker acknowledged this dialog first (DLP-45)."""
@@ -70,7 +70,7 @@ class CleanupRequested(msgspec.Struct, frozen=True):
 
     unread: int = 0
     tombstone: bool = True
-    """Whether a target leaves a tombstone (PBT-9); not needed if its service is dropped as well."""
+    """Whether a target leaves a tombstone (PBT-9): not needed if its service is dropped, too."""
 
 
 class FragmentsReceived(msgspec.Struct, frozen=True):
@@ -126,7 +126,8 @@ Event = (
 class StoreOutgoing(msgspec.Struct, frozen=True):
     """Put a message with this sequence and these flags into the transmission queue.
 
-    `frozen`: the peer has ended or failed, so the message is kept but never sent (DLG-26)."""
+    `frozen`: whether the peer has ended or failed, so that the message is kept but never sent
+    (DLG-26)."""
 
     sequence: int
     flags: int
@@ -134,7 +135,7 @@ class StoreOutgoing(msgspec.Struct, frozen=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Put a message, now complete, on the queue; `last` is its last fragment."""
+    """Put a message on the queue, because it is complete; `last` is its last fragment."""
 
     last: Fragment
 
@@ -160,7 +161,7 @@ class WithdrawOutgoing(msgspec.Struct, frozen=True):
     """Delete every row of this dialog in the transmission queue."""
 
     is_settled: bool = False
-    """Whether the peer no longer needs any of them, so that none counts as undelivered."""
+    """Whether the peer needs none of the rows any longer, so that none counts as undelivered."""
 
 
 class DropUnread(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ class DropUnread(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """Report an Error that the application cannot receive, because it has ended (PBT-4)."""
+    """Report an Error that the application cannot receive after it has ended its side (PBT-4)."""
 
     code: int
     description: str
@@ -205,7 +206,7 @@ class Step(msgspec.Struct, frozen=True):
     """The outcome of one event."""
 
     endpoint: DialogEndpoint | None
-    """The new endpoint; None = it is gone."""
+    """The new endpoint; None = the endpoint is removed."""
     effects: tuple[Effect, ...] = ()
 
 
@@ -237,16 +238,19 @@ def ordinary_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogE
 
 
 def ordinary_target(endpoint: DialogEndpoint) -> DialogEndpoint:
-    """Return a new target endpoint after a whole message 0 and EndDialog, sent inside its broker
-    (DLG-T5, DLG-T12): the result of `step` for `FragmentsReceived`, except for `last_message`."""
+    """Return a new target endpoint after a whole message 0 and EndDialog (DLG-T5, DLG-T12).
+
+    Both were sent inside its broker. The result is that of `step` for `FragmentsReceived`, except
+    for `last_message`."""
     return _replace(
         endpoint, state=State.DISCONNECTED_INBOUND, receive_sequence=2, far_end_sequence=1
     )
 
 
 def ordinary_end(endpoint: DialogEndpoint) -> Step | None:
-    """Return the step of an end without error after the peer has ended: a target is closed
-    (DLG-T16), an initiator is gone (DLG-T17). None in any state but DI."""
+    """Return the step of an end without error after the peer has ended.
+
+    A target is closed (DLG-T16), an initiator is removed (DLG-T17). None in any state but DI."""
     if endpoint.state is not State.DISCONNECTED_INBOUND:
         return None
     return Step(None if endpoint.is_initiator else _closed(endpoint), _END_EFFECTS)
@@ -255,7 +259,7 @@ def ordinary_end(endpoint: DialogEndpoint) -> Step | None:
 def first_needed(endpoint: DialogEndpoint) -> int | None:
     """Return the lowest sequence that may still have to be sent (DLG-T11, DLG-T18).
 
-    None means that nothing has to be sent any more."""
+    None means that nothing has to be sent any longer."""
     if endpoint.state is State.CLOSED:
         return None
     is_failed = endpoint.error_code is not None
@@ -264,7 +268,7 @@ def first_needed(endpoint: DialogEndpoint) -> int | None:
 
 
 def may(endpoint: DialogEndpoint, trigger: Trigger) -> bool:
-    """Return whether the application may do this in the present state (SND-2, DLG-19)."""
+    """Return whether the current state allows this act of the application (SND-2, DLG-19)."""
     return (endpoint.is_initiator, endpoint.state, trigger) in MOVES
 
 
@@ -306,8 +310,9 @@ _GUARD: Final = later(Instant(0), REPLAY_GUARD)
 
 
 def _closed(endpoint: DialogEndpoint) -> DialogEndpoint:
-    """Return the endpoint as a tombstone: it has a purge time, the guard time after its lifetime if
-    FIRST_ACKED never came (DLP-56), and keeps no error text (PBT-5)."""
+    """Return the endpoint as a tombstone, with a purge time and without an error text (PBT-5).
+
+    If FIRST_ACKED never came, the purge time is the guard time after the lifetime (DLP-56)."""
     purge_at = endpoint.purge_at or Instant(endpoint.expires_at + _GUARD)
     return _replace(endpoint, state=State.CLOSED, purge_at=purge_at, error_text=None, route=None)
 
@@ -355,13 +360,15 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
 
 
 def _move(endpoint: DialogEndpoint, event: MoveRequested, _now: Instant) -> Step:
-    """Move to the group in any state: the verb was allowed when it ran (DLG-46)."""
+    """Move to the group in any state, because the verb was allowed when it ran (DLG-46)."""
     return Step(_replace(endpoint, group_id=event.group_id))
 
 
 def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -> Step:
-    """Remove the endpoint. A target leaves a tombstone: what the peer retransmits must not begin
-    the dialog again (PBT-9)."""
+    """Remove the endpoint.
+
+    A target leaves a tombstone, so that retransmissions of the peer cannot begin the dialog
+    again (PBT-9)."""
     state = _to(endpoint, Trigger.CLEANUP)
     if state is None:
         return _anomaly(endpoint, "cleanup")
@@ -371,7 +378,7 @@ def _cleanup(endpoint: DialogEndpoint, event: CleanupRequested, _now: Instant) -
 
 
 def keeps_parts(endpoint: DialogEndpoint) -> bool:
-    """Return whether fragments of an incomplete message are kept for the application."""
+    """Return whether to keep fragments of an incomplete message for the application."""
     state = endpoint.state
     return state not in OVER and state is not State.DISCONNECTED_OUTBOUND
 
@@ -491,7 +498,7 @@ def _ack(endpoint: DialogEndpoint, event: AckReceived, now: Instant) -> Step:
 
 
 def _forgotten(endpoint: DialogEndpoint, ack: Ack) -> str | None:
-    """Return the error text if one side has lost messages it sent or acknowledged (REL-15).
+    """Return the error text if one side has lost messages that it sent or acknowledged (REL-15).
 
     None means that nothing was lost. Only acknowledgements of the bound broker are checked, and
     only in CO: in later states messages are withdrawn, so gaps prove nothing."""
@@ -505,7 +512,7 @@ def _forgotten(endpoint: DialogEndpoint, ack: Ack) -> str | None:
 
 
 def _covers(ack: Ack, sequence: int) -> bool:
-    """Return whether the block acknowledges all fragments of that message."""
+    """Return whether the block acknowledges all fragments of message `sequence`."""
     return (ack.sequence, ack.fragment) >= (sequence, WHOLE)
 
 

@@ -25,7 +25,7 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     contract: str
     far_service: str
     encryption: bool
-    """Whether encryption was asked for outside the instance (DLG-12)."""
+    """Whether encryption was requested for transport outside the instance (DLG-12)."""
     began_at: Instant
     expires_at: Instant
     """End of the lifetime, the same instant on both sides (DLG-11)."""
@@ -61,15 +61,15 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     receive_sequence: int = 0
     """Next sequence number expected."""
     receive_fragment: int = 0
-    """Next fragment number expected of that message."""
+    """Next fragment number expected of message `receive_sequence`."""
     last_message: MessageId | None = None
-    """Identity of the message received last, in part or whole; another identity under the same
-    sequence shows that the peer has lost what it sent (REL-15). None = none received yet."""
+    """Identity of the latest received message, partial or whole; None = no message received yet.
+    Another identity under the same sequence shows that the peer has lost sent messages (REL-15)."""
 
     def only_moved(self, before: "DialogEndpoint") -> bool:
-        """Return whether this endpoint differs from an earlier one in progress alone.
+        """Return whether this endpoint differs from an earlier one only in its progress.
 
-        It does for nearly every message; the store then writes only a small row."""
+        After nearly every message it does; the store then writes only a small row."""
         moved_alike = _replace(
             before,
             send_sequence=self.send_sequence,

@@ -6,7 +6,7 @@ has the same bytes even if the setting has changed since.
 
 
 def count(size: int, fragment_size: int) -> int:
-    """Return how many fragments a body of `size` bytes makes; an empty body makes one."""
+    """Return the number of fragments of a body of `size` bytes; an empty body has one."""
     return -(-size // fragment_size) if size > fragment_size else 1
 
 

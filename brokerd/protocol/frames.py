@@ -84,7 +84,7 @@ def boxcar(items: Sequence[bytes]) -> list[bytes]:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames; holds at most one unfinished frame, as far as it arrived."""
+    """A reader that cuts a byte stream into frames; it keeps at most one unfinished frame."""
 
     def __init__(self, limit: int = LOGIN_LIMIT) -> None:
         self.limit = limit
@@ -93,10 +93,10 @@ class FrameReader:
         self._wanted = _LENGTH_SIZE
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield (kind, payload) of each frame that is now whole.
+        """Yield (kind, payload) of each frame that is now complete.
 
-        Exhaust the iterator: only then is the rest of `data` kept. It is lazy, so that a limit
-        raised while one frame is handled counts for the next.
+        Exhaust the iterator; only then is the rest of `data` kept. It is lazy, so that a limit
+        raised while one frame is handled applies to the next frame.
 
         Raises:
             ProtocolError: a length of 0, or above the limit; nothing after it can be read.

@@ -4,7 +4,7 @@ Reads:  nothing; bytes in, values out.          Calls: `protocol.wire`.
 Never:  checks whether an item fits its dialog; `protocol.dialog` does.
 
 An item whose end is known but whose header is invalid becomes a `BadItem`, and the other items
-remain valid; where the end is unknown, the whole boxcar is a `ProtocolError` (TRN-44).
+remain valid; if the end is unknown, the whole boxcar is a `ProtocolError` (TRN-44).
 """
 
 from typing import Any, Final
@@ -57,7 +57,7 @@ _NO_ID: Final = bytes(ID_SIZE)
 
 _idle_unpackers: Final[list[msgpack.Unpacker]] = []  # making one costs as much as decoding an item
 Header = tuple[Any, ...]
-"""A decoded header, not yet checked; its values are used as they are once checked."""
+"""A decoded header, not yet checked; its values are used unchanged once checked."""
 _TOO_LARGE: Final = BadItem("header_too_large")
 
 

@@ -4,10 +4,10 @@ Reads:  nothing; values in, bytes out.          Calls: `protocol.wire`.
 Never:  decodes (`protocol.item_decoding` does) or checks whether an item fits its dialog
         (`protocol.dialog` does).
 
-On the wire an item is a msgpack array `[item kind, size of the body, fields...]`, then that many
-raw bytes. So a body is never inside a decoded header (BI-F4), and an item whose header is invalid
-can be dropped alone, since its end is still known (TRN-44). Fields that a later version appends to
-the array are ignored.
+On the wire an item is a msgpack array `[item kind, size of the body, fields...]`, then the raw
+bytes of the body. So a body is never inside a decoded header (BI-F4), and an item whose header is
+invalid can be dropped alone, since its end is still known (TRN-44). Fields that a later version
+appends to the array are ignored.
 """
 
 from typing import Final
@@ -56,8 +56,10 @@ class Hop(Struct, frozen=True, gc=False):
     time_to_live: int
     time_consumed: int
     local_target: bytes = b""
-    """Broker of this instance that the sender's routes lead to (RTE-30). Set only for an item that
-    stays in this instance: it is never encoded, and b"" for all that arrives from outside."""
+    """Broker of this instance that the sender's routes lead to (RTE-30).
+
+    Set only for an item that stays in this instance; it is never encoded, and is b"" for every
+    arrival from outside."""
 
 
 class Fragment(Struct, frozen=True, gc=False):
@@ -75,7 +77,7 @@ class Fragment(Struct, frozen=True, gc=False):
     from_broker: BrokerId
     contract: str
     message_type: str
-    """"" for END and ERROR."""
+    """Name of the message type; "" for END and ERROR."""
     expires_at: Instant
     incarnation: Incarnation
     ack: Ack | None

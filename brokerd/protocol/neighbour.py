@@ -36,14 +36,14 @@ MAJOR: Final = 1
 MINOR: Final = 0
 HIGHEST_PORT: Final = 65535
 MOST_HOPS: Final = 10
-"""Most times that a NOTICE is passed on, so that it cannot circulate for ever."""
+"""Highest number of times that a NOTICE is passed on, so that it cannot circulate for ever."""
 CLOCK: Final = "clock"
 """HELLO option with the sender's current UTC, which its PONGs then report too (TRN-47)."""
 _HIGHEST_FRAME: Final = 2**31 - 1
 
 
 class RejectReason(StrEnum):
-    """Why a login is refused (NBT-20)."""
+    """Reason for refusing a login (NBT-20)."""
 
     PROTOCOL = "protocol"
     NO_COMPATIBLE_PROTOCOL = "no_compatible_protocol"
@@ -64,7 +64,7 @@ class Verdict(StrEnum):
 
 
 class GoodbyeReason(StrEnum):
-    """Why a connection ends in an orderly way (TRN-18)."""
+    """Reason for ending a connection in an orderly way (TRN-18)."""
 
     IDLE = "idle"
     DRAIN = "drain"
@@ -105,7 +105,7 @@ class Arbitrate(Struct, frozen=True):
 
 
 class Ping(Struct, frozen=True):
-    """A question that the peer answers with PONG (TRN-30)."""
+    """A request that the peer answers with PONG (TRN-30)."""
 
     number: int
 
@@ -162,10 +162,10 @@ def encode(frame: Neighbourly) -> bytes:
 
 
 def decode(kind: int, payload: Buffer) -> Neighbourly:
-    """Return the frame of that kind.
+    """Return the frame of kind `kind` with this payload.
 
     Raises:
-        ProtocolError: malformed, or a kind that is not one of these (TRN-44).
+        ProtocolError: the payload is malformed, or the kind is not one of these (TRN-44).
     """
     read = _READERS.get(kind)
     if read is None:

@@ -13,7 +13,7 @@ from brokerd.protocol.wire import MAX_INT, MAX_NAME
 
 
 class RoleQuestion(Struct, frozen=True):
-    """A question for the role of the receiver for a broker."""
+    """A question about the receiver's role for a broker."""
 
     broker_id: BrokerId
     epoch: int = 0
@@ -21,11 +21,11 @@ class RoleQuestion(Struct, frozen=True):
 
 
 class RoleAnswer(Struct, frozen=True):
-    """The role of the sender for a broker, sent when asked and when it has become principal."""
+    """The sender's role for a broker, sent as an answer and after it has become principal."""
 
     broker_id: BrokerId
     role: str
-    """principal, mirror or unknown; any other word of a later version means unknown."""
+    """The role: principal, mirror or unknown; any other word, of a later version, means unknown."""
     epoch: int = 0
     """Epoch of the broker's store."""
 

@@ -42,7 +42,7 @@ M = TypeVar("M", bound=Sendable)
 
 
 class WindowLimits(msgspec.Struct, frozen=True):
-    """Limits of what may be outstanding (DLP-31), and the retransmission delays (DLP-26)."""
+    """Limits on outstanding fragments (DLP-31), and the retransmission delays (DLP-26)."""
 
     window_fragments: int = 256
     window_bytes: int = 4 * 1024 * 1024
@@ -58,7 +58,7 @@ class _Slot(Generic[M]):
         self.size = len(message.body or b"")
         self.count = fragments.count(self.size, message.fragment_size)
         self.sent = 0  # fragments that have left at least once
-        self.acked = 0  # fragments of its prefix that the peer has stored
+        self.acked = 0  # leading fragments that the peer has stored
 
 
 class SendWindow(Generic[M]):
@@ -87,9 +87,9 @@ class SendWindow(Generic[M]):
         self._gap = (-1, 0)  # gaps below this place were already filled (DLP-30)
         self._largest = 0
         self.attempts = 0
-        """Retransmissions since the prefix last advanced."""
+        """Number of retransmissions since the acknowledged prefix last advanced."""
         self.due: float | None = None
-        """When the timer expires (monotonic); None while nothing is outstanding or offline."""
+        """Time at which the timer expires (monotonic); None = nothing outstanding, or offline."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -100,7 +100,7 @@ class SendWindow(Generic[M]):
         return self._limits
 
     def acked(self, sequence: int) -> int:
-        """Return how many fragments of a message the peer has stored, from its beginning."""
+        """Return the number of fragments, from the first, that the peer has stored of a message."""
         slot = self._slot(sequence)
         return slot.acked if slot is not None else 0
 
@@ -121,7 +121,7 @@ class SendWindow(Generic[M]):
 
     @property
     def first_unsent(self) -> M | None:
-        """The oldest message in memory with fragments that were never sent; None if none."""
+        """The oldest message in memory with fragments never sent; None = all were sent."""
         return self._slots[self._unsent].message if self._unsent < len(self._slots) else None
 
     @property
@@ -135,7 +135,7 @@ class SendWindow(Generic[M]):
         return self._slots[0].message.sequence if self._slots else None
 
     def held(self) -> tuple[int, int, int, int]:
-        """Return unacknowledged fragments and bytes in memory, then those of them never sent."""
+        """Return the numbers of unacknowledged fragments and bytes in memory, then the unsent."""
         fragments_, size, unsent, unsent_size = 0, 0, 0, 0
         for slot in self._slots:
             fragments_ += slot.count - slot.acked
@@ -156,11 +156,11 @@ class SendWindow(Generic[M]):
         return [slot.message for slot in self._slots]
 
     def attempted(self) -> list[tuple[M, bool]]:
-        """Return the messages in memory, oldest first, each with whether some of it was sent."""
+        """Return the messages in memory, oldest first, and whether a fragment of each was sent."""
         return [(slot.message, slot.sent > 0) for slot in self._slots]
 
     def clear(self) -> list[M]:
-        """Drop all messages, since the dialog sends nothing more; return them."""
+        """Drop and return all messages, because the dialog sends nothing more."""
         held = [slot.message for slot in self._slots]
         self._slots.clear()
         self._again.clear()
@@ -214,10 +214,10 @@ class SendWindow(Generic[M]):
         """Apply an ack of everything up to (sequence, fragment); return the settled messages.
 
         `held`: ranges beyond that point that the peer has in memory, as (first sequence, first
-        fragment, last sequence, last fragment). Fragments that they show to be missing are sent
-        again once (DLP-30)."""
-        # Whole messages first, then the acknowledged prefix of the next one. The timer starts anew
-        # only if the prefix advanced (DLP-27): a repeated ack must not put off a retransmission.
+        fragment, last sequence, last fragment). Fragments that these ranges
+        show to be missing are sent again, once (DLP-30)."""
+        # Whole messages first, then the acknowledged prefix of the next one. The timer restarts
+        # only if the prefix advanced (DLP-27): a repeated ack must not delay a retransmission.
         done: list[M] = []
         advanced = False
         slots = self._slots
@@ -246,7 +246,7 @@ class SendWindow(Generic[M]):
     def expire(self, now: float, held: Iterable[tuple[int, int, int, int]] = ()) -> int:
         """Queue the outstanding fragments again after a time-out, oldest first (DLP-27).
 
-        Return their number; those in the ranges `held` are left out this time."""
+        Fragments in the ranges `held` are left out this time. Return the number queued."""
         self.attempts += 1
         self.due = None
         self._requeue(list(held))
@@ -255,7 +255,7 @@ class SendWindow(Generic[M]):
         return len(self._again)
 
     def lost(self) -> None:
-        """Queue what the lost connection carried, to go first on the next one (DLP-28, DLP-29)."""
+        """Queue the outstanding fragments of a lost connection, to go first (DLP-28, DLP-29)."""
         self.due = None
         self._requeue([])
 
@@ -305,7 +305,7 @@ class SendWindow(Generic[M]):
 
 
 _NONE_HELD = 2**63
-"""Above every sequence: with nothing in memory, everything sent so far is acknowledged."""
+"""Number above every sequence: if memory is empty, everything sent so far is acknowledged."""
 
 
 def _within(sequence: int, fragment: int, held: list[tuple[int, int, int, int]]) -> bool:

@@ -13,7 +13,7 @@ from brokerd.ids import ID_SIZE
 from brokerd.protocol.wire import MAX_NAME, MAX_TEXT
 
 MOST_HOPS: Final = 10
-"""Most neighbours that pass a TRACE on in one direction (FWD-6)."""
+"""Highest number of neighbours that pass a TRACE on in one direction (FWD-6)."""
 MOST_STEPS: Final = 4 * MOST_HOPS
 _FIELDS: Final = 9
 
@@ -22,9 +22,9 @@ class Leg(StrEnum):
     """Direction of a TRACE."""
 
     OUT = "out"
-    """To the service, as a first message would."""
+    """To the service, on the way of a first message."""
     BACK = "back"
-    """From the service's broker to the requester, as a reply would."""
+    """From the service's broker to the requester, on the way of a reply."""
     TOLD_BACK = "told_back"
     """Report to the requester, back along the path of the BACK leg first."""
     TOLD_OUT = "told_out"
@@ -40,7 +40,7 @@ class Step(Struct, frozen=True, gc=False):
     broker: str
     """Broker whose routing table was used; empty for the table of the instance."""
     outcome: str
-    """local, remote, delayed, dropped or refused."""
+    """The decision: local, remote, delayed, dropped or refused."""
     step: str
     """Matching step that found routes, 1 to 7; empty if none did."""
     route: str
@@ -52,7 +52,7 @@ class Step(Struct, frozen=True, gc=False):
 
 
 class Trace(Struct, frozen=True):
-    """One question on its way, with the steps so far."""
+    """A question on its way, with the steps so far."""
 
     number: bytes
     """Sixteen bytes that the requester has drawn."""

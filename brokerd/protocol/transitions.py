@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 OVER: Final = frozenset({State.ERROR, State.CLOSED})
-"""States of an endpoint that takes nothing more: the dialog is over at this side."""
+"""States of an endpoint that accepts nothing more: its side of the dialog is over."""
 
 
 class Trigger(StrEnum):
@@ -123,6 +123,6 @@ def _table() -> dict[tuple[bool, State, Trigger], Move]:
 
 
 MOVES = _table()
-"""(is initiator, state, trigger) to the rule that allows the move and the state it leads to.
+"""Map of (is initiator, state, trigger) to the rule that allows the move, and the new state.
 
 A combination without a row is a protocol anomaly and changes nothing (DLG-15)."""

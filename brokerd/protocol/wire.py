@@ -24,19 +24,19 @@ MAX_MAP: Final = 64
 MAX_NESTING: Final = 8
 MAX_ITEMS: Final = 1024
 """Most items of a boxcar (TRN-33): twice what brokerd sends by default. A mebibyte has room for
-14,000 acknowledgements, which would block the loop for longer than any work may (REL-32)."""
+14,000 acknowledgements, which would block the loop for longer than is allowed (REL-32)."""
 MAX_EXTRAS: Final = 128
 """Most values in the fields that a later version has added to a header."""
 MAX_VALUES: Final = 4096
 """Most values in a frame other than a boxcar; the longest, a TRACE, has some 400."""
 PLAIN_LIMIT: Final = 128 * 1024
-"""Largest payload of a frame other than a boxcar: no peer may set a lower `transport.max_frame`."""
+"""Largest payload of a frame other than a boxcar; no peer may set a lower `transport.max_frame`."""
 MAX_NAME: Final = 256
 MAX_TEXT: Final = 4096
 MAX_RANGES: Final = 16
 MAX_FRAGMENTS: Final = 2**31 - 1
 MAX_INT: Final = 2**63 - 1
-"""Sequence numbers, times and counts have 63 bits (DLP-4)."""
+"""Highest sequence number, time or count: they have 63 bits (DLP-4)."""
 MAX_SEQUENCE: Final = MAX_INT - 1
 """Highest sequence of a message: the next sequence must have 63 bits too (DLP-13)."""
 LATEST: Final = 253_370_764_800_000_000
@@ -56,7 +56,7 @@ DECODING_ERRORS: Final = (
 
 
 packer: Final = msgpack.Packer(autoreset=True)
-"""One packer for all: making one costs more than packing an item."""
+"""One packer for all callers: creating one costs more than packing an item."""
 
 
 def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> bool:
@@ -69,7 +69,7 @@ def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> 
 
 
 def _left_behind(value: object, depth: int, left: int) -> int:
-    """Return how many of `left` values may follow this one; below 0: unsound, or too many."""
+    """Return `left` less the number of values in this one; below 0 = unsound, or too many."""
     left -= 1
     if left >= 0 and isinstance(value, tuple | dict):
         return _left_behind_all(value, depth, left)
@@ -82,7 +82,7 @@ def _left_behind(value: object, depth: int, left: int) -> int:
 def _left_behind_all(
     values: tuple[object, ...] | dict[object, object], depth: int, left: int
 ) -> int:
-    """Return how many of `left` values may follow the members; below 0: unsound, or too many."""
+    """Return `left` less the number of values in the members; below 0 = unsound, or too many."""
     if isinstance(values, dict):
         if any(type(key) is not str for key in values):
             return -1
