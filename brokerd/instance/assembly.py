@@ -86,10 +86,10 @@ VERSION = "0.1.0"
 
 
 class Assembly:
-    """Builds the parts of one instance and connects them; used once."""
+    """The builder of one instance's parts, which it also connects; used once."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings) -> None:
-        """Build what the stores need, and what keeps watch over them."""
+        """Build the parts that the stores need, and those that watch the stores."""
         clock = SteadyClock(surroundings.clock)
         surroundings = msgspec.structs.replace(surroundings, clock=clock)
         self.surroundings = surroundings
@@ -115,7 +115,7 @@ class Assembly:
         parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
 
     def _build_watches(self, clock: SteadyClock) -> None:
-        """Build what watches the disk, the clock and the stores."""
+        """Build the parts that watch the disk, the clock and the stores."""
         parts, world, settings = self.parts, self.surroundings, self._settings
         parts.disk_space = DiskSpace(
             disk=world.disk,
@@ -185,7 +185,7 @@ class Assembly:
     def build(self) -> None:
         """Build the other parts, in the order in which a message meets them, and connect them.
 
-        Called once the stores are open, which the routing tables are built from."""
+        Called once the stores are open, because the routing tables are built from them."""
         rng = self.surroundings.rng
         turns, delays = Random(rng.random()), Random(rng.random())  # noqa: S311  # not secrets
         self._build_network(delays)
@@ -198,7 +198,7 @@ class Assembly:
         self._connect()
 
     def _connect(self) -> None:
-        """Connect parts with those that were made after them."""
+        """Connect parts with the parts that were built after them."""
         parts, traffic, destinations = self.parts, self._traffic, self.parts.destinations
         router = parts.router
         router.missing = parts.route_requester.missing
@@ -571,7 +571,7 @@ def _hop(settings: Settings, broker_id: BrokerId) -> Hop:
 
 
 def _warn_of_ambiguity(log: Log, service: str, brokers: list[str]) -> None:
-    """Warn that several brokers have a service, and nothing says which is meant (NBT-18)."""
+    """Warn that several brokers have a service, and that no route or dialog names one (NBT-18)."""
     log.warning(
         MESSAGE_CLASSIFY,
         subclass="ambiguous",
@@ -591,5 +591,7 @@ async def _hold(sessions: Sessions, broker: Broker, force: bool, wait: float) ->
 
 
 async def _deliver_due(broker: Broker) -> int:
-    """Process what fell due while delivery was off (MAN-4); return the number of items."""
+    """Expire dialogs and fire timers that fell due while delivery was off (MAN-4).
+
+    Return their number."""
     return await expire(broker) + await timers.fire(broker)

@@ -1,7 +1,7 @@
-"""Broker events: what a broker asks for and reports, passed to the parts that it concerns.
+"""Broker events: the requests and reports of brokers, passed to the parts concerned.
 
 Reads:  the record of parts.      Calls: router, transmitter, readers, events, log.
-Never:  changes what the broker holds.
+Never:  changes the state of a broker.
 """
 
 from brokerd.broker.broker import LIFETIMES, Broker
@@ -28,11 +28,11 @@ class BrokerEvents:
     """The listener of all brokers of one instance."""
 
     def __init__(self, parts: Parts, *, daemon_log: Log) -> None:
-        """`daemon_log`: the log whose lines no program can subscribe to."""
+        """Create the listener. `daemon_log`: the log whose lines no program can subscribe to."""
         self._parts = parts
         self._daemon_log = daemon_log
 
-    # Messages on their way.
+    # Traffic.
 
     def delivers_here(self, broker: Broker, live: Live) -> bool:
         """Return whether a dialog's messages go to a broker of this instance."""
@@ -43,11 +43,11 @@ class BrokerEvents:
         return self._parts.router.always_here(broker, service)
 
     def outgoing_ready(self, broker: Broker, out: Outgoing) -> None:
-        """Have the transmitter send what a dialog has to send."""
+        """Have the transmitter send the messages of a dialog."""
         self._parts.transmitter.ready(broker, out)
 
     def message_arrived(self, broker: Broker, queue: QueueState, was_empty: bool) -> None:
-        """Start readers for a message on a queue; process one on an internal queue."""
+        """Start readers for a message on a queue; process a message on an internal queue."""
         if queue.is_system:
             self._parts.events.arrived(broker)
             self._parts.route_requester.arrived()
@@ -59,7 +59,7 @@ class BrokerEvents:
         self._parts.readers.receive_empty(broker.name, queue.name, selective=False)
 
     def deadline_due(self, broker: Broker, what: str) -> None:
-        """Process lifetimes or timers that may have expired, ahead of their passes (PER-23)."""
+        """Process lifetimes or timers that may be due, ahead of their passes (PER-23)."""
         tasks = self._parts.tasks
         if tasks.is_serving and broker.enabled:
             tasks.spawn_counted(expire(broker) if what == LIFETIMES else timers.fire(broker))
@@ -96,7 +96,7 @@ class BrokerEvents:
         )
 
     def body_damaged(self, broker: Broker, out: Outgoing) -> None:
-        """Log that a dialog stops sending: its next body is not the one that was sent (REL-6)."""
+        """Log that a dialog stops sending, because its next stored body is damaged (REL-6)."""
         self._daemon_log.warning(
             TRANSMISSION,
             broker=broker.name,
@@ -108,7 +108,7 @@ class BrokerEvents:
         )
 
     def group_parked(self, broker: Broker, what: str, fields: dict[str, object]) -> None:
-        """Report that a conversation group was parked, or is not parked any more."""
+        """Report that a conversation group was parked, or is no longer parked."""
         self._parts.administration.parked.parking(broker, what, fields)
 
     def queue_poisoned(self, broker: Broker, queue: QueueState, status: QueueStatus) -> None:

@@ -1,4 +1,4 @@
-"""Changes: what follows for the other parts when objects, addresses or neighbours have changed.
+"""Changes: the consequences for other parts when objects, addresses or neighbours have changed.
 
 Reads:  the record of parts.      Calls: router, transmitter, refusal_notices, readers, forwarder.
 Never:  changes an object itself.
@@ -23,14 +23,14 @@ class Changes:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    # Of brokers.
+    # Changes of brokers.
 
     def objects_applied(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
         """Report changed objects to subscribers; called before `objects_changed` (EVT-6)."""
         self._parts.events.objects_changed(broker, changes, actor)
 
     def objects_changed(self, broker: Broker) -> None:
-        """Let routing and activation take account of changed objects at once (XMT-11, ACT-6e)."""
+        """Apply changed objects to routing and activation at once (XMT-11, ACT-6e)."""
         parts = self._parts
         parts.destinations.release(parts.router.rebuild())
         parts.transmitter.reclassification.reroute()
@@ -39,7 +39,7 @@ class Changes:
         parts.tasks.spawn_counted(timers.release(broker))
 
     def queues_changed(self, broker: Broker) -> None:
-        """Start and stop readers by the queues that the broker now has."""
+        """Start and stop readers to match the queues that the broker now has."""
         readers, queues = self._parts.readers, [state.queue for state in broker.own_queues]
         readers.remaining(broker.name, {one.name for one in queues})
         readers.altered(
@@ -68,7 +68,7 @@ class Changes:
         parts.refusal_notices.release(broker)
         self.queues_changed(broker)
 
-    # Of routes and neighbours.
+    # Changes of routes and neighbours.
 
     def routes_answered(self) -> None:
         """Classify again what waits for a route, after a request was answered (BCN-7)."""
@@ -81,29 +81,29 @@ class Changes:
         parts.duplicate_brokers.set_own_list(parts.router.delivering())
 
     def principal_changed(self, pair: Pair) -> None:
-        """Route anew after a mirrored route changed its principal, or lost it (RTE-53, RTE-54)."""
+        """Reroute dialogs after a mirrored route changed or lost its principal (RTE-53, RTE-54)."""
         self._parts.router.places_changed()
         self._parts.transmitter.reclassification.principal_changed(pair)
 
     def duplicates_changed(self, broker_ids: frozenset[BrokerId]) -> None:
-        """Route the dialogs of brokers whose duplicates appeared or went away (RTE-72)."""
+        """Reroute the dialogs to brokers that have gained or lost a duplicate (RTE-72)."""
         self._parts.router.places_changed()
         self._parts.transmitter.reclassification.duplicates_changed(broker_ids)
 
-    # Of the broker endpoint.
+    # Changes of the broker endpoint.
 
     def own_addresses_changed(self) -> None:
-        """Reroute what routes to an own address concern.
+        """Reroute the dialogs that routes to an own address concern.
 
-        It is rerouted now and not together with the next change, which may concern other dialogs
-        only (XMT-11).
+        They are rerouted now, not at the next change, which may concern only other dialogs
+        (XMT-11).
         """
         parts = self._parts
         parts.router.learn_own(parts.destinations.own_addresses())
         parts.transmitter.reclassification.reroute()
 
     def endpoint_moved(self) -> None:
-        """Learn the own addresses anew after the endpoint was altered, started or stopped."""
+        """Read the own addresses again after the endpoint was altered, started or stopped."""
         self.own_addresses_changed()
         self._parts.exposure.report()
 

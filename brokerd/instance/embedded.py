@@ -3,7 +3,7 @@
 Reads:  the path.      Calls: the same instance as the daemon, on a stream in place of a socket.
 Never:  listens, dials a peer, installs signal handlers, or keeps a file open without users.
 Fails:  `StoreLocked` if another process, or another loop of this one, has the file open. A fault
-        of the store ends every session on it with that fault; the next `connect` starts anew.
+        of the store ends every session on it with that fault; the next `connect` starts it again.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Engine:
         return self._users > 0 and not self.instance.failed.done() and not self._loop.is_closed()
 
     async def start(self) -> None:
-        """Open the file; the caller is the engine's first user."""
+        """Open the file; count the caller as the first user."""
         self._users = 1
         new = not self._where.exists()
         try:
@@ -98,7 +98,7 @@ class Engine:
         await asyncio.shield(self._started)
 
     async def release(self) -> None:
-        """Remove a user; the last one waits until the file is closed."""
+        """Remove a user; for the last user, wait until the file is closed."""
         self._users -= 1
         if self._users:
             return
@@ -118,7 +118,7 @@ class Engine:
             self._stopped.set_result(None)
 
     def _failed(self, failed: "asyncio.Future[BaseException]") -> None:
-        """End all sessions: the next start decides about what is not confirmed (REL-5)."""
+        """End all sessions; the next start decides about unconfirmed transactions (REL-5)."""
         if not failed.cancelled():
             self.instance.log_failure(failed.result())
             self.instance.parts.sessions.end_all()
@@ -186,9 +186,9 @@ def _file(path: str, broker: str | None) -> Path:
 
 
 def _in_use(where: Path, why: str) -> StoreLocked:
-    """Return the error that names the holder of the file, or of a file beside it.
+    """Return the error that names the holder of the file, or of another file in its directory.
 
-    Files of one directory share its `msdb.db`, so a holder of any of them keeps out the others.
+    Files of one directory share its `msdb.db`, so the holder of one file shuts out all others.
     """
     for other in sorted(where.parent.glob(f"*{SUFFIX}")):
         if other == where or other.stem == MSDB:
@@ -214,7 +214,7 @@ class NoNetwork:
     """A network that accepts no connections and reaches no peer."""
 
     async def listen(self, factory: _Factory, address: str, door: Door) -> "NoNetwork":
-        """Do nothing: no connection will arrive."""
+        """Do nothing, because no connection will arrive."""
         return self
 
     async def connect(
@@ -224,16 +224,16 @@ class NoNetwork:
         raise ConnectionRefusedError(f"{address}: an embedded broker has no network")
 
     async def places(self, address: str) -> frozenset[str]:
-        """Return the address alone, without a lookup."""
+        """Return only the given address, without a lookup."""
         return frozenset({address})
 
     @property
     def address(self) -> str:
-        """The empty address: nothing listens."""
+        """The empty address, because nothing listens."""
         return ""
 
     def close(self) -> None:
-        """Do nothing: no listener was opened."""
+        """Do nothing, because no listener was opened."""
 
 
 class LibraryLog:

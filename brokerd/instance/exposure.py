@@ -1,7 +1,7 @@
-"""Exposure: what other machines and other users can reach of an instance (SX-21, SX-24).
+"""Exposure: the listeners and files of an instance that others can reach (SX-21, SX-24).
 
 Reads:  the settings, the open listeners, the modes of files.      Calls: the event log.
-Never:  closes a listener or corrects a file: it only reports.
+Never:  closes a listener or corrects a file; it only reports.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ class Exposure:
         return self._settings.open_listeners(listening)
 
     def report(self) -> None:
-        """Log each open listener: the settings permit it, but readers of the log may not know."""
+        """Log each open listener: it is permitted by the settings, but operators may not know."""
         for listener in self.open_listeners():
             self._log.warning(
                 DAEMON,
@@ -47,7 +47,7 @@ class Exposure:
     def file_problems(self) -> Iterable[FileProblem]:
         """Return the problems of the instance's files as they are now (SX-24).
 
-        An embedded instance reports none: its program chose the directory.
+        An embedded instance has none, because its program chose the directory.
         """
         settings = self._settings
         if self._is_embedded:

@@ -1,10 +1,10 @@
-"""Instance: the life of one daemon's parts: one start order, reversed to stop.
+"""Instance: the life of one daemon's parts, started in one order and stopped in reverse.
 
 The parts are named in parts.py, and built and connected in assembly.py; their stores are opened in
 stores.py, their periodic work is listed in passes.py.
 Reads: settings.      Calls: all parts.
 Never: installs signal handlers or picks a loop (daemon.py does), so that tests and the simulation
-run the very same instance on other clocks, networks and executors.
+run the same instance on other clocks, networks and executors.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Instance:
         self.local_clients = self._assembly.local_clients
         self.brokers = self.parts.brokers
         self.failed = self.parts.tasks.failed
-        """Set to the error with which the instance cannot continue; the daemon stops then."""
+        """Future of the error with which the instance cannot continue; the daemon then stops."""
         self._listening: Listening | None = None
         self._tick_task: asyncio.Task[None]
         self._reader_task: asyncio.Task[None]
@@ -49,9 +49,9 @@ class Instance:
     # Starting.
 
     async def start(self, declared: Declared | None = None, *, must_listen: bool = True) -> None:
-        """Open the stores, build the parts, apply a declaration, let peers and clients in.
+        """Open the stores, build the parts, apply a declaration, admit peers and clients.
 
-        Raises `Refusal` if it cannot start; all that was opened is closed again.
+        Raises `Refusal` if the instance cannot start; everything opened is closed again.
         """
         parts, stores = self.parts, self.stores
         parts.clock_watch.resume()
@@ -86,7 +86,7 @@ class Instance:
         parts.exposure.report()
 
     async def _apply(self, declared: Declared | None) -> set[str]:
-        """Make and alter the declared objects; return the brokers whose objects have changed."""
+        """Create and alter the declared objects; return the brokers whose objects have changed."""
         applied = None if declared is None else self.stores.without_absent(declared)
         if applied is None:
             return set()
@@ -94,7 +94,7 @@ class Instance:
         return {name for name, changes in done if changes}
 
     async def _let_in(self, *, must_listen: bool) -> None:
-        """Open the doors: to peers first, then to readers, then to clients."""
+        """Admit peers first, then start readers, then admit clients."""
         parts, address = self.parts, self.settings.client_address
         await parts.destinations.start(must_listen=must_listen)
         self._assembly.changes.own_addresses_changed()
@@ -119,7 +119,9 @@ class Instance:
     # Stopping.
 
     async def stop(self, grace: timedelta) -> None:
-        """Stop: accept nothing new, let open transactions finish, fold the log in (REL-28)."""
+        """Stop the instance (REL-28).
+
+        Accept nothing new, let open transactions finish, then fold the log into the stores."""
         parts = self.parts
         parts.tasks.condition = "draining"
         seconds = grace.total_seconds()

@@ -1,7 +1,7 @@
 """Local clients: sessions inside the process, without a socket (design D15).
 
 Reads:  whether the instance has failed.      Calls: the client SDK, the registry of sessions.
-Never:  checks permissions: a local client is the daemon's own user.
+Never:  checks permissions, because a local client is the daemon's own user.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from brokerd.sessions.in_process_stream import connect_local
 
 
 class LocalClients:
-    """Opens connections and sessions of clients inside the process."""
+    """The opener of connections and sessions for clients inside the process."""
 
     def __init__(self, parts: Parts, surroundings: Surroundings) -> None:
         self._parts = parts
@@ -25,7 +25,7 @@ class LocalClients:
     async def connector(
         self, factory: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Make a client connection without a socket; raise the instance's failure."""
+        """Return a client connection without a socket; raise the instance's error if it failed."""
         failed = self._parts.tasks.failed
         if failed.done():
             raise failed.result()

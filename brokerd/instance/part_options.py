@@ -1,6 +1,6 @@
-"""The options of each part of an instance, made of the settings. PURE.
+"""The options of each part of an instance, made from the settings. PURE.
 
-Reads:  settings.      Calls: nothing.      Never:  knows a default: those stand with the settings.
+Reads:  settings.      Calls: nothing.      Never:  knows a default; the settings have the defaults.
 """
 
 import msgspec
@@ -99,7 +99,7 @@ def dispatcher(settings: Settings) -> DispatcherOptions:
 
 
 def transport(settings: Settings) -> TransportOptions:
-    """Return the options of the connections with other instances."""
+    """Return the options of the connections to other instances."""
     given = msgspec.structs.asdict(settings.transport)
     del given["starvation"]  # an option of the transmitter
     if settings.endpoint is not None:

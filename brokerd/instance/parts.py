@@ -1,8 +1,8 @@
 """Parts: the record of the parts of one instance, under the names by which they find each other.
 
 Reads, calls: nothing.
-Never:  does anything. assembly.py fills the record, once, in the order of the fields; from then on
-        it only reads. A part that needs one made after it calls it through the record
+Never:  does anything. assembly.py fills the record once, in the order of the fields, and then only
+        reads it. A part that needs a part made later calls it through the record
         (peer_traffic.py, broker_events.py, changes.py).
 """
 
@@ -49,7 +49,7 @@ from brokerd.transport.destinations import Destinations
 class Parts:
     """The parts of one instance."""
 
-    # Made before a store is open: what the stores need, and what keeps watch over them.
+    # Made before a store is open: the parts that the stores need, and those that watch the stores.
     brokers: dict[str, Broker]
     tasks: InstanceTasks
     times: Times

@@ -1,7 +1,7 @@
 """Passes: the one table of periodic work (design D7), in the order of CLK-3.
 
 Reads:  the parts, the figures of the clock.      Calls: one method of a part for each pass.
-Never:  loops: the ticker runs the table.
+Never:  loops; the ticker runs the table.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -92,7 +92,7 @@ def _each(
     *,
     unless: Callable[[Broker], bool],
 ) -> int | Awaitable[int]:
-    """Run the work on one broker after the other; return a plain 0 if none has any."""
+    """Run the work on each broker that needs it, in turn; return a plain 0 if none does."""
     due = [broker for broker in brokers if not unless(broker)]
     return _sum(due, work) if due else 0
 
@@ -106,7 +106,7 @@ def _forwarder(parts: Parts) -> int:
 
 
 def _delivering(parts: Parts) -> list[Broker]:
-    """Return the brokers with delivery on; where it is off, what falls due waits for it (MAN-4)."""
+    """Return the brokers with delivery on; in others, due work waits for delivery (MAN-4)."""
     return [one for one in parts.brokers.values() if one.enabled]
 
 

@@ -1,7 +1,7 @@
-"""Peer traffic: what the transport asks for and reports, passed to the parts that it concerns.
+"""Peer traffic: the requests and reports of the transport, passed to the parts concerned.
 
 Reads:  the record of parts.      Calls: forwarder, dispatcher, transmitter, peers' parts.
-Never:  decides where an item goes (router), or keeps one.
+Never:  decides where an item goes (the router does), or keeps an item.
 """
 
 from brokerd.broker.broker import Broker
@@ -21,7 +21,7 @@ class PeerTraffic:
     """The listener of the transport, and the sender of traffic that belongs to no dialog."""
 
     def __init__(self, parts: Parts, *, instance: str, changes: Changes) -> None:
-        """`instance`: the name of this instance, for reports to other machines."""
+        """Create the listener. `instance`: this instance's name, for reports to other machines."""
         self._parts = parts
         self._instance = instance
         self._changes = changes
@@ -29,7 +29,7 @@ class PeerTraffic:
     # Events of the transport.
 
     def fill(self, address: str, room_bytes: int, room_items: int) -> list[bytes]:
-        """Return the next items for an address, as many as there is room for."""
+        """Return the next items for an address, as many as fit into the room."""
         return self._parts.boxcars.fill(address, room_bytes, room_items)
 
     def boxcar_arrived(self, arrival: Arrival) -> None:
@@ -43,7 +43,7 @@ class PeerTraffic:
         parts.dispatcher.arrived(items, arrival.peer)
 
     def notice_arrived(self, neighbour: InstanceId, notice: Advice) -> None:
-        """Process a neighbour's notice; a refusal is shown at its sender (NBT-4)."""
+        """Process a neighbour's notice; show a refusal to the sender of the message (NBT-4)."""
         parts = self._parts
         match notice:
             case Trace():
@@ -59,7 +59,7 @@ class PeerTraffic:
                     parts.forwarder.pass_notice(notice)
 
     def address_changed(self, address: str, online: bool) -> None:
-        """Send again what is outstanding at an address that came ONLINE or was lost."""
+        """Queue the dialogs of an address that came ONLINE or was lost (DLP-29)."""
         parts = self._parts
         parts.transmitter.changed(address, online)
         if online:
@@ -74,7 +74,7 @@ class PeerTraffic:
             parts.mirrors.lost(address)
 
     def reached_self(self, address: str) -> None:
-        """Route what goes to an address that leads back here as if it had arrived (RTE-41)."""
+        """Route items for an address that leads back to this instance as arrivals (RTE-41)."""
         self._changes.own_addresses_changed()
         self._parts.transmitter.reclassification.move_away(address)
 
@@ -94,17 +94,19 @@ class PeerTraffic:
 
     def deliver_here(self, items: list[Item]) -> None:
         """Deliver items between brokers of this instance."""
-        # after the stop, repeats of the transmitter have no receiver any more
+        # after the stop, repeats of the transmitter no longer have a receiver
         if self._parts.tasks.condition != "stopped":
             self._parts.dispatcher.arrived(items)
 
     def hand_back(self, neighbour: InstanceId, items: list[Item]) -> bool:
-        """Send items over a neighbour's open connection; False = it takes none now (NBT-1)."""
+        """Send items over a neighbour's open connection (NBT-1).
+
+        False: the neighbour is not ONLINE, or its socket has no room."""
         encoded = [encode_item(item) for item in items]
         return self._parts.destinations.hand_back(neighbour, encoded)
 
     def refuse_forwarding(self, item: Fragment, reason: str, neighbour: InstanceId) -> None:
-        """Send a neighbour the reason why its item is not forwarded."""
+        """Send a neighbour the reason why its item was not forwarded."""
         detail = f"forwarder {self._own_address()}"
         self._parts.refusal_notices.refuse(item, reason, neighbour, detail)
 
@@ -120,6 +122,6 @@ class PeerTraffic:
             self._parts.transmitter.refuse(broker, broker.outgoing(live), code, text)
 
     def broker_name(self, broker_id: BrokerId) -> str:
-        """Return the name of a broker that delivers under this id here; empty = none does."""
+        """Return the name of the broker that delivers under this id here; empty = none."""
         those = (one for one in self._parts.brokers.values() if one.enabled)
         return next((one.name for one in those if one.broker_id == broker_id), "")

@@ -1,8 +1,8 @@
-"""Preflight: finds what would make a start fail before anything on disk changes.
+"""Preflight: finds the reasons why a start would fail, before anything on disk changes.
 
 Reads:  directories, stores, addresses, handlers.
 Calls:  storage.file_checks, transport.network, activation.handlers.
-Never:  writes, creates or removes a file; what it lets pass is checked again where it is used.
+Never:  writes, creates or removes a file; files it accepts are checked again where they are used.
 Fails:  a `Refusal` that names the thing and the setting to change.
 """
 
@@ -44,7 +44,7 @@ class Start(NamedTuple):
     settings: Settings
     declared: Declared | None
     user: int | None = None
-    """The user as whom the daemon would run; None = the user of this process."""
+    """Id of the user as whom the daemon would run; None = the user of this process."""
 
 
 class StartCheck(NamedTuple):
@@ -52,7 +52,7 @@ class StartCheck(NamedTuple):
 
     about: str
     problems: Callable[[Start], Iterable[BrokerError]]
-    """Yields the refusals that the start would meet, each with the exit status of that start."""
+    """Function that yields the refusals of a start, each with the resulting exit status."""
 
 
 def check_start(settings: Settings, declared: Declared | None, *, user: int | None = None) -> None:
@@ -60,25 +60,25 @@ def check_start(settings: Settings, declared: Declared | None, *, user: int | No
 
     Raises:
         ConfigError: a directory or a file cannot be used, or a handler cannot be imported (BI-C5).
-        UnsafeFile: a file is a link, belongs to somebody else, or others may write to it (SX-24).
+        UnsafeFile: a file is a link, belongs to another user, or others may write to it (SX-24).
         StoreLocked, StoreDamaged, StoreVersion, StoreMissing: a store that is needed cannot be
             opened (REL-16, BI-D1, MAN-17).
-        PortTaken: an address cannot be listened at.
+        PortTaken: listening on an address fails.
     """
     for problem in all_problems(Start(settings, declared, user)):
         raise problem
 
 
 def all_problems(start: Start) -> Iterator[BrokerError]:
-    """Yield everything for which a start would be refused, in the order of the checks."""
+    """Yield every reason for refusing a start, in the order of the checks."""
     for check in START_CHECKS:
         yield from check.problems(start)
 
 
 def first_broker(settings: Settings) -> Declared | None:
-    """Return the broker to make where none exists: `main`, with no objects (SDK-15).
+    """Return the broker to create if none exists: `main`, with no objects (SDK-15).
 
-    None: a broker exists, or is to come from the mirroring directory.
+    None: a broker exists, or will come from the mirroring directory.
     """
     there = any(settings.instance.data_dir.glob("*.db")) or settings.mirroring.brokers
     return None if there else Declared()
@@ -107,8 +107,8 @@ def optional_stores(data_dir: Path, declared: Declared | None) -> list[Path]:
 def _unsafe_file_problems(start: Start) -> Iterator[UnsafeFile]:
     """Yield one error that names all unsafe files.
 
-    A store without which the instance starts keeps out its own broker alone, so it is not listed
-    (CLK-6).
+    A store without which the instance starts makes only its own broker absent, so it is not
+    listed (CLK-6).
     """
     settings = start.settings
     stores = optional_stores(settings.instance.data_dir, start.declared)
@@ -140,7 +140,7 @@ def _stray_problems(start: Start) -> Iterator[ConfigError]:
 def _store_problems(start: Start) -> Iterator[BrokerError]:
     """Yield why needed stores cannot be opened, or why no broker would serve.
 
-    Stores shared with a partner are not inspected: the partner may have them open (RTE-55).
+    Stores shared with a partner are not inspected, because it may have them open (RTE-55).
     """
     settings, declared = start.settings, start.declared
     data_dir, shared = settings.instance.data_dir, settings.mirroring.brokers
@@ -163,8 +163,8 @@ def _store_problems(start: Start) -> Iterator[BrokerError]:
         refusals += found
     all_there_are = len(optional) + len(gone)
     # An absent broker does not prevent a start (CLK-6), but with every broker absent the instance
-    # would serve nobody. A declaration makes or needs a broker, and a shared one may come from the
-    # partner.
+    # would serve no client. A declaration makes or needs a broker, and a shared broker may come
+    # from the partner.
     if refusals and declared is None and len(gone) + failed == all_there_are and not shared:
         yield refusals[0]  # no broker would serve
 
@@ -184,7 +184,7 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
 
 
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:
-    """Yield why addresses cannot be listened at: in use, or not of this machine (BI-C5)."""
+    """Yield why listening on addresses fails: in use, or not of this machine (BI-C5)."""
     wanted = [(address, "endpoint") for address in settings.peer_addresses]
     for address, section in [*wanted, (settings.client_address, "clients")]:
         try:
@@ -253,7 +253,7 @@ def _file_problem(path: Path) -> str:
 
 
 def _problem(path: Path) -> str:
-    """Return why no file can be made in a directory, which may not exist yet; "" if one can."""
+    """Return why no file can be created in a directory, which may not exist yet; "" if it can."""
     there = path
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -280,8 +280,8 @@ def _handler_problems(start: Start) -> Iterator[ConfigError]:
 def _object_problems(start: Start) -> Iterator[BrokerError]:
     """Yield the declared contracts that differ from the stored ones and are in use (OBJ-25).
 
-    A start makes and alters what is declared and drops nothing, so only such contracts can prevent
-    it.
+    A start creates and alters declared objects and drops nothing, so only such contracts can
+    prevent it.
     """
     settings = start.settings
     for one in start.declared.brokers if start.declared is not None else ():
@@ -308,5 +308,5 @@ START_CHECKS: Final = (
 )
 """The checks of a start: `serve` stops at the first problem, and `config check` reports all.
 
-Whatever may refuse a start belongs here.
+Every check that may refuse a start belongs in this table.
 """

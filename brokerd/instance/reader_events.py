@@ -1,4 +1,4 @@
-"""Reader events: what readers ask of the other parts, and what sessions ask about readers.
+"""Reader events: requests of readers to other parts, and questions of sessions about readers.
 
 Reads:  the queues of the brokers.      Calls: readers, event notifications.
 Never:  decides whether a reader starts (activation/monitor.py does).
@@ -24,7 +24,7 @@ class ReaderEvents:
     # Called by readers.
 
     def facts(self, broker: str, queue: str) -> QueueFacts:
-        """Return the facts by which a queue monitor decides."""
+        """Return the facts on which a queue monitor decides."""
         state = self._find(broker, queue)
         if state is None:  # dropped while its readers still run (ACT-Q9)
             return QueueFacts(ready=False, youngest_ready_at=None, waiting=0)
@@ -38,7 +38,7 @@ class ReaderEvents:
         )
 
     def ready(self, broker: str, queue: str) -> Ready:
-        """Return what is ready in a queue, for the record of an activation decision (VIEW-15)."""
+        """Return the number and age of ready messages, for the record of a decision (VIEW-15)."""
         state = self._find(broker, queue)
         if state is None:
             return Ready()
@@ -63,7 +63,7 @@ class ReaderEvents:
     # Called by sessions.
 
     def may_receive(self, session: ClientSession, queue: str) -> bool:
-        """Return whether the session may receive: a reader that is to end may not (PBT-25)."""
+        """Return whether the session may receive; False = its reader has to end (PBT-25)."""
         return self._parts.readers.receive_issued(
             session.broker.name, queue, known_as=session.known_as, session_id=session.client_id
         )
@@ -73,9 +73,9 @@ class ReaderEvents:
         self._parts.readers.rolled_back(broker.name, queue)
 
     def count_for_poison(self, session: ClientSession, how: Undone) -> Undone | None:
-        """Return how an ended transaction counts for poison; None: it does not count (PBT-10).
+        """Return how an ended transaction counts for poison; None = it does not count (PBT-10).
 
-        Neither a stop of the daemon nor that of a reader is the fault of a message.
+        A message is not at fault when the daemon or the reader stops.
         """
         if self._parts.tasks.condition == "draining":
             return None

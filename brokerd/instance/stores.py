@@ -1,8 +1,8 @@
-"""Stores: the files of the data directory become the brokers of an instance.
+"""Stores: makes the files of the data directory the brokers of an instance.
 
 Reads:  the data directory, settings.      Calls: storage, attach, broker, maintenance.
-Never:  lets clients or peers in, or delivers to a broker that is not whole.
-Fails:  one broker keeps out the others only where the instance cannot do without it (CLK-6).
+Never:  admits clients or peers, or delivers to a broker that is not fully opened.
+Fails:  one broker, alone; the start fails only if the instance needs that broker (CLK-6).
 """
 
 from collections.abc import Awaitable, Callable, Container
@@ -33,11 +33,11 @@ from brokerd.storage.store import Store, StoreOptions
 from brokerd.telemetry.logs import STORE
 
 PAGE: Final = 4096
-"""Bytes of a page of a store."""
+"""Size of a page of a store, in bytes."""
 
 
 class Stores:
-    """Opens, recovers and closes the stores of one instance."""
+    """The stores of one instance, which it opens, recovers and closes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Stores:
         return self._settings.store_path(name)
 
     async def open_all(self, declared: Declared | None) -> None:
-        """Open `msdb`, which holds the instance's own data, then the others (design D6)."""
+        """Open `msdb`, which has the instance's own data, then the other stores (design D6)."""
         ids = self._with.ids
         make_private_directory(self._settings.instance.data_dir)
         new = NewStore(MSDB, BrokerId(ids.fresh()), InstanceId(ids.fresh()))
@@ -106,9 +106,9 @@ class Stores:
         return await self._attach(declared.broker, create=new)
 
     async def _attach(self, name: str, *, create: NewStore | None = None) -> Broker:
-        """Open a store; one that looks like a copy delivers nothing (MAN-7, OBJ-3).
+        """Open a store; a store that looks like a copy delivers nothing (MAN-7, OBJ-3).
 
-        With `create` a missing store is made, unless the instance has had it (MAN-17).
+        With `create`, make a missing store, unless the instance has had it before (MAN-17).
         """
         mirrored = name in self._parts.mirroring.names
         await self._parts.known_brokers.refuse_missing(name)
@@ -128,7 +128,7 @@ class Stores:
             return self._add_broker(store)
         except BaseException as error:
             await store.abandon()
-            # `msdb`, which is to record it, is full
+            # `msdb`, which would record the broker, is full
             if store.is_new and isinstance(error, StoreFull):
                 await self._with.executor.call(partial(remove_new_file, self.path_of(name)))
             raise
@@ -207,7 +207,7 @@ class Stores:
         return needed_stores(declared) - self._parts.absent_brokers.reasons.keys()
 
     def without_absent(self, declared: Declared) -> Declared | None:
-        """Return the declaration without brokers of the partner, which applied those.
+        """Return the declaration without the partner's brokers, which the partner has applied.
 
         None: no broker is left.
         """
@@ -220,9 +220,9 @@ class Stores:
         return msgspec.structs.replace(kept[0], **first)
 
     async def recover(self, declared: Declared | None, changed: Container[str]) -> None:
-        """Load what waits in the stores, and begin to send it.
+        """Load the messages that wait in the stores, and begin to send them.
 
-        `changed`: brokers whose objects are not those with which their stores were opened.
+        `changed`: brokers whose objects have changed since their stores were opened.
         """
         needed = self.needed_brokers(declared)
         for broker in list(self._parts.brokers.values()):
@@ -294,10 +294,9 @@ class Stores:
     async def make_declared(
         self, declared: Declared, objects: CatalogChanges, made: Callable[[Broker], None]
     ) -> Broker:
-        """Make a broker with objects; call `made` before its notifications load.
+        """Create a broker with objects; call `made` before its event notifications load.
 
-        Its event notifications are loaded afterwards, so that they miss the objects made with them
-        (EVT-6).
+        They are loaded last, so that they do not report the objects created with them (EVT-6).
         """
         with self._parts.mirroring.creating(declared.broker):
             broker = await self._make_or_open(declared, objects)
@@ -308,9 +307,9 @@ class Stores:
         return broker
 
     def refuse_to_serve_nobody(self) -> None:
-        """Refuse to start with no broker but `msdb`, with the reason why another is absent.
+        """Refuse to start with no broker but `msdb`; the error says why another is absent.
 
-        A mirror starts all the same: it waits for the principal to go.
+        A mirror starts even so, because it waits to take over from the principal.
         """
         if self._parts.brokers.keys() == {MSDB} and not self._parts.mirroring.names:
             for reason in self._parts.absent_brokers.reasons.values():
@@ -323,10 +322,10 @@ class Stores:
 
 
 def _log_pages(min_free: int) -> int:
-    """Return the pages of the log after which it is folded.
+    """Return the number of pages at which the log is folded into the store.
 
-    Folding needs as much room again, and has to find it in what is left when the disk counts as
-    full (REL-26).
+    Folding needs the same room again, and must find it in the space left when the disk counts
+    as full (REL-26).
     """
     usual = StoreOptions().checkpoint_pages
     return min(usual, min_free // (4 * PAGE)) or usual

@@ -22,7 +22,7 @@ from brokerd.transport.network import Network
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """Everything that an instance uses of the outside world; a test replaces it (HK-1 to HK-4)."""
+    """The outside world as an instance uses it; a test can replace every part (HK-1 to HK-4)."""
 
     clock: Clock
     ids: IdSource
@@ -33,21 +33,21 @@ class Surroundings(msgspec.Struct, frozen=True):
     boot_id: BootId
     metrics: MetricsLog | None = None
     summarise: Callable[[], int] = lambda: 0
-    """Writes the lines that the event log held back, as summaries; returns their number (MON-11).
-    """
+    """Function that writes the held lines of the event log as summaries, and returns their number
+    (MON-11)."""
     identify: Callable[[InstanceId], None] = lambda _id: None
-    """Called with the instance id once the stores are open."""
+    """Function called with the instance id once the stores are open."""
     fault: Callable[[str], None] | None = None
-    """Failpoints (HK-6)."""
+    """Function called at each failpoint with its name (HK-6); None = no failpoints."""
     host: bytes | None = None
     """Fingerprint that distinguishes this machine from others; None = unknown (MAN-7)."""
     limits: BrokerOptions = BrokerOptions()
-    """Limits of memory for each store; those that have a setting come from the setting (HK-11)."""
+    """Memory limits of each store; limits that have a setting come from the setting (HK-11)."""
     recorder: Recorder | None = None
-    """Records the calls of readers' sessions (reliability 7.1); None = no record."""
+    """Recorder of the calls of readers' sessions (reliability 7.1); None = no record."""
     disk: Disk | None = None
-    """The file system of the stores; None = its free room is not checked (REL-26)."""
+    """File system of the stores; None = its free room is not checked (REL-26)."""
     checker: Checker | None = None
-    """Checks bodies; None = a checker in this process, without limits (OBJ-61)."""
+    """Checker of bodies; None = a checker in this process, without limits (OBJ-61)."""
     only: str | None = None
-    """The one broker to open beside `msdb`, where the directory holds other files as well."""
+    """The only broker to open in addition to `msdb`, though other files exist; None = all."""

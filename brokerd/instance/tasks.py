@@ -1,7 +1,7 @@
-"""Tasks of an instance: the short ones it starts, its condition, and the error that ends it.
+"""Tasks of an instance: its short tasks, its condition, and the error that ends it.
 
 Reads:  the names of the brokers.      Calls: nothing.
-Never:  stops a part (instance.py does): the daemon stops once `failed` is set.
+Never:  stops a part (instance.py does); the daemon stops once `failed` is set.
 Fails:  an error of a task is an error of the instance (PER-5).
 """
 
@@ -20,9 +20,9 @@ class InstanceTasks:
         self._brokers = brokers
         self._tasks: set[asyncio.Task[None]] = set()
         self.condition = "starting"
-        """starting, ready, draining, stopped or failed."""
+        """The condition: starting, ready, draining, stopped or failed."""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        """Set to the error with which the instance cannot continue; the daemon stops then."""
+        """Future of the error with which the instance cannot continue; the daemon then stops."""
 
     @property
     def is_serving(self) -> bool:
@@ -37,12 +37,13 @@ class InstanceTasks:
         return task
 
     def spawn_counted(self, work: Awaitable[int]) -> None:
-        """Start work that returns a count, which no caller needs, as a task."""
+        """Start work as a task, and ignore the count that it returns."""
         self.spawn(_without_count(work))
 
     def run(self, loop: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Start a part's endless `run` as a task that its caller stops; an error fails the
-        instance."""
+        """Start a part's endless `run` as a task, which the caller stops.
+
+        An error in it fails the instance."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(loop)
         task.add_done_callback(self._ended)
         return task
@@ -56,17 +57,17 @@ class InstanceTasks:
             self.fail(error)
 
     async def cancel_tasks(self) -> None:
-        """Cancel the spawned tasks, and those that they spawn meanwhile; return once all ended."""
+        """Cancel the spawned tasks, and tasks that they spawn meanwhile; wait until all ended."""
         while tasks := [one for one in self._tasks if not one.done()]:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_store(self, name: str, fault: StoreFault) -> None:
-        """Fail the instance, after which a bad file prevents a restart only if it has to.
+        """Fail the instance because of a store; allow a restart if other brokers can run.
 
-        If other brokers can run without it, the exit status becomes that of an I/O fault, after
-        which a supervisor starts the daemon again.
+        In that case a bad file has the exit status of an I/O fault, after which a supervisor
+        starts the daemon again.
         """
         others = self._brokers.keys() - {MSDB, name}
         if fault.exit_status == BAD_FILE and name != MSDB and others:
@@ -74,7 +75,7 @@ class InstanceTasks:
         self.fail(fault)
 
     def fail(self, error: BaseException) -> None:
-        """Fail the instance with its first error; later ones change nothing."""
+        """Fail the instance with its first error; later errors change nothing."""
         if not self.failed.done():
             self.condition = "failed"
             self.failed.set_result(error)
