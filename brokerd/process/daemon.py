@@ -2,7 +2,7 @@
 
 Reads: settings.      Calls: preflight, instance, logs, metrics_log, watchdog, supervisor.
 Never: decides anything about messages.
-Fails: with an exit status that says what to do (reliability, section 2).
+Fails: with an exit status that tells operators the remedy (reliability, section 2).
 """
 
 import asyncio
@@ -41,14 +41,14 @@ from brokerd.telemetry.metrics_log import MetricsLog
 from brokerd.transport.network import SystemNetwork
 
 SWITCH_INTERVAL: Final = 0.0005
-"""Seconds after which a thread may take the interpreter over; see design D3."""
+"""Seconds after which another thread may run in the interpreter; see design D3."""
 HANDLER_BLOCKS: Final = 'await what takes time, or run the handler with host = "process"'
 COLLECT: Final = (10_000, 1, 200)
 """Thresholds of the garbage collector.
 
-A message makes some twenty objects and leaves no cycles, nor does a dialog that ends (RCV-45): the
-default of 700 would walk through much of memory hundreds of times a second for nothing. But a
-collection takes about a microsecond for each new object, and the writer waits meanwhile: with
+A message creates some twenty objects and leaves no cycles, and neither does a dialog that ends
+(RCV-45), so the default of 700 would scan much of memory hundreds of times a second for nothing.
+But a collection takes about a microsecond for each new object, and the writer waits meanwhile: with
 50,000 a collection took up to 50 ms, and was the longest hop to the writer.
 """
 
@@ -59,11 +59,13 @@ def serve(
     declared: Declared | None = None,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run until SIGTERM or SIGINT; return the exit status. Raise `Refusal` if it cannot start.
+    """Run a daemon until SIGTERM or SIGINT; return the exit status.
+
+    Raises `Refusal` if the daemon cannot start.
 
     `reread`: reads the settings again, for SIGHUP (REL-38); None = the settings stay as they are.
     """
-    # Noted until the loop has its handler: the default would end the process.
+    # Recorded until the loop has its own handler, because the default would end the process.
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
     import_from_here()
@@ -81,7 +83,7 @@ async def _serve(
     reread: Callable[[], Settings],
     early: Sequence[int],
 ) -> int:
-    """`early`: the SIGHUPs that came before there was a loop."""
+    """Run a daemon on this loop. `early`: the SIGHUPs that came before the loop ran."""
     clock, ids = SystemClock(), RandomIds()
     boot_id = BootId(ids.fresh())
     events = configure(
@@ -145,16 +147,16 @@ async def _serve(
     if failure is not None:
         instance.log_failure(failure)
         events.close()
-        # Exit at once, without clean-up: the next start decides about what is not confirmed
+        # Exit at once, without clean-up: the next start decides about unconfirmed transactions
         # (REL-5), and a thread that still holds a connection must not keep the process alive.
         os._exit(_status_of(failure))
     return 0
 
 
 def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) -> Watchdog:
-    """Return a watchdog that logs what blocks the loop, mostly a handler (FP-8).
+    """Return a watchdog that logs the task that blocks the loop, mostly a handler (FP-8).
 
-    Meanwhile the supervisor gets no sign of life.
+    While the loop is blocked, the supervisor gets no sign of life.
     """
 
     def report_blocked(seconds: float, task: str, stack: list[str]) -> None:
@@ -178,9 +180,9 @@ def _watchdog(settings: Settings, events: EventLog, turned: Callable[[], None]) 
 
 
 def give_sign_of_life(slow: SlowCommits, supervisor: Supervisor) -> None:
-    """Give a sign of life for a turn of the loop, unless a commit is stuck.
+    """Count a turn of the loop for signs of life, unless a commit is stuck.
 
-    A commit that never returns ends only with the process (REL-34).
+    A commit that never returns ends only with the process (REL-34), so a supervisor must end it.
     """
     slow.check()
     if not slow.is_stuck:
@@ -188,7 +190,9 @@ def give_sign_of_life(slow: SlowCommits, supervisor: Supervisor) -> None:
 
 
 def _in_a_thread(work: Callable[[], None]) -> None:
-    """Compress and sync a segment on a thread, as the loop must not wait; exit waits for it."""
+    """Compress and sync a segment on a thread, because the loop must not wait.
+
+    The exit of the process waits for the thread."""
     asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -198,7 +202,7 @@ async def _until_stopped(
     hurry: asyncio.Event,
     supervisor: Supervisor,
 ) -> BaseException | None:
-    """Wait for a signal, then stop cleanly; return the error if the instance failed, else None."""
+    """Wait for a signal, then stop cleanly; return the error of a failed instance, else None."""
     failure = await _first(stop.wait(), instance.failed)
     if failure is None:
         supervisor.stopping()
@@ -215,7 +219,7 @@ async def _until_stopped(
 async def _first(
     wanted: Coroutine[None, None, object], failed: asyncio.Future[BaseException]
 ) -> BaseException | None:
-    """Wait for `wanted`, or for the instance to fail; return the failure, None if there is none."""
+    """Wait for `wanted` or for a failure of the instance; return the failure, else None."""
     waiting: asyncio.Future[object] = asyncio.ensure_future(wanted)
     both: list[asyncio.Future[object]] = [waiting, cast("asyncio.Future[object]", failed)]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

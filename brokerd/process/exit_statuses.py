@@ -1,9 +1,9 @@
-"""Exit statuses: one table, from the code of an error to the status a command ends with.
+"""Exit statuses: one table that maps codes of errors to the exit statuses of commands.
 
 Reads:  the code of an error.      Calls: nothing.
-Never:  leaves out an error that a command can end with: a test walks all error classes.
-docs/how-to/operate.md has the same table; a test compares the two. Numbers are those of sysexits.h
-if it has one for the case.
+Never:  leaves out an error that a command can end with; a test checks all error classes.
+docs/how-to/operate.md has the same table; a test compares the two. Numbers are those of
+sysexits.h if it has one for the case.
 """
 
 from typing import Final, NamedTuple
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     status: int
     short: str
-    """A few words for the last lines of a help text."""
+    """Short description, for the last lines of a help text."""
     codes: tuple[str, ...] = ()
     """Codes of the errors that lead to this status."""
 
@@ -178,10 +178,10 @@ HELP: Final = "Exit status: " + ", ".join(f"{row.status} {row.short}" for row in
 def exit_status(error: BaseException) -> int:
     """Return the exit status of a program that ends because of an error.
 
-    A fault of the store carries its own status (reliability, section 2), and so may a process
-    that was started for the command. An exception that is not one of brokerd's is an internal
-    error. A code that is not in the table comes from a newer daemon: its status depends on
-    whether a retry can help.
+    A fault of the store has its own status (reliability, section 2), and so may the error of a
+    process that was started for the command. An exception that is not one of brokerd's is an
+    internal error. A code that is not in the table comes from a newer daemon; its status depends
+    on whether a retry can help.
     """
     if isinstance(error, StoreFault):
         return error.exit_status

@@ -1,4 +1,4 @@
-"""Host: a fingerprint of this machine, by which a copy of a store elsewhere is noticed (MAN-7).
+"""Host: a fingerprint of this machine, to detect stores copied to another machine (MAN-7).
 
 Reads:  the machine id of the operating system.      Calls: nothing.
 Never:  guesses from a host name, which changes with every container.
@@ -13,7 +13,7 @@ PLACES: Final = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
 def fingerprint(places: Sequence[Path] = PLACES) -> bytes | None:
-    """Return sixteen bytes that no other machine has; None if the system has no machine id."""
+    """Return sixteen bytes that no other machine has; None = the system has no machine id."""
     for place in places:
         try:
             text = place.read_text(encoding="ascii").strip()

@@ -1,10 +1,10 @@
 """Reloading: the effect of SIGHUP on a running daemon (REL-38).
 
-Reads:  the settings, from where they were read at the start.
+Reads:  the settings, from the same sources as at the start.
 Calls:  the event log, the instance, the supervisor.
-Never:  stops the daemon, or uses a part of settings that cannot be used as a whole.
-Fails:  into the event log: the daemon continues with the settings that it has, and opens its log
-        file anew all the same, because whatever rotates the file waits for that.
+Never:  stops the daemon, or applies a part of settings that are invalid as a whole.
+Fails:  into the event log; the daemon continues with its current settings. It reopens its log
+        file even so, because the program that rotates the file waits for that.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from brokerd.telemetry.logs import DAEMON, EventLog
 RELOADABLE: Final = frozenset(
     {"log.level", "log.file", "daemon.drain", "checks.time", "checks.memory"}
 )
-"""Settings that a running daemon takes over; all others need a restart."""
+"""Settings that a running daemon adopts; all others need a restart."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -36,17 +36,17 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Reloadable(Protocol):
-    """An instance that runs."""
+    """A running instance."""
 
     settings: Settings
 
     def use_settings(self, settings: Settings) -> None:
-        """Take over the settings that may change while the instance runs."""
+        """Adopt the settings that may change while the instance runs."""
         ...
 
 
 def difference(old: Settings, new: Settings) -> Difference:
-    """Take over what may change while the daemon runs, and name the rest."""
+    """Return the settings after the changes that need no restart, and all changes by key."""
     before, after = setting_texts(old), setting_texts(new)
     changed = {key: after.get(key, "") for key in {**before, **after}}
     changed = {key: text for key, text in changed.items() if text != before.get(key, "")}
@@ -72,7 +72,7 @@ def _applies(key: str, old: Settings, new: Settings) -> bool:
 
 
 class Reloading:
-    """Reads the settings again on SIGHUP."""
+    """The reader of changed settings on SIGHUP."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Reloading:
         self._reread = reread
 
     def reload(self) -> None:
-        """Read the settings, take over what may change, and open the log file anew."""
+        """Read the settings, adopt those that may change, and reopen the log file."""
         self._supervisor.reloading()
         try:
             found = difference(self._instance.settings, self._reread())

@@ -1,8 +1,9 @@
 """Signals: SIGTERM, SIGINT and SIGHUP, handled by the loop between two callbacks.
 
 Reads: nothing.      Calls: the function it is given, on the loop.
-Never: raises. An exception of a signal handler hits whichever task is running. Each task that waits
-for that one raises it again, and each time the loop stops, before what was started has been ended.
+Never: raises. An exception of a signal handler hits the task that happens to run. Each task that
+waits for that task raises it again, and each time the loop stops, before the work begun has been
+ended.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interruption:
-    """Whether a signal has asked the program to end."""
+    """Flag that a signal has asked the program to end."""
 
     is_wanted = False
 
@@ -26,7 +27,7 @@ def on_interrupt(interrupt: Callable[[], object]) -> Iterator[Interruption]:
     """Call `interrupt` on the running loop at the first of these signals, within the block.
 
     Further signals do nothing; after the block they have their former effect again. A signal that
-    is ignored stays so, as in the background of a script. On the main thread alone.
+    is ignored stays ignored, as in the background of a script. Works only on the main thread.
     """
     loop, interruption = asyncio.get_running_loop(), Interruption()
 

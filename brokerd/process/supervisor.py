@@ -1,10 +1,10 @@
 """Supervisor: reports to systemd or its like that the process is ready, alive or stopping (FP-8).
 
 Reads:  NOTIFY_SOCKET and WATCHDOG_USEC, as systemd and others set them.
-Calls:  that socket: one datagram for each sign, by the protocol of sd_notify.
-Never:  waits or fails: a sign that cannot be sent is left out, and the next one follows. Signs of
-        life come from the loop alone, so that a daemon whose loop is blocked sends none and is
-        started again by its supervisor.
+Calls:  that socket, with one datagram for each sign, by the protocol of sd_notify.
+Never:  waits or fails; a sign that cannot be sent is skipped, and the next one follows. Signs of
+        life come only from the loop, so that a daemon whose loop is blocked sends none and is
+        restarted by its supervisor.
 """
 
 import os
@@ -15,14 +15,17 @@ from contextlib import suppress
 from typing import Final, Self
 
 SIGNS: Final = 4
-"""Signs of life within the time after which the supervisor gives the process up."""
+"""Number of signs of life within the time limit of the supervisor."""
 
 
 class Supervisor:
-    """The supervisor of the process, such as systemd; without an address no sign is sent."""
+    """The supervisor of the process, such as systemd; without an address it gets no signs."""
 
     def __init__(self, address: str = "", *, every: int = 0) -> None:
-        """`address`: its socket; `every`: turns of the loop per sign of life, 0 = none wanted."""
+        """Create the supervisor.
+
+        `address`: its socket. `every`: turns of the loop per sign of life; 0 = no signs of life.
+        """
         self._address = f"\0{address[1:]}" if address[:1] == "@" else address
         self._every = every
         self._turns = 0
@@ -54,12 +57,12 @@ class Supervisor:
             self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """Report that the daemon reads its settings again; `ready` reports the end of that."""
+        """Report that the daemon reads its settings again; `ready` reports that it is done."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
     def stopping(self) -> None:
-        """Report that the daemon stops as ordered."""
+        """Report that the daemon is stopping, as it was asked to."""
         self._send("STOPPING=1")
 
     def _send(self, state: str) -> None:

@@ -1,10 +1,12 @@
-"""Watchdog: notices that the loop does not turn, and names what blocks it (ACT-20, FP-8).
+"""Watchdog: detects a blocked event loop, and names the task that blocks it (ACT-20, FP-8).
 
 Reads:  the stack of the loop's thread, from a thread of its own.
-Calls:  `report_blocked` from that thread meanwhile, `report_free` on the loop once it is free.
-Never:  ends what blocks the loop: a coroutine that never awaits cannot be ended from outside.
-It counts its own checks, not the time: a process that was stopped or starved has not blocked
-itself.
+Calls:  `report_blocked` from that thread while the loop is blocked, `report_free` on the loop
+        once it is free.
+Never:  ends the blocking task, because a coroutine that never awaits cannot be ended from
+        outside.
+The watchdog counts its own checks rather than the time, because a process that was suspended or
+starved has not blocked itself.
 """
 
 import asyncio
@@ -17,16 +19,16 @@ from typing import Final, Self
 PERIOD: Final = 0.25
 """Seconds between two checks."""
 FRAMES: Final = 12
-"""Number of innermost frames that are named."""
+"""Number of innermost stack frames in a report."""
 ReportBlocked = Callable[[float, str, list[str]], None]
-"""Takes the seconds so far, the name of the task, and its stack from the outermost frame on."""
+"""Function of the seconds so far, the name of the task, and its stack from the outermost frame."""
 ReportFree = Callable[[float], None]
-"""Takes the seconds for which the loop was blocked."""
+"""Function of the seconds for which the loop was blocked."""
 Turned = Callable[[], None]
 
 
 class Watchdog:
-    """A watchdog for the event loop that is running where the watchdog is entered."""
+    """A watchdog, as a context manager, for the event loop that runs when it is entered."""
 
     def __init__(
         self,
@@ -36,10 +38,11 @@ class Watchdog:
         report_free: ReportFree,
         turned: Turned = lambda: None,
     ) -> None:
-        """`after`: seconds that the loop may take for one turn; reported again each time it
-        doubles.
+        """Create the watchdog.
 
-        `turned` is called on the loop for each check that found it turning.
+        `after`: seconds that the loop may take for one turn; a longer turn is reported, and again
+        each time its length doubles. `turned`: called on the loop after each check that found the
+        loop turning.
         """
         self._checks = max(1, round(after / PERIOD))
         self._report_blocked = report_blocked
@@ -58,7 +61,7 @@ class Watchdog:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """End the watch; no further call comes."""
+        """End the watch; make no further calls."""
         self._ended.set()
         self._thread.join()
 
