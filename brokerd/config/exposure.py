@@ -1,12 +1,12 @@
 """Exposure: listeners that other machines can reach, and the setting that permits each (SX-21).
 
 PURE.   Reads: addresses as they are written.      Calls: nothing.
-Never:  resolves a name. Whoever runs the resolver could change the answer between a check and the
-        bind, so every host name but `localhost` counts as reachable from other machines.
+Never:  resolves a name. The operator of the resolver could change the answer between a check and
+        the bind, so every host name but `localhost` counts as reachable from other machines.
 
-Nothing proves who is at the far end of a TCP connection yet. What `beyond_this_machine` returns is
-refused by the settings unless they permit it, and reported by `config check`, `status`, `doctor`
-and the log.
+The far end of a TCP connection does not prove its identity yet. The listeners returned by
+`beyond_this_machine` are refused unless the settings permit them, and are reported by
+`config check`, `status`, `doctor` and the log.
 """
 
 import ipaddress
@@ -26,12 +26,12 @@ class OpenListener(msgspec.Struct, frozen=True, kw_only=True):
     """A listener that can be reached from other machines."""
 
     who: str
-    """For whom it is: `clients` or `peers`."""
+    """Users of the listener: `clients` or `peers`."""
     address: str
     permitted_by: str
-    """The setting that permits it."""
+    """The setting that permits the listener."""
     risk: str
-    """The harm that anyone who reaches it can do."""
+    """The harm that anyone who reaches the listener can do."""
 
 
 def beyond_this_machine(
@@ -39,7 +39,7 @@ def beyond_this_machine(
 ) -> tuple[OpenListener, ...]:
     """Return the listeners that other machines can reach.
 
-    `has_grants`: `clients.grants` limits what clients may do."""
+    `has_grants`: whether `clients.grants` limits the rights of clients."""
     risks = {
         CLIENTS: "anyone who reaches it may do what clients.grants gives to public, unencrypted"
         if has_grants

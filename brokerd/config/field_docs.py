@@ -1,7 +1,7 @@
-"""Docstrings of the fields of a class: the text below a field, which Python itself forgets.
+"""Docstrings of the fields of a class: the text below a field, which Python itself discards.
 
 Reads:  the source of the class.      Calls: nothing.
-Never:  needed to run the daemon: `config show --explain` and the reference pages use it.
+Never:  needed to run the daemon; `config show --explain` and the reference pages use it.
 """
 
 import ast

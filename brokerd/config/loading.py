@@ -1,6 +1,7 @@
-"""Configuration: a TOML file and the environment to one frozen settings tree.
+"""Configuration: makes one frozen settings tree from a TOML file and the environment.
 
-Reads:  the file, then variables `BROKERD_SECTION__KEY`, which win.    Calls: settings, toml_file.
+Reads:  the file, then variables `BROKERD_SECTION__KEY`, which override the file.
+Calls:  settings, toml_file.
 Never:  opens a port or a store, reads objects (`brokerd.objects` does), or stops at the
         first problem.
 Fails:  `ConfigError`, exit status 78, with all problems at once: key path, line, and for an
@@ -57,7 +58,7 @@ _T = TypeVar("_T")
 _PREFIX: Final = "BROKERD_"
 _SEPARATOR: Final = "__"
 MAX_SOCKET_PATH: Final = 107
-"""Bytes."""
+"""Longest path of a Unix socket, in bytes."""
 _HINT = (
     "correct what is named; every setting with its default and meaning is listed by: "
     "brokerd config show --explain, without a file"
@@ -65,7 +66,7 @@ _HINT = (
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Settings, and where each one came from."""
+    """Settings, with the origin of each."""
 
     settings: Settings
     origins: dict[str, str]
@@ -80,11 +81,11 @@ class _Given(msgspec.Struct, frozen=True):
 def load(path: Path | None, *, environ: Mapping[str, str] | None = None) -> Loaded:
     """Load the settings: the environment overrides the file, and the file the defaults.
 
-    Without a file the defaults hold, and relative paths are relative to the working directory;
-    with one they are relative to its directory, wherever they were given.
+    Relative paths are relative to the directory of the file, even if the environment sets them;
+    without a file, to the working directory.
 
     Raises:
-        ConfigError: with every problem found.
+        ConfigError: the settings have problems; the error names all of them.
     """
     source = read(path) if path is not None else None
     problems = Problems(source)
@@ -112,7 +113,7 @@ def effective(loaded: Loaded) -> list[tuple[str, str, str]]:
 
 
 def meanings() -> dict[str, str]:
-    """Return what every setting means, by its key path.
+    """Return the meaning of every setting, by its key path.
 
     Raises:
         OSError: the source of the settings, which has the texts, cannot be read.
@@ -125,7 +126,7 @@ def meanings() -> dict[str, str]:
 
 
 def setting_texts(settings: Settings) -> dict[str, str]:
-    """Every setting by its key path, as it would be written."""
+    """Return every setting by its key path, as it would be written."""
     return {key: text for key, text, _ in effective(Loaded(settings, {}))}
 
 
@@ -149,10 +150,10 @@ def show_value(value: object, *, sized: bool = False) -> str:
 def altered_endpoint(
     endpoint: Endpoint, said: Mapping[str, object], *, allow_plaintext: bool
 ) -> Endpoint:
-    """The broker endpoint with some keys changed; values as in a file (END-6).
+    """Return the broker endpoint with some keys changed; values are given as in a file (END-6).
 
     Raises:
-        InvalidArgument: with everything that is wrong about them.
+        InvalidArgument: keys or values are wrong; the error names all problems.
     """
     hints = get_type_hints(Endpoint, include_extras=True)
     values: dict[str, object] = {}
@@ -173,7 +174,7 @@ def altered_endpoint(
     return changed
 
 
-# Collecting what was given.
+# Collecting the given values.
 
 
 def sections() -> dict[str, type[msgspec.Struct]]:
@@ -225,7 +226,7 @@ def _from_environment(environ: Mapping[str, str], problems: Problems) -> dict[st
 
 
 class _Text(str):
-    """Text from the environment: what the setting wants decides how it is read."""
+    """Text from the environment, read according to the type of the setting."""
 
     __slots__ = ()
 
@@ -284,7 +285,8 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
 
 
 def split_hint(hint: object) -> tuple[object, object]:
-    """Return the bare type of a setting and the rule beside it; an optional one counts as given."""
+    """Return the bare type of a setting and its rule; for an optional setting, the type without
+    None."""
     if get_origin(hint) is Annotated:
         kind, rule = get_args(hint)[:2]
         return kind, rule
@@ -368,11 +370,11 @@ def _typed(value: object, kind: type[_T], meaning: str) -> _T:
     return value
 
 
-# What concerns more than one value.
+# Rules about more than one value.
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    """Return the settings with relative paths, also that of a socket, resolved below `base`."""
+    """Return the settings with relative paths, that of a socket included, resolved below `base`."""
 
     def below(path: str | Path) -> Path:
         return Path(os.path.normpath(base / path))
@@ -490,7 +492,7 @@ ALL = "all"
 
 
 def complaints(endpoint: Endpoint, *, allow_plaintext: bool) -> Iterator[tuple[str, str]]:
-    """Yield a key, and what is wrong with it, for every problem of the endpoint."""
+    """Yield the key and the description of every problem of the endpoint."""
     yield from _about_addresses(endpoint)
     if endpoint.encryption is not Encryption.DISABLED:
         yield (

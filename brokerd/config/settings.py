@@ -25,25 +25,25 @@ MAX_LIFETIME: Final = timedelta(seconds=2**31 - 1)
 
 
 class Range(msgspec.Struct, frozen=True):
-    """The values a number may have; both ends belong to it."""
+    """The range of a number, both ends included."""
 
     least: int
     most: int
 
 
 class Size(Range, frozen=True):
-    """Marks a number of bytes, written with a unit."""
+    """The range of a number of bytes, which is written with a unit."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The values a duration may have; both ends belong to it."""
+    """The range of a duration, both ends included."""
 
     least: timedelta
     most: timedelta
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """The form a text must have, and how to say it."""
+    """The form that a text must have, and its description for messages."""
 
     regex: str
     meaning: str
@@ -71,7 +71,7 @@ class EndpointState(enum.StrEnum):
 
 
 class Encryption(enum.StrEnum):
-    """How peers must connect (END-10). Only `disabled` works so far."""
+    """Encryption of connections to peers (END-10). Only `disabled` works so far."""
 
     DISABLED = "disabled"
     SUPPORTED = "supported"
@@ -79,7 +79,7 @@ class Encryption(enum.StrEnum):
 
 
 class Authentication(enum.StrEnum):
-    """How peers prove who they are (END-11). Only `none` works so far."""
+    """Proof of identity required of peers (END-11). Only `none` works so far."""
 
     CERTIFICATE = "certificate"
     CERTIFICATE_OR_PUBLIC = "certificate,public"
@@ -87,7 +87,7 @@ class Authentication(enum.StrEnum):
 
 
 class RequestFormat(enum.StrEnum):
-    """How a request for a route is written (BCN-15)."""
+    """Format of a request for a route (BCN-15)."""
 
     XML = "xml"
     JSON = "json"
@@ -111,14 +111,14 @@ class LogLevel(enum.StrEnum):
 
 
 class LogTime(enum.StrEnum):
-    """How `time` is written in JSON lines."""
+    """Format of `time` in JSON lines."""
 
     ISO = "iso"
     EPOCH = "epoch"
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """The process and where its stores are."""
+    """The process, and the place of its stores."""
 
     name: Annotated[
         str,
@@ -128,8 +128,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path = Path("data")
     """Directory of the stores: `msdb.db`, and one file for each broker."""
     fast_paths: bool = True
-    """Whether ordinary messages skip what they do not need. Only speed depends on it: switch it off
-    to find out whether a fault lies there."""
+    """Whether ordinary messages skip steps that they do not need. This affects only speed; switch
+    it off to find out whether a fault lies in these shortcuts."""
 
 
 class Mirroring(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class Mirroring(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
-    """Where programs connect (CLP)."""
+    """The listener that programs connect to, with its limits (CLP)."""
 
     listen: str = ""
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
@@ -158,22 +158,22 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
     """Most connections from one address that have not logged in yet."""
     login_timeout: Moment = _seconds(10)
-    """How long a connection may take for its HELLO (CLP-10)."""
+    """Longest time that a connection may take for its HELLO (CLP-10)."""
     outstanding: Annotated[int, Range(1, 65_536)] = 1024
     """Most requests of one client that may be unanswered."""
     max_frame: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = _MIB
-    """Largest frame; larger bodies travel in several."""
+    """Largest frame; larger bodies are sent in several frames."""
     lock_timeout: Moment = _seconds(30)
-    """How long a verb waits for a conversation group (GRP-11)."""
+    """Longest time that a verb waits for a conversation group (GRP-11)."""
     max_transaction_age: Moment = timedelta(minutes=10)
-    """How long a transaction may hold locks before it is rolled back (PBT-18)."""
+    """Longest time that a transaction may hold locks before it is rolled back (PBT-18)."""
     grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
     """Permissions: `receive on BROKER/QUEUE to USER` and the like. An empty list permits
     everything to everyone who can connect (CLP-130)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker endpoint, where peers connect (END)."""
+    """The broker endpoint, which peers connect to (END)."""
 
     listen: tuple[str, ...] = ("all",)
     """`all`, or IPv4 and IPv6 addresses to listen on (END-3)."""
@@ -184,18 +184,18 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     encryption: Encryption = Encryption.REQUIRED
     """Encryption of connections to peers. Only `disabled` works so far (END-10)."""
     authentication: Authentication = Authentication.CERTIFICATE
-    """How peers prove who they are. Only `none` works so far (END-11)."""
+    """Proof of identity required of peers. Only `none` works so far (END-11)."""
     forwarding: bool = False
     """Whether messages for other instances may pass through (FWD)."""
     forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
     """Memory for messages that pass through, in MB of 1,000,000 bytes; when it is full,
-    further ones are dropped and their senders repeat them (END-9)."""
+    further messages are dropped, and their senders repeat them (END-9)."""
     drain: Wait = _seconds(5)
-    """How long open connections may finish when the endpoint stops."""
+    """Time that open connections have to finish when the endpoint stops."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses to listen at, as `TCP://host:port`; the host `all` is every interface."""
+        """The addresses to listen on, as `TCP://host:port`; the host `all` is every interface."""
         return tuple(
             f"TCP://[{name}]:{self.port}" if ":" in name else f"TCP://{name}:{self.port}"
             for name in self.listen
@@ -203,7 +203,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The periodic notification (CLK-1)."""
+    """The timer of periodic work (CLK-1)."""
 
     tick: Moment = _seconds(5)
     """Period of the periodic work: clean-up, retries, summaries."""
@@ -218,9 +218,9 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     allow_plaintext: bool = False
     """Whether unencrypted peers beyond loopback are admitted. Anyone who can reach the port
-    can then pass for any peer (SEC-10)."""
+    can then pose as any peer (SEC-10)."""
     connect_timeout: Moment = _seconds(10)
-    """Longest time for a TCP connection to a peer to be made."""
+    """Longest time to open a TCP connection to a peer."""
     login_timeout: Moment = _seconds(10)
     """Longest time from connecting until both sides are ready."""
     max_peers: Annotated[int, Range(1, 65_536)] = 256
@@ -243,21 +243,21 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     connect_spread: Wait = _seconds(2)
     """Time over which many connection attempts that are due together are spread."""
     idle_close: Moment = _seconds(90)
-    """How long a connection may be unused before it is closed."""
+    """Time without traffic after which a connection is closed."""
     ping_after: Moment = _seconds(20)
-    """Silence after which a peer that owes an answer is asked whether it lives."""
+    """Silence after which a peer that owes an answer is pinged."""
     ping_timeout: Moment = _seconds(10)
-    """How long that peer has to answer before the connection counts as lost."""
+    """Time that a pinged peer has to answer before the connection counts as lost."""
     arbitration_ping: Moment = _seconds(5)
-    """How long the older of two connections to one peer has to prove that it lives."""
+    """Time that the older of two connections to one peer has to answer a ping."""
     boxcar_bytes: Annotated[int, Size(64 * _KIB, _MIB)] = 128 * _KIB
     """Most bytes packed into one network send."""
     boxcar_fragments: Annotated[int, Range(1, MAX_ITEMS)] = 512
     """Most message fragments packed into one network send."""
     max_frame: Annotated[int, Size(128 * _KIB, _MIB)] = _MIB
-    """Largest frame accepted; peers are told to keep to it (TRN-33)."""
+    """Largest frame accepted; this limit is announced to peers (TRN-33)."""
     send_mark: Annotated[int, Size(4 * _KIB, 64 * _MIB)] = 256 * _KIB
-    """Unsent bytes of a connection from which on no more is added to it."""
+    """Number of unsent bytes of a connection at which no more are added."""
     destination_memory: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
     """Most bytes packed or unsent for one destination; at least `send_mark` and
     `boxcar_bytes` together."""
@@ -273,9 +273,9 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     max_message: Annotated[int, Size(1, 2**31 - 1)] = 16 * _MIB
     """Largest body of a message (SND-12)."""
     check_aside: Annotated[int, Size(1, 2**31 - 1)] = 16 * _KIB
-    """From this body size on, well-formedness is checked in the separate process for checks."""
+    """Body size from which well-formedness is checked in the separate process for checks."""
     ack_delay: Wait = _seconds(0.2)
-    """How long an acknowledgement waits for a message that can carry it."""
+    """Longest time that an acknowledgement waits for a message that can carry it."""
     ack_every: Annotated[int, Range(1, 256)] = 32
     """Number of unacknowledged fragments at which an acknowledgement no longer waits."""
     retry_first: Moment = _seconds(4)
@@ -287,7 +287,7 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 4 * _MIB
     """Most bytes of one dialog that are sent and not acknowledged."""
     replay_guard: Wait = timedelta(minutes=30)
-    """How long a closed dialog is remembered, so that late repeats are recognised (DLG-31)."""
+    """Time for which a closed dialog is kept, so that late repeats are recognised (DLG-31)."""
     default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
     """Lifetime of a dialog that is begun without one (DLG-10)."""
     lingering_after: Wait = timedelta(hours=1)
@@ -296,11 +296,11 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     hops: Annotated[int, Range(1, 255)] = 10
     """Most instances that a message may pass through."""
     time_to_live: Moment = _seconds(60)
-    """How long one copy of a message may travel; the message itself is repeated."""
+    """Longest time that one copy of a message may be under way; the message itself is repeated."""
     ack_on_arrival_path: bool = True
-    """Whether an acknowledgement without a route goes back the way the message came (NBT-1)."""
+    """Whether an acknowledgement without a route goes back the way its message came (NBT-1)."""
     strict_error_origin: bool = False
-    """Whether errors of a dialog count only when they come from where it sends to (NBT-24)."""
+    """Whether errors of a dialog count only if they come from the peer it sends to (NBT-24)."""
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,10 +316,10 @@ class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
     """The transmitter (XMT)."""
 
     max_objects: Count = 20_000
-    """Most dialog endpoints of a broker, with what they have to send, that are kept in memory
+    """Most dialog endpoints of a broker, with their outgoing messages, that are kept in memory
     (XMT-3)."""
     cache_age: Moment = timedelta(minutes=5)
-    """How long the destination of a conversation is remembered after its last message (XMT-10)."""
+    """Time for which a conversation's destination is remembered after its last message (XMT-10)."""
     cache_size: Count = 10_000
     """Most conversations whose destination is remembered."""
     error_pause: Wait = _seconds(5)
@@ -327,7 +327,7 @@ class Transmitter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balance(enum.StrEnum):
-    """How one of several routes is chosen for a new dialog (RTE-25)."""
+    """Choice of one of several routes for a new dialog (RTE-25)."""
 
     ROUND_ROBIN = "round_robin"
     RANDOM = "random"
@@ -337,7 +337,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """The choice among routes (RTE)."""
 
     balance: Balance = Balance.ROUND_ROBIN
-    """How one of several equal routes is chosen for a new dialog (RTE-25)."""
+    """Choice of one of several equal routes for a new dialog (RTE-25)."""
     prefer_online: bool = False
     """Whether new dialogs avoid destinations that are suppressed (NBT-13)."""
 
@@ -346,9 +346,9 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     """The message dispatcher (DSP)."""
 
     stale: Moment = _seconds(10)
-    """How long a fragment waits in memory for the one before it (DSP-9)."""
+    """Longest time that a fragment waits in memory for the fragment before it (DSP-9)."""
     notices: bool = True
-    """Whether neighbours are told why their message was not accepted (NBT-4)."""
+    """Whether neighbours are notified why their message was not accepted (NBT-4)."""
     notice_interval: Wait = _seconds(10)
     """Least time between two such notices for the same dialog and reason."""
     mem_low: Annotated[int, Size(64 * _KIB, 2**40)] = 32 * _MIB
@@ -362,7 +362,7 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     max_openings: Count = 1000
     """Most dialogs of one peer whose first message is incomplete (DSP-16)."""
     batch: Annotated[int, Range(1, 65_536)] = 256
-    """Most fragments stored in one go."""
+    """Most fragments stored at a time."""
     store_retries: Annotated[int, Range(1, 100)] = 3
     """Failed attempts to store a fragment after which it is dropped."""
 
@@ -371,20 +371,20 @@ class ForwarderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that pass through for other instances (FWD); switched on in `endpoint`."""
 
     max_age: Moment = _seconds(60)
-    """How long a message that cannot be passed on is held in memory (FWD-9)."""
+    """Longest time that a message that cannot be passed on is held in memory (FWD-9)."""
 
 
 class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Dynamic routing (BCN)."""
 
     lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = _seconds(300)
-    """How long a request for a route waits for its answer before it counts as failed."""
+    """Time that a request for a route waits for its answer before it counts as failed."""
     exempt_local: bool = False
     """Whether services of this instance are found without asking for a route."""
     format: RequestFormat = RequestFormat.XML
     """Format of a request for a route (BCN-15)."""
     most_open: Annotated[int, Range(1, 10_000)] = 100
-    """Most requests of the instance at a time; further ones wait."""
+    """Most requests of the instance at a time; further requests wait."""
     failures: Annotated[int, Range(1, 1000)] = 3
     """Consecutive failed attempts at the address of a route after which the service that
     supplied the route is notified."""
@@ -398,24 +398,24 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     flush_bytes: Annotated[int, Size(64 * _KIB, 1024 * _MIB)] = 16 * _MIB
     """Most bytes that one flush carries."""
     min_free: Annotated[int, Size(0, 2**50)] = 256 * _MIB
-    """With less free disk space than this, new messages are refused; receiving and ending
-    dialogs go on (REL-26)."""
+    """Free disk space below which new messages are refused; receiving and ending dialogs remain
+    possible (REL-26)."""
     reserve: Annotated[int, Size(0, 2**40)] = 32 * _MIB
-    """Disk space held back in a file and given up when the disk is full."""
+    """Disk space reserved in a file, and released when the disk is full."""
     backup_dirs: Annotated[tuple[Path, ...], Range(0, 100)] = ()
     """Directories below which clients may have backups written; empty means
     `<data_dir>/backups` (SX-22)."""
     slow_after: Moment = _seconds(5)
-    """A commit that takes longer is logged, and shown by `brokerd status` (REL-34)."""
+    """Duration above which a commit is logged, and shown by `brokerd status` (REL-34)."""
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The process as a whole."""
 
     drain: Wait = _seconds(10)
-    """How long open transactions may go on when the daemon is asked to stop."""
+    """Time that open transactions have to finish when the daemon is asked to stop."""
     loop_blocked: Wait = _seconds(1)
-    """When something blocks the event loop for longer, the log names it with its stack (FP-8)."""
+    """Time after which the log names the task that blocks the event loop, with its stack (FP-8)."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,11 +426,11 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     level: LogLevel = LogLevel.INFO
     """Least severity that is written; `debug` adds a line for each message (MON-16)."""
     time: LogTime = LogTime.ISO
-    """How `time` is written in JSON lines: `iso` text, or `epoch` seconds."""
+    """Format of `time` in JSON lines: `iso` text, or `epoch` seconds."""
     file: Path | None = None
     """File of the event log; empty means standard error."""
     summary: Moment = _seconds(60)
-    """Identical events within this time become one line with a count (MON-11)."""
+    """Time within which identical events become one line with a count (MON-11)."""
     metrics_dir: Path | None = None
     """Directory of the metrics log; empty means `<data_dir>/metrics`."""
     metrics_interval: Moment = _seconds(10)
@@ -448,7 +448,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mirroring: Mirroring = Mirroring()
     clients: Clients = Clients()
     endpoint: Endpoint | None = None
-    """No section, no broker endpoint (END-1)."""
+    """The broker endpoint; None = without the section there is no endpoint (END-1)."""
     clock: ClockSettings = ClockSettings()
     transport: Transport = Transport()
     dialog: Dialog = Dialog()
@@ -468,7 +468,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
 
     def store_path(self, broker: str) -> Path:
-        """The file of the store of a broker."""
+        """Return the file of the store of a broker."""
         shared = self.mirroring.directory
         is_shared = shared is not None and broker in self.mirroring.brokers
         return (shared if shared and is_shared else self.instance.data_dir) / f"{broker}.db"
@@ -481,7 +481,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_socket(self) -> Path | None:
-        """The socket where clients connect, if it is one."""
+        """The Unix socket that clients connect to; None = they connect over TCP."""
         address = self.client_address
         return Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
 
@@ -501,7 +501,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.endpoint is None else self.endpoint.addresses
 
     def open_listeners(self, peer_addresses: Iterable[str]) -> tuple[OpenListener, ...]:
-        """The listeners that other machines can reach, with the endpoint at these addresses."""
+        """Return the listeners that other machines can reach.
+
+        `peer_addresses`: the addresses of the broker endpoint."""
         return beyond_this_machine(
             self.client_address, peer_addresses, has_grants=bool(self.clients.grants)
         )

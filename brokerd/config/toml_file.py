@@ -1,4 +1,4 @@
-"""TOML files whose problems name their place: the file, the line, the key, what was meant.
+"""TOML files whose problems name their place: the file, the line, the key, the nearest known key.
 
 Reads:  one file, whole, up to a limit.       Calls: nothing.
 Never:  knows what the keys mean (`loading.py` and `brokerd.objects` do) or follows a reference
@@ -19,7 +19,7 @@ import msgspec
 from brokerd.errors import BrokerError, ConfigError, Refusal
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes; more is no configuration (BI-C1)."""
+"""Size of the largest configuration file, in bytes (BI-C1)."""
 
 _PLACE = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end.*)\)$")
 _HEADER = re.compile(r"^\s*\[(\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -35,10 +35,10 @@ class TomlFile(msgspec.Struct, frozen=True):
     data: dict[str, object]
 
     def line_of(self, key_path: str) -> int | None:
-        """Line of a key such as `transport.idle_close` or `route[2].address`; None if not found.
+        """Return the line of a key such as `transport.idle_close` or `route[2].address`.
 
-        It finds keys written one to a line under their header, which is nearly all of them; a key
-        inside an inline table gives the line of the table.
+        None: not found. Keys written one per line under their header are found, as nearly all
+        keys are; for a key inside an inline table, the line of the table is returned.
         """
         return _line_of(self.text, key_path)
 
@@ -48,7 +48,7 @@ class TomlFile(msgspec.Struct, frozen=True):
 
 
 class Problems:
-    """Problems found so far, each with the key path it concerns."""
+    """The problems found so far, each with the key path that it concerns."""
 
     def __init__(self, source: TomlFile | None = None) -> None:
         self._source = source
@@ -60,7 +60,9 @@ class Problems:
     def add(
         self, key_path: str, message: str, *, error: Callable[..., BrokerError] | None = None
     ) -> None:
-        """Note a problem with the value at `key_path`; `error` is what it is called alone."""
+        """Record a problem with the value at `key_path`.
+
+        `error`: the error to raise if this is the only problem and `raise_if_any` gets `exact`."""
         line = self._source.line_of(key_path) if self._source else None
         place = f"line {line}: " if line else ""
         self._found.append((line or 0, f"{place}{key_path}: {message}", error))
@@ -73,9 +75,9 @@ class Problems:
     def raise_if_any(
         self, what: str, *, error: type[Refusal], hint: str, exact: bool = False
     ) -> None:
-        """Raise `error` with every problem, one a line; return if there is none.
+        """Raise `error` with all problems, one per line; return if there are none.
 
-        `exact`: if there is but one, the error that is named after it."""
+        `exact`: raise a problem that is the only one as its own error, if it has one."""
         if exact and len(self._found) == 1:
             _, text, own = self._found[0]
             raise own(text) if own is not None else error(text, hint=hint or None)
@@ -87,7 +89,8 @@ def read(path: Path) -> TomlFile:
     """Read a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, is too large, is not UTF-8 (BI-C1) or no TOML (BI-C2).
+        ConfigError: the file cannot be read, is too large, is not UTF-8 (BI-C1), or is not TOML
+            (BI-C2).
     """
     text = _text(path)
     try:
@@ -111,7 +114,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def unknown_keys(
     table: Mapping[str, object], known: Iterable[str], *, under: str, problems: Problems
 ) -> None:
-    """Note each key of `table` that is not known, with the nearest known one."""
+    """Record each unknown key of `table` as a problem, with the nearest known key."""
     known = list(known)
     for key in table:
         if key not in known:
@@ -186,7 +189,9 @@ def _line_of(text: str, key_path: str) -> int | None:
 
 
 def _header_path(name: str, *, repeated: bool, seen: dict[str, int]) -> str:
-    """Key path of a header: `[[route]]` is `route[1]`, then `route[2]`; `[queue.x]` follows."""
+    """Return the key path of a header.
+
+    `[[route]]` is `route[1]`, then `route[2]`; a later `[route.x]` is `route[2].x`."""
     parts = [_bare(part) for part in name.split(".")]
     path = ""
     for at, part in enumerate(parts):
