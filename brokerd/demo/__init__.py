@@ -2,7 +2,7 @@
 
 In reading order; each module calls those below it:
 
-    run              the demonstration itself: starts, kills, waits, judges
+    run              the demonstration itself: starts, kills, waits, checks
     place            the directory with settings and objects of both daemons
     daemon           one daemon: a process that is started, watched and killed
     client           many dialogs at once, over a session that may lose its daemon

@@ -1,4 +1,4 @@
-"""The client of the demo: holds many dialogs at once, over one session that may lose its daemon.
+"""The client of the demo: has many dialogs at once, over one session that may lose its daemon.
 
 Calls:  the SDK; `Tally`, once a transaction has been committed.
 Never:  counts a message before the transaction that sent or received it is durable.
@@ -22,7 +22,7 @@ FROM: Final = "shop"
 TO: Final = "warehouse"
 QUEUE: Final = "shop_q"
 READERS: Final = 3
-"""Transactions that receive at the same time, from different dialogs."""
+"""Number of transactions that receive at the same time, from different dialogs."""
 ALL: Final = 2.0
 """A gate that lets every message pass."""
 _BATCH: Final = 100
@@ -35,18 +35,18 @@ _T = TypeVar("_T")
 
 
 class Tally:
-    """Counts of what has been committed so far, and events for tasks that wait for a count."""
+    """Counts of committed messages, and events for tasks that wait for a count."""
 
     def __init__(self, *, clock: Clock) -> None:
         self.dialogs = 0
-        """Dialogs begun."""
+        """Number of dialogs begun."""
         self.ended = 0
         self.sent = 0
         self.answered = 0
         self.replies = 0
         self.doubled = 0
         self.redone = 0
-        """Repeated transactions: a kill had undone them, or they were refused for a while."""
+        """Number of repeated transactions: undone by a kill, or refused for a while."""
         self.faults: list[str] = []
         self.began_at = clock.monotonic()
         self.moved_at = self.began_at
@@ -55,7 +55,8 @@ class Tally:
         self.replied_at: float | None = None
         self.first_reply_at: float | None = None
         self.longest_pause = 0.0
-        """Most seconds between two commits that received replies, since it was last set to 0."""
+        """Longest time, in seconds, between two commits that received replies, since the last reset
+        to 0."""
         self._clock = clock
         self._marks: list[tuple[int, asyncio.Event]] = []
 
@@ -67,7 +68,7 @@ class Tally:
         return event
 
     def sent_some(self, dialog: Dialog, chunk: list[Sending], *, first: bool) -> None:
-        """Count the messages of a durable transaction; `first`: it began the dialog."""
+        """Count the messages of a durable transaction; `first`: whether it began the dialog."""
         dialog.judged.sent += len(chunk)
         self.sent += len(chunk)
         self.dialogs += first
@@ -120,9 +121,9 @@ class _Open:
 
 
 class Client:
-    """A program that holds dialogs until all of them are over.
+    """A program that continues its dialogs until all are over.
 
-    `at_once` is the most dialogs at a time; `gate` the share of the messages to be sent for now.
+    `at_once`: most dialogs at a time. `gate`: share of the messages that may be sent for now.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Client:
         self._gate_moved = asyncio.Event()
 
     async def run(self, dialogs: Iterable[Dialog]) -> None:
-        """Return when every reply of every dialog has been received and the dialog ended."""
+        """Run all dialogs; return when every reply has been received and every dialog has ended."""
         readers = [asyncio.ensure_future(self._read()) for _ in range(READERS)]
         try:
             writer = asyncio.ensure_future(self._have(dialogs))
@@ -168,7 +169,7 @@ class Client:
             raise failures.exceptions[0] from None
 
     async def _converse(self, conversation: _Open) -> None:
-        """Hold one dialog, from its first transaction until its last reply has been received."""
+        """Run one dialog, from its first transaction until its last reply has been received."""
         handle: Handle | None = None
         for chunk in conversation.dialog.chunks():
             await self._may_go_on(conversation, chunk)
@@ -207,7 +208,7 @@ class Client:
     async def _receive(self) -> None:
         """Receive replies of one dialog in one transaction, which ends the dialog after the last.
 
-        Counting comes after the commit: a kill may undo the transaction.
+        The replies are counted after the commit, because a kill may undo the transaction.
         """
         async with self._session.transaction() as tx:
             replies = await tx.receive(QUEUE, _BATCH, wait=_WAIT)
@@ -231,7 +232,7 @@ class Client:
     # Repeating.
 
     async def _until_done(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Repeat a transaction until it is durable; raise errors that repeating does not cure."""
+        """Repeat a transaction until it is durable; raise errors that a repetition cannot cure."""
         while True:
             try:
                 return await work()

@@ -25,7 +25,7 @@ _SHOWN: Final = 8
 
 
 class DemoFailed(Exception):
-    """A demo that cannot continue; the text is the verdict."""
+    """The demo cannot continue; the text is the verdict."""
 
 
 class Daemon:
@@ -34,9 +34,10 @@ class Daemon:
     def __init__(self, site: Site, *, clock: Clock) -> None:
         self.site = site
         self.peaks: list[int] = []
-        """Most memory of each process, in bytes, as last sampled; 0 if the system does not say."""
+        """Peak memory of each process, in bytes, at the last sample; 0 = the system does not report
+        it."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set, to a sentence for the user, when the process has ended unasked."""
+        """Future of a sentence for the user, set when the process has ended by itself."""
         self._clock = clock
         self._spawning: asyncio.Future[Process] | None = None
         self._process: Process | None = None
@@ -52,7 +53,7 @@ class Daemon:
     async def start(self) -> None:
         """Start the process and wait until it answers; raise `DemoFailed` if it does not.
 
-        The spawning is shielded, so that a cancelled start leaves a process that `end` can kill.
+        The spawn is shielded, so that `end` can kill the process of a cancelled start.
         """
         command = ["-m", "brokerd", "serve", "-c", str(self.site.settings)]
         command += ["--objects", str(self.site.objects)]
@@ -91,10 +92,10 @@ class Daemon:
             return await self._signalled(signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill the process, if there is one, and wait for its end."""
+        """Kill the process, if it exists, and wait for its end."""
         if self._spawning is not None:
             await asyncio.wait({self._spawning})
-            if self._spawning.exception() is None:  # else `start` has raised it
+            if self._spawning.exception() is None:  # otherwise `start` has raised the exception
                 self._process = self._spawning.result()
                 await self._signalled(signal.SIGKILL)
         if self._watch is not None:
@@ -103,7 +104,7 @@ class Daemon:
             self.lost.exception()
 
     def sample(self) -> None:
-        """Update the most memory of the running process."""
+        """Update the peak memory of the running process."""
         if self._process is not None and self._process.returncode is None:
             self.peaks[-1] = max(self.peaks[-1], peak_of(self._process.pid))
 
@@ -146,7 +147,7 @@ class Daemon:
 
 
 def peak_of(pid: int) -> int:
-    """Return the most memory a process has had, in bytes; 0 if the system does not say."""
+    """Return the peak memory of a process, in bytes; 0 = the system does not report it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,9 +1,9 @@
-"""The dialogs of the demo, seen from the client: the messages it sends, and the correct replies.
+"""The dialogs of the demo, from the client's side: its messages, and the correct replies.
 
-Pure, except that it reads the files that are sent.
+Pure, except that it reads the files to send.
 Never:  trusts a counter alone: a reply is correct if its number, its count and its running hash
 follow from the bodies sent. The hash of orders is a chain, H(n) = SHA-256(H(n-1) + body n): each
-reply contains it, and the chain costs only one hash a message. The hash of a file is its SHA-256,
+reply contains it, and the chain costs only one hash per message. The hash of a file is its SHA-256,
 as `sha256sum` prints it.
 """
 
@@ -23,14 +23,15 @@ Sending = tuple[str, Body]
 """A message type and a body."""
 
 LINE_LIMIT: Final = 64 * 1024
-"""Bytes; longer lines are cut. It exceeds a fragment, so that some bodies need several."""
+"""Longest line, in bytes; longer lines are cut. The limit exceeds a fragment, so that some bodies
+need several fragments."""
 
 _SIZES: Final = (2, 1, 3, 5, 1, 4)
-"""Orders in one transaction, in turn; the first transaction also begins the dialog."""
+"""Numbers of orders per transaction, used in turn; the first transaction also begins the dialog."""
 _CHUNK_LINES: Final = 100
 _CHUNK_BYTES: Final = 256 * 1024
 _AHEAD: Final = 12
-"""Orders of one dialog that may be unanswered; the others are sent as replies come in."""
+"""Most unanswered orders of one dialog; the others are sent as replies come in."""
 
 
 class Judged(msgspec.Struct):
@@ -43,7 +44,7 @@ class Judged(msgspec.Struct):
 
     @property
     def lost(self) -> int:
-        """Messages sent and not answered."""
+        """Number of messages sent and not answered."""
         return max(0, self.sent - self.answered)
 
 
@@ -60,12 +61,12 @@ class Dialog(Protocol):
         ...
 
     def room(self, chunk: list[Sending]) -> bool:
-        """Return whether the chunk may be sent before further replies have come."""
+        """Return whether the chunk may be sent before further replies arrive."""
         ...
 
     @property
     def due(self) -> float:
-        """The place of its next messages among all of the demo, from 0 to 1; see `open_gate`."""
+        """The position of its next messages among all of the demo, from 0 to 1; see `open_gate`."""
         ...
 
     def check(self, reply: Message) -> None:
@@ -96,7 +97,7 @@ class Orders:
             at = upto
 
     def room(self, chunk: list[Sending]) -> bool:
-        """Return whether at most `_AHEAD` orders would then be unanswered."""
+        """Return whether at most `_AHEAD` orders would be unanswered after this chunk."""
         judged = self.judged
         return judged.sent - judged.answered + len(chunk) <= _AHEAD
 
@@ -147,7 +148,7 @@ class Orders:
 
 
 class FileLines:
-    """A dialog that sends a file line by line; the reply has the count of lines and the hash."""
+    """A dialog that sends a file line by line; the reply has the number of lines and the hash."""
 
     contract = FILES
     replies = 1
@@ -171,11 +172,11 @@ class FileLines:
         yield [*chunk, ("FileEnd", ABSENT)]
 
     def room(self, chunk: list[Sending]) -> bool:
-        """Return True: there is no reply before FileEnd to wait for."""
+        """Return True, because no reply comes before FileEnd."""
         return True
 
     def check(self, reply: Message) -> None:
-        """Check that the only reply has the count and hash of the file as it is now."""
+        """Check that the only reply has the line count and hash of the file as it is now."""
         if reply.is_error or reply.is_end:
             self._fault(f"the dialog was ended from the far side: {reply.error or 'EndDialog'}")
             return
@@ -218,8 +219,8 @@ def digest_of(path: Path) -> tuple[int, str]:
 def order_dialogs(dialogs: int, orders: int) -> list[Dialog]:
     """Return `dialogs` dialogs that share `orders` orders, some with few and some with many.
 
-    They therefore end at different times, and the kills interrupt dialogs at every stage. Each
-    gets at least one order.
+    The dialogs therefore end at different times, and the kills interrupt them at every stage.
+    Each dialog gets at least one order.
     """
     weights = [1 + number % 7 for number in range(dialogs)]
     total = sum(weights)
@@ -237,13 +238,13 @@ class Chosen(msgspec.Struct):
     """The files to send, and the number of their messages, FileEnd included."""
 
     files: list[tuple[Path, int]]
-    """Each file with the number of messages before it."""
+    """The files, each with the number of messages before it."""
     messages: int
     skipped: int
     """Files that cannot be read."""
 
     def dialogs(self) -> Iterator[Dialog]:
-        """Yield a dialog for each file, made only when it is needed."""
+        """Yield a dialog for each file, created only when it is needed."""
         for path, before in self.files:
             yield FileLines(path, before / self.messages)
 
@@ -253,7 +254,7 @@ def choose_files(
 ) -> Chosen:
     """Choose the regular files below `source`, in the order of their names, up to the limits.
 
-    Files are sent whole: the file that reaches `limit_lines` is the last. Files below `but` are
+    Files are sent whole; the file that reaches `limit_lines` is the last. Files below `but` are
     excluded, and symbolic links are not followed.
     """
     chosen = Chosen([], 0, 0)

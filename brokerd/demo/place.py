@@ -1,7 +1,7 @@
-"""The directory of a demo: made anew, with the settings and objects of both instances.
+"""The directory of a demo, newly made, with the settings and objects of both instances.
 
 Reads:  the example configurations that brokerd ships.
-Never:  empties a directory that no demo has made, or that another demo is using.
+Never:  empties a directory that was not made by a demo, or that another demo is using.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ INSTANCES: Final = (EAST, WEST)
 
 _MARK: Final = "demo.lock"
 _LONGEST_SOCKET: Final = 100
-"""Bytes of a socket's path; operating systems allow 104 or 108."""
+"""Longest path of a socket, in bytes; operating systems allow 104 or 108."""
 _PORTS: Final = (20_000, 32_000)
 """Range of ports below those that systems use for outgoing connections, so that no connection
 occupies the port of an instance while it is down."""
@@ -34,7 +34,7 @@ _METRICS_INTERVAL: Final = "5s"
 
 
 class DirectoryRefused(Refusal):
-    """A directory that cannot be used for a demo; nothing in it has been changed."""
+    """The directory cannot be used for a demo; its contents are unchanged."""
 
     code = "demo_directory"
     hint = "name another one with --dir; it may be new, empty, or that of an earlier demo"
@@ -55,7 +55,7 @@ class Place:
     """The directory of one demo, locked until `close`."""
 
     def __init__(self, directory: Path, *, rng: Random) -> None:
-        """Empty the directory and write both configurations.
+        """Create the place: empty the directory and write both configurations.
 
         Raises:
             DirectoryRefused: the directory is in use, or was not made by a demo.
@@ -91,7 +91,7 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Unlock the directory for the next demo; its files stay, sockets elsewhere are removed."""
+        """Unlock the directory for the next demo; keep its files, remove sockets elsewhere."""
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
         with suppress(OSError):
@@ -99,7 +99,7 @@ class Place:
         self._lock = -1
 
     def remove_stores(self) -> None:
-        """Delete the stores; only a failed demo keeps them as evidence."""
+        """Delete the stores, which only a failed demo keeps, as evidence."""
         for site in self.sites.values():
             shutil.rmtree(site.data, ignore_errors=True)
 
@@ -134,7 +134,7 @@ class Place:
         return site
 
     def _socket(self, data: Path, name: str) -> str:
-        """Return a path that fits a socket's address, if need be in a temporary directory."""
+        """Return a path short enough for a socket, if necessary in a temporary directory."""
         path = data / "brokerd.sock"
         if len(os.fsencode(path)) > _LONGEST_SOCKET:
             if self._sockets is None:
@@ -146,7 +146,7 @@ class Place:
 def with_value(text: str, section: str, key: str, value: str | int) -> str:
     """Return the TOML text with another value for one key, everything else unchanged.
 
-    The first such key in a table of that name is replaced; `ValueError` if there is none.
+    The first such key in a table of that name is replaced. Raises `ValueError` if there is none.
     """
     here = False
     lines = text.splitlines(keepends=True)
@@ -161,7 +161,7 @@ def with_value(text: str, section: str, key: str, value: str | int) -> str:
 
 
 def free_ports(count: int, rng: Random) -> list[int]:
-    """Return different ports of the loopback on which nothing listens at present."""
+    """Return different ports of the loopback on which no process listens at present."""
     found: list[int] = []
     for port in rng.sample(range(*_PORTS), 200):
         with socket.socket() as trial:

@@ -1,11 +1,11 @@
-"""The result of a demo: figures for people and programs, and the verdict. Pure."""
+"""The result of a demo: figures as text and for programs, and the verdict. Pure."""
 
 from typing import Final
 
 import msgspec
 
 MEMORY_LIMIT: Final = 200 * 1024 * 1024
-"""Bytes of memory that a daemon must stay below."""
+"""Limit of a daemon's memory, in bytes."""
 
 
 class Kill(msgspec.Struct):
@@ -15,23 +15,23 @@ class Kill(msgspec.Struct):
     at: float
     """Time since the client began."""
     answered: int
-    """Messages answered before the kill."""
+    """Number of messages answered before the kill."""
     ready_after: float = 0.0
     """Time from the kill until the new process answered a client."""
     pause: float = 0.0
-    """The longest time without a reply, from the kill to the next one or to the end."""
+    """The longest time without a reply, from the kill to the next kill or to the end."""
 
 
 class Memory(msgspec.Struct):
-    """The most memory of one instance, in bytes."""
+    """The peak memory of one instance, in bytes."""
 
     instance: str
     peaks: list[int]
-    """The most memory of each process of the instance, in the order of their starts."""
+    """The peak memory of each process of the instance, in the order of their starts."""
 
     @property
     def peak(self) -> int:
-        """The most memory of any process of the instance."""
+        """The highest peak of all processes of the instance."""
         return max(self.peaks, default=0)
 
 
@@ -40,7 +40,7 @@ class DemoResult(msgspec.Struct):
 
     directory: str
     differs: list[str] = []
-    """Deviations from what must be, one sentence each."""
+    """Deviations from the required result, one sentence each."""
     dialogs: int = 0
     sent: int = 0
     answered: int = 0
@@ -48,9 +48,9 @@ class DemoResult(msgspec.Struct):
     lost: int = 0
     doubled: int = 0
     redone: int = 0
-    """Repeated transactions of the client: undone by a kill, or refused for a while."""
+    """Number of repeated transactions of the client: undone by a kill, or refused for a while."""
     orders_per_second: float = 0.0
-    """Messages whose sending was confirmed as durable, in a second."""
+    """Messages per second whose sending was confirmed as durable."""
     replies_per_second: float = 0.0
     conversing_seconds: float = 0.0
     settling_seconds: float = 0.0

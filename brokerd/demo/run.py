@@ -1,7 +1,7 @@
 """The demo: two instances converse, are killed in mid-stream, and are checked from the outside.
 
-Calls:  place for files, daemon for processes, client for the dialogs, reports.report.
-Never:  leaves a process behind, or reports success for something that was not checked.
+Calls:  place for files, daemon for processes, client for the dialogs, settled, reports.report.
+Never:  leaves a process behind, or reports success without a check.
 Order of events: both daemons start; the client converses; west is killed after a third of the
 answers and east after two thirds, each started again immediately; both stores settle; both daemons
 are stopped; the report is made from their metrics logs.
@@ -38,8 +38,8 @@ _SETTLED_WITHIN: Final = 60.0
 _LOOK_EVERY: Final = 0.25
 _FILES_AT_ONCE: Final = 200
 _BEFORE_KILL: Final = {WEST: 0.5, EAST: 0.85}
-"""The most of the messages, as a share, that is sent before this instance is killed, so that the
-kill interrupts a stream however fast the machine is."""
+"""Largest share of the messages that is sent before this instance is killed, so that the kill
+interrupts a stream even on a fast machine."""
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     dialogs: int = 500
     orders: int = 20_000
     source: Path | None = None
-    """Stream the files below this directory instead of orders."""
+    """Directory of files to stream instead of orders; None = orders."""
     pattern: str = "*"
     limit_files: int | None = None
     limit_lines: int | None = None
@@ -63,11 +63,11 @@ class Teller(msgspec.Struct, frozen=True):
 
     say: Callable[[str], None]
     progress: Callable[[str], None]
-    """Called about once a second with a line that replaces the one before."""
+    """Function called about once a second with a line that replaces the previous line."""
 
 
 class Work(msgspec.Struct):
-    """The dialogs that the client holds."""
+    """The dialogs of the client."""
 
     dialogs: Iterable[Dialog]
     count: int
@@ -81,8 +81,8 @@ def demo(
 ) -> DemoResult:
     """Run the whole demo and return its result; block until it is over.
 
-    Call it in the main thread: it handles SIGTERM, SIGINT and SIGHUP while daemons run. The first
-    such signal ends the daemons and then raises `KeyboardInterrupt`.
+    Call this in the main thread, because it handles SIGTERM, SIGINT and SIGHUP while daemons run.
+    The first such signal ends the daemons and then raises `KeyboardInterrupt`.
 
     Raises:
         Refusal: the demo cannot begin. Later faults are in the result.
@@ -266,12 +266,12 @@ class _Run:
                 if self._clock.monotonic() > deadline:
                     self._result.differs += waits
                     return
-                # Settling is no standstill to `_watch`: it has a deadline of its own.
+                # `_watch` does not count settling as a standstill: it has a deadline of its own.
                 self._tally.moved_at = self._clock.monotonic()
                 await self._clock.sleep_until(self._clock.monotonic() + _LOOK_EVERY)
 
     async def _watch(self) -> str:
-        """Show the progress once a second; return a sentence when there was none for too long."""
+        """Show the progress once a second; return a sentence after too long without progress."""
         while True:
             await self._clock.sleep_until(self._clock.monotonic() + 1.0)
             for daemon in self.both:
@@ -296,8 +296,8 @@ class _Run:
     def _sum_up(self) -> None:
         """Put the figures into the result and check them.
 
-        The last three checks are made only if nothing else is wrong: otherwise the client did not
-        finish, and they would report its consequence as another fault.
+        The last three checks are made only if no fault was found before: otherwise the client did
+        not finish, and they would report the consequences of that as further faults.
         """
         tally, result = self._tally, self._result
         result.differs = tally.faults + result.differs
@@ -305,7 +305,7 @@ class _Run:
         result.answered, result.replies = tally.answered, tally.replies
         result.lost, result.doubled = max(0, tally.sent - tally.answered), tally.doubled
         result.redone = tally.redone
-        # Unanswered messages after a daemon ended unasked are not lost: the demo stopped waiting.
+        # Unanswered messages are not lost if a daemon ended by itself: the demo stopped waiting.
         cut_short = any(one.lost.done() for one in self.both)
         if result.differs and (result.doubled or (result.lost and not cut_short)):
             wrong = f"{result.lost} lost and {result.doubled} doubled of {result.sent} sent"
@@ -351,7 +351,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 async def unsettled(instance: str, session: Session, *, closed: int = 0) -> list[str]:
-    """Return what is not settled after all dialogs are over, one sentence each; empty if nothing.
+    """Return the problems left after all dialogs are over, one sentence each; empty = settled.
 
     Settled means that no message is ready in any queue, the transmission queue is empty, and the
     only endpoints are `closed` ones in state CD, which wait for the end of their replay guard.

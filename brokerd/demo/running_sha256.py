@@ -1,8 +1,8 @@
 """A SHA-256 whose state can be stored and continued later (FIPS 180-4).
 
 Reads: nothing.
-Calls: the OpenSSL that hashlib uses, by ctypes and with the layout of its context declared here, if
-       a trial agrees with hashlib; else pure Python, a hundred times as slow.
+Calls: hashlib's OpenSSL, by ctypes and with the layout of its context declared here, if a trial
+       agrees with hashlib; otherwise pure Python, which is a hundred times slower.
 Never: is used for secrets; it is for a worker that hashes a stream of messages and stores its
 progress in the same commit. hashlib's own objects cannot be stored, and no maintained package can
 do it.
@@ -48,7 +48,7 @@ class RunningSha256:
     """The hash of the bytes added so far."""
 
     def __init__(self, kept: bytes = b"") -> None:
-        """Begin a new hash, or continue from what `keep` returned."""
+        """Begin a new hash, or continue from a state returned by `keep`."""
         *self._h, self._size = _state.unpack_from(kept) if kept else (*_FIRST, 0)
         self._tail = kept[_state.size :]
 
@@ -62,7 +62,7 @@ class RunningSha256:
         self._tail = data[whole:]
 
     def keep(self) -> bytes:
-        """Return the state from which to continue: 40 to 103 bytes."""
+        """Return the state from which to continue, of 40 to 103 bytes."""
         return _state.pack(*self._h, self._size) + self._tail
 
     def hexdigest(self) -> str:
@@ -118,8 +118,8 @@ class _Context(ctypes.Structure):
 def _openssl() -> Callable[[list[int], bytes, int], list[int]]:
     """Return the compression by OpenSSL, through the module that hashlib uses.
 
-    It takes a hundredth of the time of `compress_slowly`, which is returned if there is no such
-    module. Raise `OSError` or `AttributeError` if OpenSSL cannot be reached through it.
+    It takes a hundredth of the time of `compress_slowly`, which is returned if that module does
+    not exist. Raises `OSError` or `AttributeError` if the module does not lead to OpenSSL.
     """
     module = find_spec("_hashlib")
     if module is None or module.origin is None:

@@ -1,7 +1,7 @@
 """Handlers of the demo: a warehouse that answers orders and hashes files.
 
 Reads: its queue, through the SDK.      Calls: nothing of the daemon.
-Never: keeps anything in memory between two transactions. The proof that every message was processed
+Never: keeps state in memory between two transactions. The proof that every message was processed
 once and in order is a running hash for each group, stored in the same commit that receives the
 message and sends the reply.
 """
