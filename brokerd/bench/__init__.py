@@ -6,10 +6,10 @@ Each command of `brokerd bench` is a module of its name: `local`, `peer`, `repla
 
     measuring   options, settings and directories of all benchmarks
     daemons     daemons that are started for a benchmark; `children`: their processes;
-                `sampled`: a daemon that reports where its processor time goes
+                `sampled`: a daemon that reports its processor time by module
     watching    counters and processor time of daemons, at the beginning and the end
     opening     dialogs that are begun before measuring
-    loads       load processes of a phase, and their summed results
+    loads       load processes of a phase, and the sum of their results
     load        one load process: a program of its own; `play`, `schedule`: recorded traffic;
                 `tally`, `stamps`: what it counts
     drawing     a result as an SVG picture

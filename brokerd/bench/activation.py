@@ -1,7 +1,7 @@
 """`brokerd bench activation`: how quickly readers start, in both homes of a handler (design D15).
 
 Reads: the views of a daemon, the answers of handlers.    Calls: a daemon, the SDK.
-Never: compares clocks of two machines: `monotonic` is one clock for all processes of this one.
+Never: compares clocks of two machines; all processes of one machine share the clock `monotonic`.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ from brokerd.units import counted
 
 QUEUE = "bench_q"
 _LIMIT = 60.0
-"""Seconds for one step."""
+"""Time limit of one step, in seconds."""
 _LOAD_LIMIT = 300.0
 """Seconds for the whole load of a phase."""
 _REPORT_EVERY = 5.0
 _LOOK = 0.01
 _NOT_COUNTED = 2
-"""Rounds in which something is loaded for the first time."""
+"""Number of first rounds that are not counted, because code is loaded in them."""
 _STEP_RAMP = "1s"
 _BLOCKING = 2.0
-"""Seconds for which sends beside a blocking handler are timed."""
+"""Seconds for which another client's calls are timed while a handler blocks."""
 
 
 class ActivationOptions(Options, frozen=True, kw_only=True):
     """The size of the measurement."""
 
     rounds: int = 30
-    """Messages that come to an idle queue, one at a time."""
+    """Number of messages that arrive at an idle queue, one at a time."""
     groups: int = 64
-    """Conversation groups whose messages wait when activation begins."""
+    """Number of conversation groups whose messages wait when activation begins."""
     messages: int = 100
-    """Messages of each group."""
+    """Number of messages of each group."""
     max_readers: int = 8
     work: float = 0.01
-    """Seconds of work for a message."""
+    """Seconds of work per message."""
     host: Host | None = None
     """The only home to measure; None = both."""
 
@@ -110,7 +110,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _first_readers(session: Session, host: Host, options: ActivationOptions) -> Times:
-    """Time from the confirmed commit of a send to the first line of the handler."""
+    """Measure the times from the confirmed commit of a send to the first line of the handler."""
     await _use(session, host, "begins", drain_wait="10ms")
     times = []
     for at in range(options.rounds + _NOT_COUNTED):
@@ -138,13 +138,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a load that waits when activation begins."""
 
     readers: int
-    """The most readers that ran at a time."""
+    """Highest number of readers that ran at a time."""
     full_after_seconds: float
     """Seconds until that number of readers ran."""
     rate: float
-    """Messages a second, of the groups that do not fail."""
+    """Messages per second, of the groups that do not fail."""
     memory_bytes: int
-    """The most memory of the daemon and its readers together."""
+    """Peak memory of the daemon and its readers together."""
 
 
 async def _step_load(
@@ -234,7 +234,7 @@ async def _blocking(session: Session, host: Host) -> Times:
     return _times(times)
 
 
-# What both homes share.
+# Helpers for both homes of a handler.
 
 
 async def _use(session: Session, host: Host, handler: str, **more: object) -> None:
@@ -249,7 +249,7 @@ async def _use(session: Session, host: Host, handler: str, **more: object) -> No
 
 
 async def _idle(session: Session, *, wait_for_spare: bool) -> None:
-    """Wait until no reader runs, and the next one is ready."""
+    """Wait until no reader runs, and a spare is ready if `wait_for_spare`."""
 
     clients = 2 if wait_for_spare else 1  # a spare that is ready has its session
 
@@ -301,7 +301,7 @@ async def begins(session: Session) -> None:
 
 
 async def works(session: Session) -> None:
-    """Receive messages one at a time, each some work, until none waits.
+    """Receive messages one at a time and work on each, until no message waits.
 
     Continue after a message that fails, as a good handler does (ACT-27).
     """
@@ -319,7 +319,7 @@ async def works(session: Session) -> None:
 
 
 async def blocks(session: Session) -> None:
-    """Sleep without awaiting, as code does that was not written for a loop."""
+    """Sleep without awaiting, like code that was not written for an event loop."""
     async with session.transaction() as tx:
         await tx.receive(QUEUE, 1, wait=1)
     for _ in range(20):

@@ -1,7 +1,7 @@
-"""`brokerd bench backlog`: the cost of a long queue, and what is left of it afterwards.
+"""`brokerd bench backlog`: the cost of a long queue, while it is long and after it is drained.
 
 Reads: the daemon's memory from the system, its store from the disk.   Calls: a daemon, the SDK.
-Never: compares with an earlier run: all figures come from one daemon and one client.
+Never: compares with an earlier run; all figures come from one daemon and one client.
 
 One daemon passes through all states: empty, some messages waiting, very many waiting, drained.
 Receives are timed one by one, each a transaction of its own, so the figures are those of one
@@ -38,20 +38,20 @@ class BacklogOptions(Options, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures with this number of messages waiting."""
+    """The figures for one number of waiting messages."""
 
     messages: int
     memory_bytes: int
-    """Memory of the daemon at that time."""
+    """Memory of the daemon at that time, in bytes."""
     store_bytes: int
     """Size of the store's files, logs included."""
     receive_us: int
-    """Median of one receive of one message, with its commit; of an empty answer if none waits."""
+    """Median time of a receive of one message with its commit, or of an empty one if none waits."""
     receive_p95_us: int
 
 
 async def backlog(options: BacklogOptions, say: Say) -> dict[str, object]:
-    """Measure empty, with a thousand waiting, with `options.messages` waiting, and drained."""
+    """Measure with 0, 1,000 and `options.messages` messages waiting, and with the queue drained."""
     with bench_directory(options) as directory:
         daemon = Daemon(directory, "backlog", port=0, objects=OBJECTS)
         async with running(daemon), await connect(daemon.address, broker="main") as session:

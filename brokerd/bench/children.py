@@ -1,7 +1,7 @@
-"""Processes that a benchmark starts: none is left when it ends, however it ends.
+"""Processes of a benchmark, none of which is left when the benchmark ends, however it ends.
 
 Reads: the system's tables of processes.      Calls: nothing else.
-Never: lets an interrupt at the terminal reach one: it is for the benchmark, which then ends them.
+Never: lets an interrupt at the terminal reach a process; the benchmark gets it and ends them all.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from brokerd.clock import SystemClock
 _BELOW_LIMIT: Final = 5.0
 """Seconds that the descendants of an ended process have to end."""
 UNKNOWN: Final = 255
-"""The status of a process for which another part of this program has waited."""
+"""Status of a process whose status another part of this program has collected."""
 
 
 async def started(
@@ -27,7 +27,7 @@ async def started(
     stdout: int | IO[bytes],
     stderr: IO[bytes] | None = None,
 ) -> Process:
-    """Start a process in a session of its own; a caller that is cancelled meanwhile leaves none."""
+    """Start a process in a session of its own; kill it if the caller is cancelled meanwhile."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
@@ -45,10 +45,10 @@ async def started(
 async def killed(process: Process) -> None:
     """Kill the process if it still runs, and wait until it and all its descendants are gone.
 
-    Not by the process object's `kill`: it would take the status of one that has just ended away
-    from the loop, which warns of that.
+    The process object's `kill` is not used, because it would collect the status of a process
+    that has just ended before the loop does, and the loop would warn of that.
     """
-    # Listed before the kill: afterwards the system no longer says whose children they were.
+    # Listed before the kill: afterwards the system no longer reports whose children they were.
     below = with_children({process.pid}) - {process.pid} if process.returncode is None else set()
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -63,7 +63,7 @@ async def killed(process: Process) -> None:
 def status_of(process: Process) -> int | None:
     """Return the exit status of a process, negative for a signal; None while it runs.
 
-    The system is asked, because it knows before the loop does.
+    The status comes from the system, which has it before the loop does.
     """
     if process.returncode is not None:
         return process.returncode

@@ -1,6 +1,6 @@
 """`brokerd bench compare`: two saved results side by side. PURE but for reading the two files.
 
-Reads: what `--save` wrote.      Calls: nothing.
+Reads: results saved by `--save`.      Calls: nothing.
 Never: compares results of different benchmarks, or hides that their settings differ.
 """
 
@@ -31,7 +31,7 @@ class Figure(msgspec.Struct, frozen=True):
     before: float | None
     after: float | None
     ratio: float | None
-    """After by before; None if before is 0, or one of them is missing."""
+    """The value after, divided by the value before; None = either is missing, or before is 0."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, object]:
 
 
 def compare(before: dict[str, object], after: dict[str, object]) -> Comparison:
-    """Return all figures in the order of the first result, then those that only the second has."""
+    """Return all figures in the order of the first result, then those only in the second result."""
     if before["benchmark"] != after["benchmark"]:
         raise NotComparable(
             f"the first is of bench {before['benchmark']}, "
@@ -97,7 +97,7 @@ def _different(
 
 
 def _figures(value: object, name: str = "") -> dict[str, float]:
-    """Return every number below, by its path."""
+    """Return every number in a part of a result, by its path."""
     if isinstance(value, bool):
         return {}
     if isinstance(value, int | float):

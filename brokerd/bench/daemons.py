@@ -1,7 +1,7 @@
 """Daemons made for a benchmark: each a process of its own, watched from outside.
 
 Reads: the system's figures of the process, the views of the daemon.    Calls: `brokerd serve`.
-Never: runs with less durability than the defaults have.
+Never: runs a daemon with less durability than the default.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ from brokerd.storage.private_files import make_private_directory
 START_LIMIT = 30.0
 _STOP_LIMIT = 30.0
 _NOTICE_LIMIT = 1.0
-"""Seconds from when a daemon's clients may notice its end to when the system reports it."""
+"""Longest time, in seconds, from the loss of a client's connection to the report of the system that
+the daemon has ended."""
 UPKEEP_LIMIT = 90.0
 """The longest wait, in seconds, for maintenance to give space back."""
 _ALL_THREADS = 2
 """Linux's number for the processor clock of a whole process: the time of all its threads."""
 _SHOWN = 500
-"""The most characters of a line that are shown."""
+"""Most characters of a line that are shown."""
 _SAYS: Final = "brokerd: "
-"""The beginning of the line with which a daemon says why it stops; `_FIX` begins its hint."""
+"""The beginning of the line in which a daemon reports why it stops; `_FIX` begins its hint."""
 _FIX: Final = "  fix: "
 _LIMITS: Final = ("MemoryError", "Cannot allocate memory", "start new thread", "Too many open")
-"""Parts of the last line of a process that ran into a limit of the system."""
+"""Texts in the last line of a process that has reached a limit of the system."""
 
 OBJECTS = """
 [broker]
@@ -67,7 +68,7 @@ contracts = ["bench/v1"]
 
 
 def route(service: str, port: int, *, kind: str = "route") -> str:
-    """Return a declaration of a route to the service of a daemon at that port of this machine."""
+    """Return a declaration of a route to the service of a daemon at a port of this machine."""
     return (
         f'[[{kind}]]\nname = "to_{service}"\nservice = "{service}"\n'
         f'address = "TCP://127.0.0.1:{port}"\n'
@@ -98,7 +99,10 @@ class Daemon:
         forwarding: bool = False,
         replay_guard: float | None = None,
     ) -> None:
-        """`replay_guard`: seconds that closed dialogs are kept; None = the default."""
+        """Create the daemon, without starting it.
+
+        `replay_guard`: seconds for which closed dialogs are kept; None = the default.
+        """
         self.name = name
         self.directory = directory.absolute() / name  # the settings are relative to their own file
         self.address = f"unix:{self.directory / 's'}"
@@ -115,7 +119,7 @@ class Daemon:
         return self._process.pid
 
     async def start(self) -> None:
-        """Start the daemon, or start it again, and wait until it accepts clients."""
+        """Start the daemon, for the first time or again, and wait until it accepts clients."""
         self._check_path()
         make_private_directory(self.directory)
         settings = self.directory / "settings.toml"
@@ -178,7 +182,7 @@ class Daemon:
         await self._process.wait()
 
     def _gone(self, what: str, status: int) -> ProcessEnded:
-        """Return the error for an ended daemon: its last words, its status if it gave a hint."""
+        """Return the error for an ended daemon: its last message; its status if it had a hint."""
         words, hint = self._words()
         message = f"daemon {self.name} {what} {ending(status)}"
         return ProcessEnded(
@@ -188,7 +192,7 @@ class Daemon:
         )
 
     def _words(self) -> tuple[str, str]:
-        """Return the daemon's last message and its hint, from its log; "" for what is missing."""
+        """Return the daemon's last message and its hint, from its log; "" if one is missing."""
         try:
             text = (self.directory / "log").read_text(errors="replace")
         except OSError:
@@ -211,23 +215,23 @@ class Daemon:
 
     @property
     def memory(self) -> int:
-        """Bytes of memory it has now; 0 if the system does not say. Raises `ProcessEnded`."""
+        """Current memory in bytes; 0 = not reported. Raises `ProcessEnded`."""
         self.check()
         return memory_of(self.pid)
 
     @property
     def processor_seconds(self) -> float:
-        """Processor time since its start; 0 if the system does not say. Raises `ProcessEnded`."""
+        """Processor seconds since the start; 0 = not reported. Raises `ProcessEnded`."""
         self.check()
         return processor_seconds_of(self.pid)
 
     @property
     def store_size(self) -> int:
-        """Bytes of its stores' files, logs included."""
+        """Size of the files of its stores, logs included, in bytes."""
         return sum(path.stat().st_size for path in (self.directory / "data").glob("*.db*"))
 
     async def quiet(self) -> None:
-        """Wait until the daemon no longer writes for earlier work: no flush within a second."""
+        """Wait until the daemon no longer writes for earlier work: no flush within 1 s."""
         clock, before = SystemClock(), -1
         deadline = clock.monotonic() + UPKEEP_LIMIT
         while clock.monotonic() < deadline:
@@ -238,7 +242,7 @@ class Daemon:
             await clock.sleep_until(clock.monotonic() + 1.0)
 
     async def shrunk(self, size: int) -> None:
-        """Wait until its stores are at most 1.2 times `size`, or `UPKEEP_LIMIT` seconds."""
+        """Wait until its stores are at most 1.2 times `size`, for at most `UPKEEP_LIMIT` s."""
         clock = SystemClock()
         deadline = clock.monotonic() + UPKEEP_LIMIT
         while clock.monotonic() < deadline and self.store_size > size * 1.2:
@@ -256,7 +260,7 @@ class Daemon:
         return next(row.ready_count for row in rows if row.name == queue)
 
     async def stop(self) -> None:
-        """Stop the daemon in order; kill it if the stop is interrupted or takes too long."""
+        """Stop the daemon in an orderly way; kill it if that is interrupted or takes too long."""
         if self._process is None:
             return
         try:
@@ -276,10 +280,10 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running(*daemons: Daemon, kept: bool = False) -> AsyncIterator[None]:
-    """Run the daemons inside the block; none is left after it, however the block ends.
+    """Run the daemons inside the block; no daemon is left after it, however the block ends.
 
-    A daemon that ends by itself ends the block: `ProcessEnded` names it. If the block fails the
-    daemons are killed, unless they are `kept`: their stores are of no use.
+    A daemon that ends by itself ends the block; `ProcessEnded` names it. If the block fails, the
+    daemons are killed, because their stores are of no use, unless they are `kept`.
     """
     is_orderly = kept
     try:
@@ -295,15 +299,15 @@ async def running(*daemons: Daemon, kept: bool = False) -> AsyncIterator[None]:
 async def _watched(daemons: tuple[Daemon, ...]) -> AsyncIterator[None]:
     """Interrupt the block when one of the daemons ends.
 
-    If the block fails with another error, the end of a daemon is reported instead: the error is
-    most likely its consequence.
+    If the block fails with another error, the end of a daemon is reported instead, because the
+    error is most likely its consequence.
     """
     task, is_over = asyncio.current_task(), False
     assert task is not None, "it runs as one"
     before = task.cancelling()
 
     # Cancelled at most once, and not once the block is over: the count of `uncancel` below would no
-    # longer tell this cancellation from a caller's.
+    # longer distinguish this cancellation from a caller's.
     def on_end(_watch: asyncio.Future[None]) -> None:
         if not is_over and not any(other.done() for other in watches if other is not _watch):
             task.cancel()
@@ -342,7 +346,7 @@ async def _all(steps: Iterable[Awaitable[None]]) -> None:
 
 
 def memory_of(pid: int) -> int:
-    """Return the bytes of memory a process has now; 0 if the system does not say."""
+    """Return the current memory of a process in bytes; 0 = the system does not report it."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
@@ -352,10 +356,10 @@ def memory_of(pid: int) -> int:
 
 
 def processor_seconds_of(pid: int) -> float:
-    """Return the processor time of a process, ended threads included; 0 if the system does not say.
+    """Return the processor seconds of a process, ended threads included.
 
-    By the process's own clock, which counts nanoseconds: /proc/PID/stat has ticks of 10 ms, which
-    are half of what a short run takes.
+    0: the system does not report them. They are read from the process's own clock, which counts
+    nanoseconds; /proc/PID/stat has ticks of 10 ms, which are half the time of a short run.
     """
     try:
         return time.clock_gettime(~pid << 3 | _ALL_THREADS)

@@ -1,13 +1,13 @@
-"""`brokerd bench dialogs`: dialogs of one message each, begun, answered by an end, and gone.
+"""`brokerd bench dialogs`: dialogs of one message each, begun, ended by both sides, and removed.
 
 Reads: the memory of the daemons and of itself, the size of the stores.   Calls: daemons, the SDK.
-Never: reuses a dialog, except for the messages that dialogs are compared with.
+Never: reuses a dialog, except for the messages that the dialogs are compared with.
 
-Each dialog is one transaction that begins it, sends and ends; the SDK asks for it in one request.
-The far side receives message and EndDialog and ends too, many dialogs in one transaction. At most
-`_OPEN` are open at a time, so that memory shows what dialogs leave behind, not what waits. With
+Each dialog is begun, used and ended by one transaction, which the SDK sends as one request. The far
+side receives message and EndDialog and ends too, many dialogs in one transaction. At most `_OPEN`
+dialogs are open at a time, so that memory shows the remains of dialogs, not waiting dialogs. With
 `options.peer` the two sides are in two daemons, where the target's endpoint is kept for the replay
-guard and then has to go.
+guard and must then be removed.
 """
 
 import asyncio
@@ -30,37 +30,37 @@ from brokerd.units import counted
 _REPORT_EVERY = 5.0
 _CLIENTS = 8
 _DIALOGS = 64
-"""Dialogs that stay open, for the messages that dialogs are compared with."""
+"""Number of dialogs that stay open, for the messages that the dialogs are compared with."""
 _MESSAGES, _GROUPS = 200, 100
-"""The most messages and groups of one transaction of a reader."""
+"""Most messages and most groups of one transaction of a reader."""
 WARM = 2_000
-"""Dialogs before the measurement: memory has its usual size then."""
+"""Number of dialogs before the measurement, after which memory has its usual size."""
 _OPEN = 1600
-"""The most dialogs that are open at a time."""
+"""Most dialogs that are open at a time."""
 _SAMPLES = 10
-"""The number of times that memory is read on the way."""
+"""Number of times that memory is read during the measurement."""
 _GONE_LIMIT = 300.0
-"""The longest wait, in seconds, for the last closed endpoints to go."""
+"""The longest wait, in seconds, for the removal of the last closed endpoints."""
 
 
 class DialogsOptions(Options, frozen=True, kw_only=True):
-    """The number of dialogs, and where their two sides are."""
+    """The number of dialogs, and the places of their two sides."""
 
     dialogs: int = 100_000
-    """Dialogs of one message each."""
+    """Number of dialogs of one message each."""
     outstanding: int = 100
-    """Dialogs that each client begins at a time."""
+    """Number of dialogs that each client begins at a time."""
     readers: int = 8
-    """Transactions of the receiver under way."""
+    """Number of the receiver's transactions under way."""
     size: int = 256
     peer: bool = False
     """Whether the two sides are in daemons of their own."""
     replay_guard: float = 1.0
-    """Seconds that a closed target endpoint is kept (DLP-55)."""
+    """Seconds for which a closed target endpoint is kept (DLP-55)."""
 
 
 async def dialogs(options: DialogsOptions, say: Say) -> dict[str, object]:
-    """Begin, send and end `options.dialogs` times; measure the cost and what is left."""
+    """Begin, use and end `options.dialogs` dialogs; measure the cost and the remains."""
     with bench_directory(options) as directory:
         guard = options.replay_guard
         if options.peer:
@@ -132,7 +132,7 @@ async def _measure(daemons: list[Daemon], options: DialogsOptions, say: Say) -> 
 
 
 async def _messages(daemons: list[Daemon], options: DialogsOptions) -> dict[str, float]:
-    """Measure as many messages by the same clients, on dialogs that stay open meanwhile."""
+    """Measure the same number of messages by the same clients, on dialogs that stay open."""
     async with await connect(daemons[0].address, broker="main") as session:
         handles = await open_dialogs(session, _DIALOGS, "bench_source", ["bench_sink"])
         await _run(daemons, WARM, options, None, handles=handles)
@@ -240,7 +240,7 @@ async def _run(
 class _Room:
     """The number of dialogs that may still be opened.
 
-    Not a semaphore, which walks past all woken waiters at each release.
+    A semaphore is not used, because it walks past all woken waiters at each release.
     """
 
     def __init__(self, free: int) -> None:
@@ -263,7 +263,7 @@ class _Room:
 
 
 class _Work:
-    """The dialogs or messages that are still to be sent."""
+    """The dialogs or messages not sent yet."""
 
     def __init__(self, count: int, body: bytes, room: _Room, handles: deque[bytes]) -> None:
         self._left = count
@@ -272,7 +272,7 @@ class _Work:
         self._handles = handles
 
     async def send(self, session: Session) -> None:
-        """Send one after the other, each durable before the next."""
+        """Send dialogs or messages one after the other, each durable before the next."""
         while self._left > 0:
             self._left -= 1
             await self._room.acquire()
@@ -297,9 +297,10 @@ async def _answer(
     readers: int,
     ends: bool,
 ) -> None:
-    """Receive; with `ends`, end each dialog whose EndDialog has arrived, and count these.
+    """Receive messages; with `ends`, end each dialog whose EndDialog has arrived.
 
-    Without `ends` messages are counted. Over a network a message may come before its EndDialog.
+    Count these dialogs; without `ends`, count the messages. Over a network a message may arrive
+    before the EndDialog of its dialog.
     """
     done, reported_at = 0, perf_counter()
 

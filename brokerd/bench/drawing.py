@@ -1,6 +1,6 @@
 """Growth of figures, as an SVG picture that stands alone. PURE: the same numbers, the same bytes.
 
-A panel has one measure, its series as lines over a logarithmic axis that all panels share.
+A panel shows one measure, with its series as lines over a logarithmic axis shared by all panels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def growth(title: str, across: str, points: Sequence[int], panels: Sequence[Panel]) -> str:
-    """Return the picture; `across`: what the points, which are at least 1, count."""
+    """Return the picture. `across`: the quantity that the points, which are at least 1, count."""
     rows = -(-len(panels) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, rows * _HEIGHT + 44
     parts = [_text(12, 20, title, size=14, anchor="start")]

@@ -3,8 +3,8 @@
 Reads: the system's figures of the process.      Calls: a daemon, and clients that only connect.
 Never: sends while it counts.
 
-A million dialogs take minutes to make, and then seconds to measure: `--keep` leaves them where they
-are, to be measured again.
+A million dialogs take minutes to begin, and then seconds to measure, so `--keep` keeps them to be
+measured again.
 """
 
 import asyncio
@@ -27,33 +27,33 @@ _NAME = "idle"
 _COUNT = "dialogs"
 """The file with the number of dialogs in the store."""
 _AT_ONCE = 20_000
-"""Dialogs that are begun before their messages are received: what a daemon keeps in memory."""
+"""Number of dialogs begun before their messages are received; a daemon has them in memory."""
 _CONNECTING = 100
-"""Clients that connect at a time."""
+"""Number of clients that connect at a time."""
 _SETTLED = 3.0
-"""Seconds between the last client and the measurement."""
+"""Seconds between the connection of the last client and the measurement."""
 
 
 class DirectoryTaken(Refusal):
-    """The directory is in use by another run; nothing in it has been touched."""
+    """The directory is in use by another run; its contents are unchanged."""
 
     code = "bench_directory"
     hint = "wait until that one has ended, or name another directory with --keep"
 
 
 class IdleOptions(Options, frozen=True, kw_only=True):
-    """The dialogs and clients that exist, and are not used."""
+    """The numbers of idle dialogs and clients."""
 
     dialogs: int = 10_000
-    """Dialogs open at both sides, with one message each, received long ago."""
+    """Number of dialogs open at both sides, with one message each, received long ago."""
     connections: int = 100
     seconds: float = 20.0
     keep: Path | None = None
-    """Directory in which daemon and dialogs stay, and are looked for; None = a temporary one."""
+    """Directory in which daemon and dialogs are kept, and found again; None = a temporary one."""
 
 
 async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
-    """Make dialogs, start the daemon anew, connect clients, and measure."""
+    """Begin dialogs, restart the daemon, connect clients, and measure."""
     settings = describe_settings(options)
     del settings["keep"]
     kept = options.keep is not None
@@ -90,7 +90,7 @@ async def idle(options: IdleOptions, say: Say) -> dict[str, object]:
 def _kept(directory: Path) -> Iterator[Path]:
     """Lock the directory for this run; remove a new store that cannot be used again.
 
-    The lock is on the directory itself: a lock file would be one more to leave behind.
+    The lock is on the directory itself, because a lock file would be left behind.
     """
     is_new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def _kept(directory: Path) -> Iterator[Path]:
 
 
 def _made(daemon: Daemon) -> int:
-    """Return the number of dialogs that earlier runs made in the store."""
+    """Return the number of dialogs that earlier runs began in the store."""
     try:
         return int(_count(daemon).read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -141,7 +141,7 @@ async def _converse(daemon: Daemon, made: int, count: int, say: Say) -> None:
 
 
 async def _look_on(daemon: Daemon, options: IdleOptions, say: Say) -> float:
-    """Return the processor seconds of the daemon while nothing happens."""
+    """Return the processor seconds that the daemon uses while it is idle."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         for first in range(0, options.connections, _CONNECTING):

@@ -1,8 +1,8 @@
-"""`brokerd bench large`: what large messages of one dialog cost the small ones of others (TRN-40).
+"""`brokerd bench large`: the cost of one dialog's large messages for small ones of others (TRN-40).
 
 Reads: nothing.      Calls: two daemons and load processes.
 Never: asserts a speed. Each round has both phases, several rounds follow each other, and the ratio
-of their p99 is reported of the median round: in one of them the disk may be busy with other work.
+of their p99 is reported for the median round, because the disk may be busy during one of them.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ contracts = ["bench/v1"]
 
 
 LISTENERS = 8
-"""Clients that receive the small messages: enough that they wait for messages, not the reverse."""
+"""Number of clients that receive the small messages: enough for clients to wait for messages."""
 
 
 class LargeOptions(Options, frozen=True, kw_only=True):
@@ -37,12 +37,12 @@ class LargeOptions(Options, frozen=True, kw_only=True):
     rounds: int = 3
     """Number of rounds of both phases."""
     rate: float = 500.0
-    """Small messages a second."""
+    """Number of small messages per second."""
     dialogs: int = 16
-    """Dialogs of the small messages."""
+    """Number of dialogs of the small messages."""
     size: int = 256
     large: int = 16 * 1024 * 1024
-    """Bytes of a large message."""
+    """Size of a large message, in bytes."""
     every: float = 1.0
     """Seconds from one large message to the next."""
 
@@ -56,13 +56,13 @@ class Round(msgspec.Struct, frozen=True):
 
     @property
     def p99_ratio(self) -> float:
-        """The p99 of small messages among large ones, by that of small ones alone."""
+        """The p99 of small messages among large ones, divided by that of small messages alone."""
         alone, among = self.alone.latency_us["p99"], self.among_large.latency_us["p99"]
         return round((among or 0) / (alone or 1), 2)
 
 
 async def large(options: LargeOptions, say: Say) -> dict[str, object]:
-    """Send small messages alone, then with large ones; each counts from when it was due."""
+    """Send small messages alone, then with large ones; measure each from the time it was due."""
     with bench_directory(options) as directory:
         here, there = free_ports(2)
         ways = route("bench_sink", there) + route("bench_large", there)
@@ -83,7 +83,7 @@ async def large(options: LargeOptions, say: Say) -> dict[str, object]:
 
 
 def middle(rounds: Sequence[Round]) -> Round:
-    """Return the round with the median ratio; of an even number the better of the middle two."""
+    """Return the round with the median ratio; of an even number, the better of the middle two."""
     return sorted(rounds, key=lambda one: one.p99_ratio)[(len(rounds) - 1) // 2]
 
 
@@ -99,7 +99,7 @@ async def _round(options: LargeOptions, east: Daemon, west: Daemon, say: Say) ->
 
 
 async def _measure(loads: list[Load], options: LargeOptions) -> list[Phase]:
-    """Return what was received of the small messages, and of the large ones if there are any."""
+    """Return the phase of the small messages, and that of the large ones if they are sent."""
     running = Loads(loads, SystemClock())
     outcomes = await running.run(options.seconds)
     return [summed([one], options.seconds) for one in outcomes[::2]]

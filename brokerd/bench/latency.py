@@ -1,7 +1,7 @@
 """`brokerd bench latency`: latencies of a daemon that is not at its limit.
 
 Reads: the time of a sync of this disk, for comparison.    Calls: a daemon and load processes.
-Never: asserts a speed, or leaves out late results: a paced send counts from when it was due.
+Never: asserts a speed, or leaves out late results; a paced send is measured from when it was due.
 """
 
 import os
@@ -30,7 +30,7 @@ _BLOCK = 4096
 _AT_ONCE = 1000
 _CALLERS_A_CLIENT = 8
 MOST_CALLERS: Final = TAKES.transactions_in_all - 100
-"""Each caller has a transaction open, and so has each answering client."""
+"""Most callers: each of them has a transaction open, and so has each answering client."""
 
 
 class LatencyOptions(Options, frozen=True, kw_only=True):
@@ -39,9 +39,9 @@ class LatencyOptions(Options, frozen=True, kw_only=True):
     seconds: float = 5.0
     """Seconds of each phase."""
     rate: float = 500.0
-    """Messages a second, end to end."""
+    """Number of messages per second, end to end."""
     callers: int = 64
-    """Callers in the last phase, each of which waits for a reply before it asks again."""
+    """Number of callers in the last phase; each waits for a reply before its next request."""
     size: int = 256
 
 
@@ -80,7 +80,7 @@ async def _run(daemon: Daemon, name: str, options: LatencyOptions, say: Say) -> 
 
 
 async def _drain(daemon: Daemon) -> None:
-    """Receive all messages, which would wait in front of those of the next phase."""
+    """Receive all messages, which would otherwise wait in front of those of the next phase."""
     async with await connect(daemon.address, broker="main") as session:
         for queue in ("bench_q", "bench_source_q"):
             while True:
@@ -91,7 +91,7 @@ async def _drain(daemon: Daemon) -> None:
 
 
 def _loads(address: str, name: str, options: LatencyOptions) -> list[Load]:
-    """Return the load processes of a phase; the one that is counted comes first."""
+    """Return the load processes of a phase, first the process that is counted."""
     plain = Load(role="echo", address=address, clients=1, dialogs=8, size=options.size)
 
     def having(**changes: object) -> Load:

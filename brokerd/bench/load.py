@@ -1,4 +1,4 @@
-"""A load process of `brokerd bench`: clients of its own, told when to start and when to stop.
+"""A load process of `brokerd bench`, with clients of its own, which starts and stops on order.
 
 Reads: one JSON line on standard input.      Calls: the SDK, as any program would.
 Never: shares anything with the daemon it measures; prints one JSON line at the end.
@@ -28,41 +28,42 @@ from brokerd.errors import BrokerError, Busy
 from brokerd.protocol.client_verbs import MAX_GROUPS
 
 FAILED: Final = "failed "
-"""The beginning of the line that gives an error, in place of the expected line."""
+"""The beginning of the line with an error, which is printed in place of the expected line."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one load process."""
 
     role: str
-    """send, echo, pace, call or play on one side; receive, listen, take or answer on the other."""
+    """The role: send, echo, pace, call or play on one side; receive, listen, take or answer on the
+    other."""
     address: str
     clients: int
     dialogs: int = 64
-    """Dialogs of each client."""
+    """Number of dialogs of each client."""
     more_dialogs: int = 0
     """Number of clients that have one dialog more."""
     outstanding: int = 100
     size: int = 256
     batch: int = 100
-    """Messages in one transaction, for receiving."""
+    """For receiving: most messages in one transaction."""
     transactions: int = 1
-    """For receive: transactions of a client that are under way."""
+    """For receive: number of a client's transactions under way."""
     from_service: str = "bench_source"
     to_service: str = "bench_sink"
     queue: str = "bench_q"
     queues: int = 1
-    """For send and take: the number of queues; several have numbered names, like their services."""
+    """For send and take: number of queues; several have numbered names, like their services."""
     reply_queue: str = "bench_source_q"
-    """The queue where callers find the replies."""
+    """The queue from which callers receive the replies."""
     rate: float = 0.0
-    """For pace: sends a second of each client."""
+    """For pace: number of sends per second of each client."""
     expect: int = 0
-    """Messages that all receivers together should get; 0 = until the time is over."""
+    """Number of messages for all receivers together; 0 = receive until the time is over."""
     cap: int = 0
-    """The most messages sent and not yet received, over all load processes; 0 = no limit."""
+    """Most messages sent and not yet received, over all load processes; 0 = no limit."""
     counters: str = ""
-    """File in which load processes count what they sent and received, for `cap`."""
+    """File in which load processes count sent and received messages, for `cap`."""
     slot: int = 0
     """The place of this process in that file."""
     schedule: str = ""
@@ -70,15 +71,15 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     speed: float = 1.0
     """For play: the speed, in multiples of the recorded one; 0 = without waiting."""
     patience: float = 0.0
-    """For take: seconds without a message after which no more are expected."""
+    """For take: seconds without a message after which no more messages are expected."""
     primed: int = 0
-    """For send: messages that each client sends beforehand, on its dialogs in turn."""
+    """For send: number of messages that each client sends beforehand, on its dialogs in turn."""
     more_primed: int = 0
     """Number of clients that send one message more beforehand."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:
-    """Connect, print `ready`, read the times, and work."""
+    """Connect, print `ready`, read the times, work, and return the counts."""
     loop = asyncio.get_running_loop()
     sessions = [await connect(load.address, broker="main", wait=10) for _ in range(load.clients)]
     begin = await _prepared(sessions, load)
@@ -130,7 +131,7 @@ async def _prepared(
 
 
 def _in_turn(load: Load, at: int) -> deque[str]:
-    """Return the queues in turn, beginning with another one for each client."""
+    """Return the queues in turn, beginning with a different queue for each client."""
     queues = deque(numbered(load.queue, load.queues))
     queues.rotate(-at * load.queues // load.clients)
     return queues
@@ -172,8 +173,8 @@ async def _send(session: Session, load: Load, handles: list[bytes], tally: Tally
             break
         room_left = load.cap - tally.counters.under_way if load.cap else load.outstanding
         if room_left <= 0:
-            # `cap` counts the messages of all processes, so no confirmation of this one says when
-            # there is room again: only a look at the shared file does.
+            # `cap` counts the messages of all processes, so no confirmation of this process shows
+            # when there is room again; only the shared file does.
             await clock.sleep_until(began + 0.001)
             continue
         while waiting < load.outstanding and room_left > 0:
@@ -215,7 +216,7 @@ async def _receive_in_turn(session: Session, load: Load, tally: Tally) -> None:
 
 
 async def _echo(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
-    """Send and wait until the message is confirmed, one at a time."""
+    """Send messages one at a time, and wait until each is confirmed."""
     turn = deque(handles)
     while (began := tally.clock.monotonic()) < tally.times.stop:
         await session.send(turn[0], stamped(began, load.size), "Item")
@@ -224,7 +225,7 @@ async def _echo(session: Session, load: Load, handles: list[bytes], tally: Tally
 
 
 async def _pace(session: Session, load: Load, handles: list[bytes], tally: Tally) -> None:
-    """Send at a rate, however long the confirmations take; each counts from when it was due."""
+    """Send at a rate, however long confirmations take; measure each send from when it was due."""
     clock, began = tally.clock, tally.clock.monotonic()
     try:
         await _send_when_due(session, load, handles, tally)
@@ -259,7 +260,7 @@ async def _send_when_due(session: Session, load: Load, handles: list[bytes], tal
 
 
 async def _listen(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
-    """Receive and commit messages; each counts from its own time of sending."""
+    """Receive and commit messages; measure each from its own time of sending."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
             messages = await tx.receive(load.queue, load.batch, wait=0.2)

@@ -1,7 +1,7 @@
-"""The load processes of a phase: their orders, and their results as one.
+"""The load processes of a phase: their orders, and the sum of their results.
 
 Reads: nothing.      Calls: `bench.load` as child processes.
-Never: sends or receives in this process, which would disturb what it measures.
+Never: sends or receives in this process, because that would disturb the measurement.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from brokerd.telemetry.metrics import bucket_value
 _T = TypeVar("_T")
 Sample = Callable[[], Awaitable[None]]
 _TO_THE_END: Final = {"take", "play"}
-"""Roles that count all that they do, also what is under way when the time is over."""
+"""Roles that count all their messages, including those under way when the time is over."""
 _REACHED: Final = 0.95
-"""The part of a rate that counts as all of it: the last are on their way when counting ends."""
+"""Share of a rate that counts as reaching it, since messages are under way when counting ends."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One measured phase; what was not counted is left out."""
+    """One measured phase; figures that were not counted are left out."""
 
     messages: int
     seconds: float
@@ -41,7 +41,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate_asked: float = 0.0
     """The rate that was ordered, if any."""
     latency_us: dict[str, int | None] = {}
-    """p50, p95, p99, p999 and the most, in microseconds; None = no time is known."""
+    """p50, p95, p99, p999 and the maximum, in microseconds; None = no time is known."""
     since_sent_us: dict[str, int | None] = {}
     """Percentiles of the age of messages that had waited, when they were received."""
     flushes: int = 0
@@ -59,10 +59,10 @@ class Loads:
     async def run(
         self, seconds: float, *, warm_up: float = WARM_UP, sample: Sample | None = None
     ) -> list[Outcome]:
-        """Run the processes together and return their outcomes, in order; none is left afterwards.
+        """Run the processes together and return their outcomes, in order; leave no process behind.
 
-        `sample` is called when counting begins and when it ends: the growth between the two belongs
-        to what the outcomes have counted.
+        `sample` is called when counting begins and when it ends; the growth between the two calls
+        belongs to the counted messages.
         """
         refuse_too_many(self._loads)
         try:
@@ -96,11 +96,11 @@ class Loads:
             working.cancel()
 
     def _last(self, times: Times) -> float:
-        """Return when counting ends, unless all are done before."""
+        """Return the time at which counting ends; infinite = when all processes are done."""
         return inf if any(one.role in _TO_THE_END for one in self._loads) else times.stop
 
     async def _until(self, due: float, working: "asyncio.Future[list[Outcome]]") -> None:
-        """Wait until `due`, or until all are done; raise the error of a process that failed."""
+        """Wait until `due` or until all processes are done; raise the error of a failed process."""
         if due == inf:
             await working
             return
@@ -126,7 +126,7 @@ class Loads:
 
 
 async def _line(process: Process) -> bytes:
-    """Return the next line of a process; raise `BenchFailed` with its words if it failed."""
+    """Return the next line of a process; if it failed, raise `BenchFailed` with its message."""
     line = await _pipe(process.stdout).readline()
     if line.startswith(FAILED.encode()):
         why, hint = msgspec.json.decode(line[len(FAILED) :], type=tuple[str, str])
@@ -171,9 +171,9 @@ _NOTHING = {
 
 
 def refuse_nothing(loads: list[Load], outcomes: list[Outcome], seconds: float) -> None:
-    """Raise `BenchFailed` if a side has counted nothing, as there is no rate of nothing.
+    """Raise `BenchFailed` if a side has counted no message, because it then has no rate.
 
-    Several processes are one side if they do the same, on the same queue or to the same service.
+    Several processes are one side if they have the same role, and the same queue or service.
     """
     sides: Counter[tuple[str, str, str]] = Counter()
     for load, outcome in zip(loads, outcomes, strict=True):
@@ -246,15 +246,15 @@ def with_rate(phase: Phase, asked: float, say: Say) -> Phase:
 
 
 def summed_lag(outcomes: list[Outcome]) -> dict[str, int | None]:
-    """Return how far all processes were behind their schedule, in microseconds."""
+    """Return percentiles of the lag of all processes behind their schedule, in microseconds."""
     return _percentiles([one.lag for one in outcomes], max(one.most_lag_us for one in outcomes))
 
 
 def _percentiles(histograms: list[dict[str, int]], most: int) -> dict[str, int | None]:
-    """Return the percentiles of all together, and the most.
+    """Return the percentiles of all processes together, and the maximum.
 
-    No percentile exceeds the most: the value of a bucket is its middle, and all times in it may be
-    lower.
+    Percentiles are limited to the maximum, because the value of a bucket is its middle, and all
+    times in the bucket may be lower.
     """
     buckets: Counter[int] = Counter()
     for one in histograms:

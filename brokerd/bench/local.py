@@ -17,7 +17,7 @@ class LocalOptions(LoadOptions, frozen=True, kw_only=True):
     """The load of `bench local`."""
 
     transactions: int = 2
-    """Transactions of a receiving client under way: while one commits, another receives."""
+    """Number of a receiving client's transactions: while one commits, another receives."""
 
 
 async def local(options: LocalOptions, say: Say) -> dict[str, object]:
@@ -47,7 +47,7 @@ async def _send(daemon: Daemon, options: LoadOptions, watch: Watch) -> Phase:
 
 
 async def _drain(daemon: Daemon, options: LocalOptions, waiting: int, watch: Watch) -> Phase:
-    """Receive what waits; the time is that from the first to the last commit."""
+    """Receive the waiting messages; the time is that from the first to the last commit."""
     loads = [
         msgspec.structs.replace(one, expect=waiting // options.processes)
         for one in receivers(options, daemon.address, transactions=options.transactions)

@@ -20,15 +20,15 @@ from brokerd.storage.compiled import library
 from brokerd.storage.connections import SQLITE_VERSION
 
 MOST_BODY: Final = 16 * 1024 * 1024
-"""The most bytes of a body that a daemon accepts (`dialog.max_message`)."""
+"""Largest body in bytes that a daemon accepts (`dialog.max_message`)."""
 MOST_CLIENTS: Final = 999
-"""The most connections of one side, or of one kind: the benchmark's own needs one more."""
+"""Most connections of one side, or of one kind; the benchmark itself needs one more."""
 WARM_UP = 1.0
 """Seconds at the start that are not counted."""
 
 Say = Callable[[str], None]
 Measure = Callable[[Say], Coroutine[None, None, dict[str, object]]]
-"""A benchmark with its options: takes the function that reports progress, returns the result."""
+"""A benchmark with its options: a function of the progress callback that returns the result."""
 
 
 class BenchFailed(Refusal):
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every benchmark; each adds its own."""
 
     directory: Path | None = None
-    """Where stores are made; None = where the system has temporary files."""
+    """Directory in which stores are made; None = the system's directory of temporary files."""
 
 
 class LoadOptions(Options, frozen=True, kw_only=True):
@@ -50,18 +50,18 @@ class LoadOptions(Options, frozen=True, kw_only=True):
     seconds: float = 5.0
     clients: int = 8
     outstanding: int = 100
-    """Sends of a client that are under way."""
+    """Number of a client's sends under way."""
     dialogs: int = 64
-    """Dialogs of each client."""
+    """Number of dialogs of each client."""
     size: int = 256
     batch: int = 100
-    """Messages in one transaction, for receiving."""
+    """Most messages in one transaction, for receiving."""
     processes: int = 1
-    """Load processes for each side."""
+    """Number of load processes for each side."""
 
 
 def describe_settings(options: Options) -> dict[str, object]:
-    """Return the settings of a result: how, and on what, it was measured."""
+    """Return the settings of a result: the options and the system that it was measured with."""
     own = msgspec.structs.asdict(options)
     del own["directory"]
     if isinstance(options, LoadOptions):
@@ -80,7 +80,7 @@ def describe_settings(options: Options) -> dict[str, object]:
 
 @contextlib.contextmanager
 def bench_directory(options: Options) -> Iterator[Path]:
-    """Make a directory that is removed afterwards."""
+    """Make a directory that is removed after the block."""
     made = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
         yield made

@@ -1,6 +1,6 @@
 """Dialogs that a benchmark begins before it measures.
 
-Reads: nothing.      Calls: the SDK.      Never: is measured.
+Reads: nothing.      Calls: the SDK.      Never: runs within a measured time.
 """
 
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from brokerd.client.session import Session
 
 _AT_ONCE = 1_000
-"""Dialogs, or messages, in one transaction."""
+"""Number of dialogs, or messages, in one transaction."""
 
 
 async def open_dialogs(
     session: Session, count: int, from_service: str, to_services: Sequence[str], *, first: int = 0
 ) -> list[bytes]:
-    """Begin `count` dialogs, to the services in turn, a thousand in a transaction.
+    """Begin `count` dialogs, to the services in turn, a thousand per transaction.
 
     `first`: the number of dialogs begun before, so that these continue with the next service.
     """
@@ -31,7 +31,7 @@ async def open_dialogs(
 async def send_beforehand(
     session: Session, handles: Sequence[bytes], count: int, body: bytes
 ) -> None:
-    """Send `count` messages, on the dialogs in turn, a thousand in a transaction."""
+    """Send `count` messages, on the dialogs in turn, a thousand per transaction."""
     for first in range(0, count, _AT_ONCE):
         async with session.transaction() as tx:
             for number in range(first, min(first + _AT_ONCE, count)):

@@ -1,4 +1,4 @@
-"""`brokerd bench peer`: from one daemon to another, on request through a third one (FWD).
+"""`brokerd bench peer`: messages from one daemon to another, optionally through a third (FWD).
 
 Reads: nothing.      Calls: daemons and load processes.
 Never: asserts a speed; with `compare` both paths are measured in one run, and their ratio reported.
@@ -22,7 +22,7 @@ class PeerOptions(LoadOptions, frozen=True, kw_only=True):
     """The load between two daemons."""
 
     cap: int = 1600
-    """The most messages sent and not yet received, so that the rate is a steady one."""
+    """Most messages sent and not yet received, so that the rate is steady."""
     forwarder: bool = False
     """Whether a third daemon is between the two."""
     compare: bool = False

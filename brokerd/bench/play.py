@@ -1,7 +1,7 @@
-"""Playing a schedule in a load process, and receiving what it sends.
+"""Playing a schedule in a load process, and receiving its messages.
 
 Reads: the file of a schedule.      Calls: the SDK, as any program would.
-Never: sends before the time that is recorded; its lag is counted, and caught up.
+Never: sends before the recorded time; a lag is counted, and caught up.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Player:
     def __init__(
         self, sessions: list[Session], schedule: str, speed: float, outstanding: int
     ) -> None:
-        """`schedule`: the path of its file, as msgpack."""
+        """Create the player. `schedule`: path of the file with the schedule, as msgpack."""
         self._schedule = msgspec.msgpack.decode(Path(schedule).read_bytes(), type=Schedule)
         self._sessions = sessions
         self._speed = speed
@@ -112,10 +112,10 @@ async def receive_all(
     expect: int,
     patience: float,
 ) -> None:
-    """Receive and commit, of many groups in one transaction, until all expected messages came.
+    """Receive and commit, many groups per transaction, until all expected messages have arrived.
 
-    Several queues are asked in turn. Each message counts from its own time of sending; those too
-    small to carry it only count.
+    Several queues are read in turn. Each message is measured from its own time of sending;
+    messages too small to contain that time are only counted.
     """
     clock, wait = tally.clock, 0.2 if len(queues) == 1 else None
     while tally.total < expect and (now := clock.monotonic()) < tally.times.stop:

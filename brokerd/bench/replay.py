@@ -1,10 +1,10 @@
-"""`brokerd bench replay`: recorded traffic played again: as it was, faster, or without waiting.
+"""`brokerd bench replay`: recorded traffic played again, at its speed, faster, or without waiting.
 
 Reads: files of recorded traffic.      Calls: one daemon or two, and load processes.
-Never: has the recorded bodies: its own have the recorded sizes, and begin with a time.
+Never: has the recorded bodies; its own bodies have the recorded sizes, and begin with a time.
 
-Each endpoint that sent has a dialog of its own here, from the recorded client's connection, so what
-both sides of a dialog sent is played on two.
+Each recorded endpoint that sent has a dialog of its own, on the recorded client's connection, so
+the messages of both sides of a dialog are played on two dialogs.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from brokerd.clock import SystemClock
 from brokerd.units import counted
 
 _LONG = 1e7
-"""Seconds after which a load process stops at the latest: playing ends when all are received."""
+"""Latest stop of a load process, in seconds; playing ends when all messages are received."""
 _PATIENCE = 30.0
 """Seconds without a message, beyond the longest recorded pause, after which receivers give up."""
 
@@ -33,12 +33,12 @@ class ReplayOptions(Options, frozen=True, kw_only=True):
     speed: float = 1.0
     """The speed, in multiples of the recorded one; 0 = without waiting."""
     readers: int = 8
-    """Clients that receive."""
+    """Number of clients that receive."""
     outstanding: int = 100
-    """The most unconfirmed transactions of a client; beyond that it waits, and falls behind."""
+    """Most unconfirmed transactions of a client; at this number it waits, and falls behind."""
     batch: int = 100
     peer: bool = False
-    """Whether there are two daemons, one to send at and one to receive at."""
+    """Whether messages go from one daemon to another."""
 
 
 async def replay(options: ReplayOptions, say: Say) -> dict[str, object]:

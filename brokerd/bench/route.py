@@ -1,6 +1,6 @@
-"""`brokerd bench route`: how many dialogs a second a large routing table classifies.
+"""`brokerd bench route`: the number of dialogs per second that a large routing table classifies.
 
-Reads:  nothing.      Calls: routing, in this process: it is pure.
+Reads:  nothing.      Calls: routing, in this process, since it is pure.
 Never:  asserts a speed.
 """
 
@@ -27,20 +27,20 @@ from brokerd.routing.table import RoutingTable
 from brokerd.units import counted
 
 ROUTES_A_SERVICE = 4
-"""Two routes to one broker, one to another, one to none."""
+"""Routes per service: two to one broker, one to another, and one that names no broker."""
 _OF_STORES = {"durability", "flushes", "sqlite"}
-"""Settings of benchmarks that store something, which this one does not."""
+"""Settings of benchmarks with stores, which this benchmark does not have."""
 _AT_ONCE = 10_000
-"""Dialogs between two moments in which an interruption is handled."""
+"""Number of dialogs between two moments at which an interruption is handled."""
 
 
 class RouteOptions(Options, frozen=True, kw_only=True):
     """The size of the table, and the number of look-ups."""
 
     routes: int = 10_000
-    """Routes beside the one to this instance, which each table has."""
+    """Number of routes, in addition to the route to this instance that each table has."""
     dialogs: int = 100_000
-    """Dialogs to classify."""
+    """Number of dialogs to classify."""
 
 
 async def route(options: RouteOptions, say: Say) -> dict[str, object]:
@@ -86,7 +86,7 @@ async def route(options: RouteOptions, say: Say) -> dict[str, object]:
 
 
 def _routes(one: BrokerId, other: BrokerId) -> Iterator[Route]:
-    """Yield routes to one service after the other, without an end."""
+    """Yield routes to one service after the other, endlessly."""
     for number in count():
         for at, broker_id in enumerate((one, one, other, None)):
             address = f"TCP://host{number}-{at}:4022"

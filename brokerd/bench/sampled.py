@@ -1,4 +1,4 @@
-"""A daemon that reports where the processor time of its loop goes: `brokerd` with a sampler.
+"""A daemon that reports the processor time of its loop by module: `brokerd` with a sampler.
 
     python -m brokerd.bench.sampled REPORT serve -c settings.toml …
 
@@ -8,7 +8,7 @@ parts are samples. Time in C (sockets, SQLite, the collector) belongs to the mod
 or is called next. At SIGUSR2 it writes a report of the totals so far.
 
 Reads: the frames of its own loop.      Calls: the command line, unchanged.
-Never: runs in a daemon that was not started through it; changes what the daemon does.
+Never: runs in a daemon that was not started through it, or changes the behaviour of the daemon.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from brokerd.clock import SystemClock
 EVERY = 0.001
 """Seconds of processor time, of all threads, from one sample to the next."""
 ELSEWHERE = "(loop)"
-"""The interpreter and the event loop, while no module of brokerd is at work."""
+"""Name for the interpreter and the event loop, while no module of brokerd is at work."""
 
 _NOT_IT = ("brokerd.bench.", "brokerd.cli.", "brokerd.__main__")
 
@@ -37,9 +37,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Totals since the start."""
 
     number: int
-    """The number of the report; rises by one."""
+    """The number of the report, which rises by one."""
     at: float
-    """Seconds of a clock that never goes back."""
+    """Time of the report in seconds, on a clock that never goes back."""
     loop: dict[str, float]
     """Seconds of the loop's thread by module."""
     threads: dict[str, float]
@@ -84,7 +84,7 @@ class Sampler:
 
 
 def module_of(frame: FrameType | None) -> str:
-    """Return the module of brokerd that is at work in a frame, or has called what is."""
+    """Return the module of brokerd that runs in a frame, or that has called the running code."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name.startswith("brokerd.") and not name.startswith(_NOT_IT):
@@ -94,7 +94,7 @@ def module_of(frame: FrameType | None) -> str:
 
 
 def threads() -> dict[str, float]:
-    """Return the processor seconds of the threads of this process, where the system has them.
+    """Return the processor seconds of the threads of this process, if the system reports them.
 
     Threads that are not Python's have the name that the system knows them by.
     """

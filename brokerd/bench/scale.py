@@ -1,7 +1,7 @@
-"""`brokerd bench scale`: how the cost of a message grows with one thing.
+"""`brokerd bench scale`: the growth of the cost of a message with one quantity.
 
 Reads: the system's figures of the daemons.      Calls: daemons and load processes.
-Never: asserts a speed, or varies two things: all others stay as `bench local` has them.
+Never: asserts a speed, or varies two quantities; all others stay as in `bench local`.
 """
 
 from enum import StrEnum
@@ -28,11 +28,11 @@ from brokerd.errors import UsageError
 CLIENTS = 8
 DIALOGS = 512
 OUTSTANDING = 800
-"""Unconfirmed sends of all clients together."""
+"""Number of unconfirmed sends of all clients together."""
 SIZE = 256
 BATCH = 100
 _BYTES = 32 * 1024 * 1024
-"""About the most bytes of unconfirmed sends, and of all receives under way."""
+"""Approximate limit, in bytes, of unconfirmed sends, and of all receives under way."""
 _PATIENCE = 10.0
 
 
@@ -53,7 +53,7 @@ POINTS: dict[By, tuple[int, ...]] = {
     By.CONNECTIONS: (1, 10, 100, 500),
     By.BACKLOG: (100, 1000, 10_000, 100_000, 300_000),
 }
-"""The points that are measured by default: about a minute."""
+"""The points that are measured by default, in about a minute."""
 LIMITS: dict[By, tuple[int, int]] = {
     By.SIZE: (8, MOST_BODY),
     By.DIALOGS: (1, 1_000_000),
@@ -86,11 +86,11 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of a point."""
 
     rate: float
-    """Messages a second."""
+    """Messages per second."""
     processor_us_per_message: float
-    """Processor time of the daemon."""
+    """Processor time of the daemon, in microseconds."""
     client_us_per_message: float
-    """Processor time of the load process."""
+    """Processor time of the load process, in microseconds."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,9 +99,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     send: Cost
     receive: Cost
     memory_bytes: int
-    """Memory of the daemon after the sends."""
+    """Memory of the daemon after the sends, in bytes."""
     receive_after_restart: Cost | None = None
-    """None unless `ScaleOptions.cold` asks for it."""
+    """Cost of a receive after a restart; None unless `ScaleOptions.cold` is set."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     clients: int = CLIENTS
     dialogs: int = DIALOGS // CLIENTS
-    """Dialogs of each client."""
+    """Number of dialogs of each client."""
     more_dialogs: int = 0
     """Number of clients that have one dialog more."""
     outstanding: int = OUTSTANDING // CLIENTS
@@ -117,18 +117,18 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = BATCH
     queues: int = 1
     primed: int = 0
-    """Messages that each client sends beforehand."""
+    """Number of messages that each client sends beforehand."""
     more_primed: int = 0
     """Number of clients that send one message more beforehand."""
 
     @property
     def all_primed(self) -> int:
-        """Messages that all clients send beforehand."""
+        """Number of messages that all clients send beforehand."""
         return self.clients * self.primed + self.more_primed
 
 
 def shape(by: By, value: int) -> Shape:
-    """Return the load where this quantity is `value` and all others are as usual."""
+    """Return the load in which this quantity is `value` and all others are as usual."""
     match by:
         case By.SIZE:
             under_way = min(OUTSTANDING, _BYTES // value) // CLIENTS
@@ -177,7 +177,7 @@ def sender(load: Shape, address: str) -> Load:
 
 
 def checked(options: ScaleOptions) -> tuple[int, ...]:
-    """Return the points to measure; raise `UsageError` if one cannot be."""
+    """Return the points to measure; raise `UsageError` if a point cannot be measured."""
     low, high = LIMITS[options.by]
     for value in options.points:
         if not low <= value <= high:
@@ -259,7 +259,7 @@ async def _receive(daemon: Daemon, load: Shape, sent: int, options: ScaleOptions
 
 
 async def _phase(daemon: Daemon, load: Load, seconds: float, *, warm_up: float) -> tuple[Cost, int]:
-    """Run a phase; return its cost and the number of messages, with those of the warm-up."""
+    """Run a phase; return its cost and the number of messages, including the warm-up."""
     async with watching(daemon) as watch:
         running = Loads([load], SystemClock())
         (outcome,) = await running.run(seconds, warm_up=warm_up, sample=watch.sample)

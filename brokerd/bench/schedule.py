@@ -1,7 +1,7 @@
-"""Recorded traffic as a schedule: which transaction sent what, when. PURE but for reading files.
+"""Recorded traffic as a schedule of transactions and their messages. PURE except for reading files.
 
 Reads:  histories that clients recorded (`brokerd.FileRecorder`), one JSON event a line.
-Never:  plays what was rolled back, what failed, or what never asked to commit.
+Never:  plays transactions that were rolled back, have failed, or never asked to commit.
 """
 
 from collections import Counter
@@ -57,25 +57,25 @@ class Place(NamedTuple):
 
 
 class Sending(msgspec.Struct, frozen=True, array_like=True):
-    """One transaction that sent."""
+    """One transaction that sent messages."""
 
     due: float
-    """Seconds since the first sending."""
+    """Seconds since the first transaction of the schedule."""
     client: int
     sends: tuple[tuple[int, int], ...]
-    """Number of the dialog and bytes of the body, in order."""
+    """Number of the dialog and size of the body in bytes, for each message in order."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """All sendings to be played, in the order of time."""
+    """All sending transactions to be played, in the order of time."""
 
     clients: int
     dialogs: int
     sendings: list[Sending]
     left_out: int = 0
-    """Sends that were not played: rolled back, refused, or never committed."""
+    """Number of sends that are not played: rolled back, refused, or never committed."""
     lacks: tuple[str, ...] = ()
-    """Recorded events that are missing in the files, in words."""
+    """Descriptions of recorded events that are missing in the files."""
 
     @property
     def messages(self) -> int:
@@ -84,7 +84,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first to the last sending."""
+        """Seconds from the first to the last transaction."""
         return self.sendings[-1].due
 
     @property
@@ -113,7 +113,7 @@ def read_traffic(paths: Sequence[Path]) -> Schedule:
 
 
 def plan(placed: Iterable[tuple[Place, _Line]], *, name: str = "the recording") -> Schedule:
-    """Put the sends of each committed transaction together, at the time it asked to commit."""
+    """Group the sends by committed transaction, at the time when it asked to commit."""
     gathering = _Gathering()
     for place, line in placed:
         gathering.add(place, line)
@@ -142,7 +142,7 @@ class _Gathering:
         self._open: dict[tuple[str, int], _Open] = {}
         """Transactions that have not asked to commit; most that never do were rolled back."""
         self._asked: dict[tuple[str, int] | int, tuple[int, str, _Open]] = {}
-        """Transactions that asked to commit: when, by which client, and what they sent."""
+        """Transactions that asked to commit, with their time, client and messages."""
         self._alone = 0
         self._left_out = 0
 
@@ -208,7 +208,7 @@ class _Gathering:
 
 
 def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
-    """Yield the events of a file; append to `lacks` what is missing in it.
+    """Yield the events of a file; append descriptions of missing events to `lacks`.
 
     A killed program leaves an incomplete last line.
     """
@@ -249,7 +249,7 @@ def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
 
 
 class _Numbers:
-    """Checks by their numbers whether all events of a file are present."""
+    """Check, by their numbers, whether all events of a file are present."""
 
     def __init__(self) -> None:
         self.missing = 0
@@ -259,7 +259,7 @@ class _Numbers:
         self._mixed = False
 
     def see(self, line: int, number: int | None) -> None:
-        """Take the number of the next event; events written by hand have none."""
+        """Check the number of the next event; events written by hand have no number."""
         if number is None or self._mixed:
             return
         if number < self._next:  # the file was put together from several
@@ -271,7 +271,7 @@ class _Numbers:
 
 
 def _is_torn(text: bytes) -> bool:
-    """Return whether the text behind the last end of a line is empty or no event."""
+    """Return whether the text after the last line end is empty or not an event."""
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError:

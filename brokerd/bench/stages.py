@@ -1,11 +1,12 @@
-"""`brokerd bench stages`: where the processor time of one message goes, stage by stage.
+"""`brokerd bench stages`: the processor time of one message, stage by stage.
 
 Reads: the reports of sampled daemons, and the metrics logs they leave.
 Calls: daemons (`bench.sampled`) and load processes.
-Never: guesses: a module that is not in the table counts as the rest.
+Never: guesses; a module that is not in the table counts as the rest.
 
-Messages are sent, received and committed all the while, so a figure is per message from its send to
-its commit. Stages are processor time of the loop's thread; a flush is also given in elapsed time.
+Messages are sent, received and committed during the whole measurement, so a figure is per message
+from its send to its commit. Stages are processor time of the loop's thread; a flush is also given
+in elapsed time.
 """
 
 import asyncio
@@ -69,9 +70,9 @@ STAGES: dict[str, tuple[str, ...]] = {
 """The prefixes of each stage's modules; the longest that matches decides."""
 REST = "rest"
 WRITERS = ("brokerd-writer", "brokerd-flusher")
-"""Threads that write: Python's, and the compiled one."""
+"""Names of the writing threads, in Python and compiled."""
 _MODULES = 12
-"""The number of modules that are reported one by one."""
+"""Number of modules that are reported one by one."""
 _REPORT_LIMIT = 10.0
 _SLOTS = 16 * 64
 
@@ -80,7 +81,7 @@ class StagesOptions(LoadOptions, frozen=True, kw_only=True):
     """The load of `bench stages`."""
 
     cap: int = 1600
-    """The most messages sent and not yet received, so that the rate is a steady one."""
+    """Most messages sent and not yet received, so that the rate is steady."""
     peer: bool = False
     """Whether messages go from one daemon to another; each is reported."""
 
@@ -209,7 +210,7 @@ def stage_of(module: str) -> str:
 
 
 def read_times(metrics: Path) -> dict[str, Counter[int]]:
-    """Return the histograms of a daemon's whole life, from the metrics log that it has left."""
+    """Return the histograms of a daemon's whole life, from its metrics log."""
     lines: list[bytes] = []
     for path in sorted(metrics.rglob("*.jsonl.gz")):
         lines += gzip.decompress(path.read_bytes()).splitlines()

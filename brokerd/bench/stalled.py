@@ -1,7 +1,7 @@
-"""`brokerd bench stalled`: what a peer that does not read costs the others (REL-23, TRN-36).
+"""`brokerd bench stalled`: the cost of a peer that does not read, to others (REL-23, TRN-36).
 
 Reads: nothing.      Calls: five daemons and load processes.
-Never: asserts a speed; both phases are of one run, and the ratio of their rates is reported.
+Never: asserts a speed; both phases are in one run, and the ratio of their rates is reported.
 """
 
 import os
@@ -26,12 +26,12 @@ class StalledOptions(Options, frozen=True, kw_only=True):
     seconds: float = 5.0
     """Seconds of each phase."""
     dialogs: int = 16
-    """Dialogs to each peer."""
+    """Number of dialogs to each peer."""
     size: int = 256
     cap: int = 400
-    """Messages under way to each of the three peers that are measured."""
+    """Number of messages under way to each of the three measured peers."""
     rate: float = 200.0
-    """Messages a second to the fourth peer, before and while it is stopped."""
+    """Messages per second to the fourth peer, before and while it is stopped."""
 
 
 async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
@@ -73,7 +73,7 @@ async def stalled(options: StalledOptions, say: Say) -> dict[str, object]:
 async def _measure(
     options: StalledOptions, place: Path, east: Daemon, peers: list[Daemon], *, stops: bool
 ) -> Phase:
-    """Return what the first three peers receive."""
+    """Return the phase of the messages that the first three peers receive."""
     loads: list[Load] = []
     for number, peer in enumerate(peers[:-1]):
         counters = place.with_name(f"{place.name}{number}")

@@ -4,14 +4,14 @@ Times are those of the machine's monotonic clock, which all processes share.
 """
 
 STAMP = 8
-"""Bytes of the stamp: microseconds."""
+"""Size of the stamp in bytes; it contains microseconds."""
 
 
 def stamped(now: float, size: int) -> bytes:
-    """Return a body of `size` bytes, `STAMP` at least, sent at `now` (seconds)."""
+    """Return a body of `size` bytes, at least `STAMP`, stamped with `now` (seconds)."""
     return int(now * 1e6).to_bytes(STAMP, "big") + bytes(size - STAMP)
 
 
 def sent_at(body: bytes | None) -> float:
-    """Return when the body was sent, in seconds."""
+    """Return the time at which the body was sent, in seconds."""
     return int.from_bytes((body or bytes(STAMP))[:STAMP], "big") / 1e6

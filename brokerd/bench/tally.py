@@ -12,11 +12,11 @@ from brokerd.clock import Clock
 from brokerd.telemetry.metrics import Histogram
 
 MOST_PROCESSES: Final = 32
-"""The most load processes of one side: the file in which both sides count has room for them."""
+"""Most load processes of one side, for which the file of both sides' counters has room."""
 
 
 class Times(msgspec.Struct, frozen=True):
-    """When to start, to begin counting, and to stop: seconds of the monotonic clock."""
+    """Times to start, to begin counting, and to stop, in seconds of the monotonic clock."""
 
     start: float
     count: float
@@ -29,20 +29,20 @@ class Outcome(msgspec.Struct, kw_only=True):
     counted: int = 0
     total: int = 0
     began: float = 0.0
-    """When counting began, on the machine's monotonic clock; so are the next two."""
+    """Time when counting began, on the machine's monotonic clock, like the next two fields."""
     first: float = 0.0
     last: float = 0.0
     latency: dict[str, int] = {}
     most_latency_us: int = 0
     lag: dict[str, int] = {}
-    """How long after its recorded time each was sent, if times are recorded."""
+    """Histogram of the delays of sends after their recorded times, if times are recorded."""
     most_lag_us: int = 0
     cpu: float = 0.0
     """Processor seconds of this process from `start` to its last commit."""
 
 
 class Counters:
-    """The numbers of messages that all load processes sent and received, in a file they share."""
+    """The numbers of messages sent and received by all load processes, in a shared file."""
 
     SLOTS = 2 * MOST_PROCESSES
 
@@ -63,7 +63,7 @@ class Counters:
 
     @property
     def under_way(self) -> int:
-        """Messages sent and not yet received, over all processes."""
+        """Number of messages sent and not yet received, over all processes."""
         if self._map is None:
             return 0
         numbers = memoryview(self._map).cast("Q")
@@ -107,7 +107,7 @@ class Tally:
     def add_each(self, count: int, began: list[float]) -> None:
         """Count messages that are done now; `began`: when each began, as far as that is known.
 
-        Messages under way at `stop` count too: the time of the phase is until `last`.
+        Messages under way at `stop` count too, because the time of the phase lasts until `last`.
         """
         now = self.clock.monotonic()
         self.total += count
@@ -125,7 +125,7 @@ class Tally:
         self.most_lag_us = max(self.most_lag_us, us)
 
     def outcome(self, cpu: float) -> Outcome:
-        """Return all counts; the histograms start anew."""
+        """Return all counts, and clear the histograms."""
         return Outcome(
             counted=self.counted,
             total=self.total,

@@ -1,7 +1,7 @@
 """Counters and processor time of daemons during a measurement, read at its beginning and end.
 
 Reads: the counters of daemons, their processor time.      Calls: daemons, on a session of its own.
-Never: includes what comes before the counted time (dialogs that are begun, the warm-up) or after.
+Never: includes work before the counted time (beginning dialogs, the warm-up) or after it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Watch:
     async def sample(self) -> None:
         """Read the figures of all daemons now.
 
-        The sessions are open already: to connect first would delay the reading.
+        The sessions are open already, because connecting first would delay the reading.
         """
         pairs = zip(self._daemons, self._sessions, strict=True)
         self._samples.append(await asyncio.gather(*(_read_figures(*one) for one in pairs)))
@@ -59,7 +59,7 @@ class Watch:
 
     @property
     def peak_memory(self) -> int:
-        """The most bytes of memory that one of the daemons has had since its start."""
+        """Peak memory, in bytes, of any of the daemons since its start."""
         return max(one.counters["peak_memory"] for one in self._samples[-1])
 
     def _ends(self) -> list[tuple[Daemon, Figures, Figures]]:
