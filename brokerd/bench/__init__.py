@@ -11,6 +11,6 @@ Each command of `brokerd bench` is a module of its name: `local`, `peer`, `repla
     opening     dialogs that are begun before measuring
     loads       load processes of a phase, and the sum of their results
     load        one load process: a program of its own; `play`, `schedule`: recorded traffic;
-                `tally`, `stamps`: what it counts
+                `tally`, `stamps`: its counts
     drawing     a result as an SVG picture
 """

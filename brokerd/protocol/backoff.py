@@ -20,7 +20,7 @@ REOPEN_MAX: Final = timedelta(minutes=5)
 
 
 class SuppressMode(Enum):
-    """How the suppression of a destination after failed attempts grows (NBT-9)."""
+    """Growth of a destination's suppression after failed attempts (NBT-9)."""
 
     FLAT = "flat"
     """Always the configured time, as in Service Broker (TRN-16)."""

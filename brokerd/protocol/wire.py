@@ -23,8 +23,8 @@ MAX_ARRAY: Final = 1024
 MAX_MAP: Final = 64
 MAX_NESTING: Final = 8
 MAX_ITEMS: Final = 1024
-"""Most items of a boxcar (TRN-33): twice what brokerd sends by default. A mebibyte has room for
-14,000 acknowledgements, which would block the loop for longer than is allowed (REL-32)."""
+"""Most items of a boxcar (TRN-33), twice the number that brokerd sends by default. A mebibyte has
+room for 14,000 acknowledgements, which would block the loop for longer than is allowed (REL-32)."""
 MAX_EXTRAS: Final = 128
 """Most values in the fields that a later version has added to a header."""
 MAX_VALUES: Final = 4096

@@ -20,7 +20,7 @@ from brokerd.transport.accepting import Acceptor, is_descriptor_free
 from brokerd.transport.door import Door
 
 Factory = Callable[[], asyncio.Protocol]
-"""Makes the asyncio protocol object of one stream."""
+"""Function that returns the asyncio protocol object of one stream."""
 
 ALL: Final = "all"
 """Host in a listening address that means every interface (END-3)."""
