@@ -1,7 +1,8 @@
 """Backup: a consistent copy of an open store, verified before it gets its name (MAN-11).
 
 Reads:  the whole file, in one read transaction.      Calls: SQLite.
-Never:  waits for the writer or makes it wait, overwrites a file, or writes one among stores.
+Never:  waits for the writer or makes it wait, overwrites a file, or writes one to a directory of
+        stores.
 """
 
 import fcntl
@@ -21,8 +22,8 @@ from brokerd.storage.private_files import sync
 from brokerd.storage.verifying import refuse_damaged
 
 _SUFFIX: Final = ".brokerd-backup"
-"""Ends the name of a copy that is not whole yet. Such a file, if it is ours and no backup is
-writing it, is of a backup that was killed: the next backup into its directory removes it."""
+"""Suffix of the name of an unfinished copy. Such a file, if it is ours and no backup is writing
+it, was left by a killed backup: the next backup into its directory removes it."""
 
 
 def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
@@ -57,14 +58,14 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
 
 
 def _refuse_among_stores(target: Path, directory: Path) -> None:
-    """Raise `InvalidArgument` if a target is in a directory of stores, by whatever path.
+    """Raise `InvalidArgument` if a target is in a directory of stores, reached by any path.
 
-    A start may take a file there for a broker's own store.
+    A start may mistake a file in such a directory for a broker's own store.
     """
     try:
         there, taken = file_at(target.parent), file_at(directory)
     except OSError:
-        return  # nothing can be written there either; that error gives the reason
+        return  # writing the copy will fail, too; that error gives the reason
     if there is not None and there == taken:
         raise InvalidArgument(
             f"{target} would lie in {directory}, among the stores of the instance: a start may "
@@ -74,7 +75,7 @@ def _refuse_among_stores(target: Path, directory: Path) -> None:
 
 
 def _copy(source: Path, aside: Path) -> None:
-    """Copy in one step: the copy shows one moment of the store, whatever is written meanwhile."""
+    """Copy in one step: the copy shows one moment of the store, despite writes meanwhile."""
     name = f"file:{quote(str(source.absolute()))}?mode=ro"
     with closing(sqlite3.connect(name, uri=True)) as there, closing(sqlite3.connect(aside)) as here:
         there.backup(here)
@@ -86,7 +87,7 @@ def _copy(source: Path, aside: Path) -> None:
 
 @contextmanager
 def _made(aside: Path) -> Iterator[None]:
-    """Create a new file and lock it; remove it afterwards."""
+    """Create a new file and lock it; remove it when the block ends."""
     handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,7 +98,7 @@ def _made(aside: Path) -> Iterator[None]:
 
 
 def _remove_cut_off(directory: Path) -> None:
-    """Remove the files that killed backups have left: named as ours, owned by us, not locked."""
+    """Remove the files of killed backups: those with our suffix, owned by us and not locked."""
     for left in directory.glob(f".*{_SUFFIX}"):
         try:
             handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Backup place: a client's backup is written only below directories the settings name (SX-22).
+"""Backup place: a client's backup is written only below directories named in the settings (SX-22).
 
 Reads:  the directories on the way to the file.      Calls: the file system.
 Never:  follows a symbolic link below a named directory, or removes or replaces a file.
-Fails:  `InvalidArgument` names the directory or the setting; nothing was written then.
+Fails:  `InvalidArgument` names the directory or the setting; nothing has been written then.
 
 SQLite opens the copy itself by its path. Only the daemon's user and root can put a link into that
 path between this check and the copy, since the named directory, and every directory below it, is
@@ -26,11 +26,11 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def check_place(target: Path, directories: Sequence[Path]) -> None:
-    """Check that a backup may be written to `target`; make the named directory if it is missing.
+    """Check that a backup may be written to `target`; make its allowed directory if missing.
 
     Raises:
-        InvalidArgument: it is not below one of the directories, or the way to it leads through a
-            link, or through a directory that others may write to.
+        InvalidArgument: the target is not below one of the directories, or its path leads
+            through a link, or through a directory that others may write to.
     """
     if not target.is_absolute():
         raise InvalidArgument(f"{target}: an absolute path is needed: the daemon writes the file")
@@ -53,7 +53,7 @@ def check_place(target: Path, directories: Sequence[Path]) -> None:
 
 
 def _open(path: Path, parent: int | None, directories: Sequence[Path]) -> int:
-    """Open the root by its path, or a directory by its name in `parent` if it is no link."""
+    """Open the root by its path, or a directory by its name in `parent` if it is not a link."""
     try:
         if parent is None:
             return os.open(path, _DIRECTORY)

@@ -1,14 +1,14 @@
-"""Bodies in pieces, large ones and those of incomplete messages: statements, reading.
+"""Bodies in pieces (large ones, and those of incomplete messages): statements, reading.
 
 Reads:  bodies, body_pieces.      Calls: the connection it is given.
-Never:  returns a piece that is not as it was written (REL-6), or deletes many pieces in one go: all
-        other users of the writer would wait for that.
+Never:  returns a piece that is not as it was written (REL-6), or deletes many pieces at once: all
+        other users of the writer would have to wait.
 
-A large body is written before its message, piece by piece, and until then has no owner through
-which it could be read. The flush with the message names its owner; that alone makes it visible. A
-message that is received, acknowledged or given up leaves its body without an owner, and such bodies
-are swept, some pieces at a time. So a crash in between leaves nothing but bodies without an owner,
-or owned by a transaction that is gone.
+A large body is written before its message, piece by piece; meanwhile it has no owner through which
+it could be read. The flush with the message names the owner, and only this makes the body visible.
+A message that is received, acknowledged or given up leaves its body without an owner, and such
+bodies are swept, some pieces at a time. So a crash in between only leaves bodies without an owner,
+or owned by a transaction that no longer exists.
 """
 
 import json
@@ -30,10 +30,10 @@ from brokerd.storage.stretches import among, table_at
 from brokerd.storage.tables import PAGED, bodies, body_pieces
 
 SWEEP: Final = 64
-"""Pieces that a flush, or a step of the sweep, deletes at most."""
+"""Most pieces that a flush, or a step of the sweep, deletes."""
 SWEEP_BYTES: Final = 512 * 1024
-"""Bytes of these pieces at most, or one piece. Each page is read before it is freed: 16 MiB took 20
-to 30 ms, for which the small messages of the same flush waited."""
+"""Most bytes of these pieces, unless it is a single piece. Each page is read before it is freed:
+16 MiB took 20 to 30 ms, for which the small messages of the same flush waited."""
 
 _put = Inserts(bodies, replace=True)
 _put_piece = Inserts(body_pieces)
@@ -43,7 +43,7 @@ _LEAVE: Final = f"{_TO_NOBODY} WHERE owner = ? AND number {_LISTED}"
 
 
 def leaving(owner: Owner, found: str) -> str:
-    """Return the statement that disowns the bodies of owners whose numbers a query finds."""
+    """Return the statement that disowns the bodies of the owners whose numbers a query finds."""
     return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
 
 
@@ -96,7 +96,7 @@ _MESSAGE: Final = {
 }
 
 
-# What a flush writes.
+# Writes of a flush.
 
 
 def put(script: Script, rows: Sequence[BodyRow]) -> None:
@@ -113,13 +113,13 @@ def put_pieces(script: Script, rows: Iterable[PieceRow]) -> None:
 
 
 def leave(script: Script, owner: Owner, numbers: Sequence[int]) -> None:
-    """Disown the bodies of these owners, which are deleted."""
+    """Disown the bodies of the owners with these numbers, because the owners are deleted."""
     if numbers:
         script.add(_LEAVE, (int(owner), json.dumps(numbers)))
 
 
 def leave_outgoing(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
-    """Disown the bodies of outgoing messages found by index, up to a sequence of each endpoint.
+    """Disown the bodies of outgoing messages, found by index, up to a sequence per endpoint.
 
     Call this before the messages are deleted.
     """
@@ -127,14 +127,17 @@ def leave_outgoing(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> N
 
 
 def leave_waiting(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
-    """Disown the bodies of waiting messages found by index; `taken`: shelves that have some."""
+    """Disown the bodies of the endpoints' waiting messages, found by index.
+
+    `taken`: shelves that may have messages.
+    """
     if keys:
         for place in (NO_SHELF, *taken):
             script.add(_LEAVE_WAITING[place], (json.dumps(keys),))
 
 
 def retain(script: Script, numbers: Sequence[int]) -> None:
-    """Pass the bodies of messages to their retained copies, which have their numbers (RCV-31)."""
+    """Give the bodies of messages to their retained copies, which keep the numbers (RCV-31)."""
     script.add(_RETAIN, (json.dumps(numbers),))
 
 
@@ -151,7 +154,7 @@ def sweep(connection: Connection) -> bool:
     return connection.execute(_NOBODYS, (1,)).fetchone() is not None
 
 
-# Jobs of their own.
+# Jobs that run in a transaction of their own.
 
 
 class Swept(NamedTuple):
@@ -160,7 +163,7 @@ class Swept(NamedTuple):
     more: bool
     """Whether there are more bodies without an owner."""
     some: bool
-    """Whether there is any body in pieces."""
+    """Whether any body is in pieces."""
 
 
 def sweep_on(connection: Connection) -> Swept:
@@ -173,8 +176,8 @@ def sweep_on(connection: Connection) -> Swept:
 def recover(connection: Connection) -> tuple[bool, BodyKey]:
     """Disown the bodies that no transaction can claim after a start.
 
-    Return whether there are any bodies, and the next key. Pieces without a row in `bodies` get one:
-    otherwise they would never be swept, and their keys would be used again.
+    Return whether any body is in pieces, and the next key. Pieces without a row in `bodies` get
+    one: otherwise they would never be swept, and their keys would be used again.
     """
     connection.execute(_GIVE_UP)
     connection.execute(_ADOPT)
@@ -189,23 +192,23 @@ class Missing(Enum):
     """The reason why a body cannot be read."""
 
     GONE = "gone"
-    """The message is gone, too."""
+    """The message no longer exists either."""
     DAMAGED = "damaged"
 
 
 class Body(NamedTuple):
-    """A body that was in pieces."""
+    """A body joined from its pieces."""
 
     key: BodyKey
     data: bytes
 
 
 class DamagedPieceError(Exception):
-    """A piece is missing or not as it was written. Stays inside the package."""
+    """Error for a piece that is missing or not as it was written. Stays inside the package."""
 
 
 def sound(key: BodyKey, pieces: Iterable[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
-    """Yield the data of all pieces, which are given with their numbers and hashes, in order.
+    """Yield the data of the given pieces in order; each comes with its number and hash.
 
     `DamagedPieceError`: one is not as it was written (REL-6).
     """
@@ -216,7 +219,7 @@ def sound(key: BodyKey, pieces: Iterable[tuple[int, bytes, bytes]]) -> Iterator[
 
 
 def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
-    """Return the body of a message, joined, each piece checked (REL-6); in one read transaction."""
+    """Return the body of a message, joined from checked pieces (REL-6), in one read transaction."""
     connection.execute("BEGIN")
     try:
         found = connection.execute(_FIND, (int(owner), number)).fetchone()
@@ -233,7 +236,7 @@ def read(connection: Connection, owner: Owner, number: int) -> Body | Missing:
 
 
 def size_of(table: Table, owner: Owner) -> ColumnElement[Any]:
-    """Return SQL for the size of a message's body, wherever it is; 0 without one."""
+    """Return SQL for the size of a message's body, in pieces or not; 0 = it has no body."""
     found = select(bodies.c.size).where(*_whose(table, owner)).correlate(table)
     elsewhere = found.scalar_subquery()
     own = func.length(table.c.body)
@@ -242,7 +245,7 @@ def size_of(table: Table, owner: Owner) -> ColumnElement[Any]:
 
 
 def body_of(table: Table, owner: Owner) -> ColumnElement[Any]:
-    """Return SQL for a message's body for views, wherever it is; its pieces are not checked."""
+    """Return SQL for a message's body for views, in pieces or not; pieces are not checked."""
     key = select(bodies.c.body_key).where(*_whose(table, owner)).correlate(table)
     pieces = select(body_pieces.c.data).where(body_pieces.c.body_key == key.scalar_subquery())
     ordered = pieces.order_by(body_pieces.c.piece).subquery()

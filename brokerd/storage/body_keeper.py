@@ -1,8 +1,8 @@
 """Body keeper: stores large bodies in pieces ahead of their messages, and sweeps disowned ones.
 
-Reads:  nothing.      Calls: the commit pipeline, for one piece a flush.
-Never:  reports a body as stored before all of it is synced (REL-1), or stores two at once: each
-        would take longer, and every flush would have a piece of both.
+Reads:  nothing.      Calls: the commit pipeline, for one piece per flush.
+Never:  reports a body as stored before all its pieces are synced (REL-1), or stores two bodies at
+        once: each would take longer, and every flush would have a piece of both.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.writers import Job, Reported
 
 _SLOW: Final = 0.1
-"""Seconds after which a flush counts as slow: what it carries hardly matters then (FD-7)."""
+"""Seconds after which a flush counts as slow: its content then hardly affects its time (FD-7)."""
 _MOST_TOGETHER: Final = 16
-"""Pieces that such a flush has at most."""
+"""Most pieces in one flush while flushes are slow."""
 
 
 class BodyKeeper:
-    """The bodies in pieces, between two flushes."""
+    """The bodies in pieces: they are stored and swept between two flushes."""
 
     def __init__(
         self,
@@ -35,9 +35,12 @@ class BodyKeeper:
         some: bool,
         next_key: BodyKey,
     ) -> None:
-        """`drop`: lets changes join. `submit`: passes a step of the sweep to the writer. Neither
-        does anything if the store is closed. `joined`: returns whether a flush that is not durable
-        has a body."""
+        """Create the keeper.
+
+        `drop`: joins changes that disown bodies. `submit`: passes a step of the sweep to the
+        writer. Neither does anything if the store is closed. `joined`: returns whether a flush
+        that is not durable has a body.
+        """
         self._now = now
         self._commit = commit
         self._drop = drop
@@ -48,18 +51,18 @@ class BodyKeeper:
         self._keeping = 0
         self._sweeping = self._left = False
         self.some = some
-        """Whether there may be any body in pieces, so that flushes have to look up owners."""
+        """Whether any body may be in pieces, so that flushes have to look up owners."""
         self.waiting_bytes = 0
-        """Bytes of bodies that wait until those before them are stored."""
+        """Bytes of bodies that wait until earlier bodies are stored."""
 
     def next_key(self) -> BodyKey:
-        """Return a key for a body that arrives."""
+        """Return a key for an arriving body."""
         key = self._next
         self._next = BodyKey(key + 1)
         return key
 
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
-        """Store a body in pieces, ahead of its message; return its key once all of it is synced.
+        """Store a body in pieces, ahead of its message; return its key once all are synced.
 
         The body has no owner until a changeset names one; `discard` gives it up.
         """
@@ -82,7 +85,7 @@ class BodyKeeper:
         return key
 
     async def _keep(self, key: BodyKey, body: bytes, piece_size: int) -> None:
-        """Store one piece a flush, with whatever else that has; more if each flush is slow."""
+        """Store one piece per flush, along with other changes; more while flushes are slow."""
         size, number, together = len(body), 0, 1
         while number * piece_size < size:
             changes = Changes()
@@ -97,7 +100,7 @@ class BodyKeeper:
             together = min(2 * together, _MOST_TOGETHER) if is_slow else 1
 
     def discard(self, keys: Sequence[BodyKey]) -> None:
-        """Disown these bodies; what is stored of them is swept, by the next start at the latest.
+        """Disown these bodies; their stored pieces are swept, by the next start at the latest.
 
         The changes join after the pieces: pieces written later would have no body to be swept with.
         """

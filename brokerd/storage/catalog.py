@@ -1,7 +1,8 @@
 """Catalog: all objects of one broker, from message types to event notifications (design D9).
 
-Reads:  the catalog tables, at open and after each change.      Calls: `references`, `events`.
-Never:  decides whether an object may be dropped; foreign keys only refuse to leave a hole.
+Reads:  the catalog tables, at open and after each change.      Calls: `uses`, `events`.
+Never:  decides whether an object may be dropped; foreign keys only refuse to drop an object to
+        which another one refers.
 """
 
 from collections.abc import Mapping
@@ -79,8 +80,8 @@ class Catalog(msgspec.Struct, frozen=True):
 class CatalogChanges(msgspec.Struct, frozen=True):
     """Objects to create or alter, and the names of objects to drop.
 
-    An object replaces one of the same name; a queue or service keeps its key, and the key given
-    here is ignored; a notification becomes another one, with another key.
+    An object replaces the one of the same name. A queue or service keeps its key, and the key in
+    the changes is ignored; a notification is created again, with another key.
     """
 
     message_types: tuple[MessageType, ...] = ()
@@ -100,7 +101,7 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     options: dict[str, bool] = {}
     """Options of the broker itself, by their column of `store`."""
     unused: tuple[Use, ...] = ()
-    """Uses that must have no open dialog at the commit, or nothing is changed."""
+    """Uses that must have no open dialog at the commit; otherwise nothing is changed."""
 
 
 NO_CHANGES: Final = CatalogChanges()
@@ -132,7 +133,7 @@ BUILT_IN = CatalogChanges(
 
 
 def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
-    """Make the changes in one transaction and return the catalog as it then is.
+    """Make the changes in one transaction and return the new catalog.
 
     `ObjectsRefused`: a named object does not exist or is still in use; nothing was changed.
     """
@@ -141,7 +142,7 @@ def apply_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
 
 
 def make(connection: Connection, changes: CatalogChanges) -> Catalog:
-    """Make the changes inside the caller's transaction and return the catalog as it then is."""
+    """Make the changes inside the caller's transaction and return the new catalog."""
     # Objects may name each other in any order; open references are checked at the end.
     connection.execute("PRAGMA defer_foreign_keys = ON")
     refuse_if_used(connection, changes.unused)
@@ -159,7 +160,7 @@ def try_changes(connection: Connection, changes: CatalogChanges) -> Catalog:
 
 
 class _Undo(Exception):
-    """Ends a transaction that was only tried."""
+    """Error that rolls back a transaction which was only tried."""
 
 
 def write(connection: Connection, changes: CatalogChanges) -> None:
@@ -285,7 +286,7 @@ def _put_route(connection: Connection, route: Route) -> None:
         "mirror": route.mirror,
     }
     _put(connection, routes, route.name, values)
-    if route.service_name == CONFIGURATION_SERVICE:  # the broker has to ask there (BCN-3)
+    if route.service_name == CONFIGURATION_SERVICE:  # the broker sends its questions to it (BCN-3)
         system_objects.put(connection, service=ROUTING_SERVICE, queue=ROUTING_QUEUE)
 
 
@@ -317,7 +318,7 @@ _WORDS: Final = {
     service_contracts.name: ("service", "service"),
     priorities.name: ("priority", "name"),
 }
-"""By table, what its rows belong to, in words, and the column that names it."""
+"""Kind of object that the rows of each table belong to, as words, and the column that names it."""
 
 
 # Statements, each compiled once.
@@ -375,7 +376,8 @@ def load(connection: Connection) -> Catalog:
 
 
 _KEPT: Final = 256
-"""Rows whose objects are cached: a change of one object reads all rows, and so does each start."""
+"""Number of rows whose objects are cached: each start, and each change of an object, reads all
+rows."""
 
 
 @lru_cache(_KEPT)
@@ -484,7 +486,7 @@ def poison_of(row: Mapping[str, Any]) -> Poison:
 
 
 def status_of(row: Mapping[str, Any]) -> QueueStatus | None:
-    """Return why the queue is on or off; None = it was never switched."""
+    """Return the reason why the queue is on or off; None = it was never switched."""
     if row["status_reason"] is None:
         return None
     detail = msgspec.json.decode(row["status_detail"] or "{}", type=_Detail)

@@ -1,9 +1,9 @@
 """Changeset: the changes that one transaction makes to the store, as data (design D2). PURE.
 
 Reads: nothing.      Calls: nothing.      Never: touches the store; `commits.py` writes a whole
-flush of them, each changed row once.
+flush of changesets, each changed row once.
 
-Rows are plain tuples in the order of the columns in `tables.py`, since one is made per message.
+Rows are plain tuples in the order of the columns in `tables.py`, as one is made for each message.
 """
 
 from enum import IntEnum
@@ -25,8 +25,8 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.shelves import SHELVES
 
 FEW: Final = 256
-"""Most outgoing messages of one dialog that a flush always deletes itself if their numbers are
-known: more than a window holds (DLP-31)."""
+"""Number of outgoing messages of one dialog, known by number, up to which a flush always deletes
+them itself: more than a window holds (DLP-31)."""
 
 
 HIGHEST_SEQUENCE: Final = 2**63 - 1
@@ -37,7 +37,7 @@ class QueueRow(NamedTuple):
     """A message waiting for a local service."""
 
     queuing_order: int
-    """Rises within the store, never reused (RCV-37)."""
+    """Number that rises within the store and is never reused (RCV-37)."""
     queue: QueueKey
     endpoint: EndpointKey
     sequence: int
@@ -45,8 +45,8 @@ class QueueRow(NamedTuple):
     message_type: str
     priority: int
     paged: int
-    """0 = written within its queue's window; otherwise beyond it, and found by index (design D4):
-    the number of its shelf, or 1 = on no shelf (`storage.shelves`)."""
+    """0 = written within its queue's window; otherwise written beyond the window, and found by
+    index (design D4): the number of its shelf, or 1 = on no shelf (`storage.shelves`)."""
     enqueued_at: Instant
     message_id: MessageId
     body_hash: bytes | None
@@ -54,10 +54,10 @@ class QueueRow(NamedTuple):
 
 
 class Owner(IntEnum):
-    """The owner of a body in pieces; says what the `number` of its row means."""
+    """The kind of owner of a body in pieces, which defines the meaning of `BodyRow.number`."""
 
     NOBODY = 0
-    """The body's own key; it is to be swept."""
+    """The body's own key; the body has no owner and will be swept."""
     ARRIVING = 1
     """An endpoint that waits for the rest of a message (status 2, DLP-11)."""
     WAITING = 2
@@ -67,7 +67,7 @@ class Owner(IntEnum):
     RETAINED = 4
     """The queuing order of a retained message."""
     ASIDE = 5
-    """The body's own key; it was stored for a transaction that has not committed yet."""
+    """The body's own key; the body was stored for a transaction that has not committed yet."""
 
 
 class BodyRow(NamedTuple):
@@ -77,7 +77,7 @@ class BodyRow(NamedTuple):
     owner: Owner
     number: int
     size: int
-    """Bytes; 0 while it is arriving."""
+    """Bytes; 0 while the body is arriving."""
 
 
 class PieceRow(NamedTuple):
@@ -92,7 +92,7 @@ class OutgoingRow(NamedTuple):
     """A message in the transmission queue, waiting for the peer's acknowledgement."""
 
     transmission_order: int
-    """Rises within the store, never reused."""
+    """Number that rises within the store and is never reused."""
     endpoint: EndpointKey
     sequence: int
     flags: int
@@ -116,28 +116,29 @@ class OutgoingRemoval(NamedTuple):
     through: int
     """Highest sequence to be deleted."""
     beyond: int
-    """Upper bound of the rows that are in the store alone: these are found by index."""
+    """Upper bound of the number of rows that are only in the store: these are found by index."""
 
     @property
     def rows(self) -> int:
-        """Upper bound of the rows to be deleted."""
+        """Upper bound of the number of rows to be deleted."""
         return len(self.orders) + self.beyond
 
 
 class DialogLogRow(NamedTuple):
     """A line for the metrics log about an endpoint that closed (design D16).
 
-    It is written in the commit that closes the endpoint and removed once the log has it, so a crash
-    loses none. The store joins the lines of one flush: a row read from it has the key of the first.
+    The line is written in the commit that closes the endpoint and removed once the log has it, so
+    a crash loses no line. The store joins the lines of one flush into one row: a row read from the
+    store has the key of the first endpoint.
     """
 
     endpoint: EndpointKey
     line: bytes
-    """The line's own fields as JSON; in a row read from the store, one endpoint a line."""
+    """The line's own fields as JSON; in a row read from the store, one line for each endpoint."""
 
 
 class RetainedRow(NamedTuple):
-    """A retained message: the copy of one that was received or sent (RCV-31, RCV-35)."""
+    """A retained message: the copy of a message that was received or sent (RCV-31, RCV-35)."""
 
     queuing_order: int
     queue: QueueKey
@@ -158,25 +159,25 @@ class RetainedRow(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Limits of what a conversation may keep retained (PBT-24); 0 = no limit."""
+    """Limits of the messages that a conversation may retain (PBT-24); 0 = no limit."""
 
     max_rows: int
     max_bytes: int
     archive: QueueKey | None
-    """Queue to which the rest is moved; None = the rest is deleted."""
+    """Queue to which messages above a limit are moved; None = they are deleted."""
 
 
 class HeldRow(NamedTuple):
-    """A conversation group whose transactions were rolled back, and none committed since."""
+    """A conversation group whose latest transactions were all rolled back."""
 
     group_id: GroupId
     queue: QueueKey
     attempts: int = 0
-    """Rollbacks in a row that count (PSN-16)."""
+    """Number of successive rollbacks that count (PSN-16)."""
     disconnects: int = 0
-    """Connections cut in mid-transaction, counted separately (PBT-10)."""
+    """Number of connections lost during a transaction, counted separately (PBT-10)."""
     retry_at: Instant | None = None
-    """Until when the group is not received."""
+    """When messages of the group may be received again."""
     parked_at: Instant | None = None
     """When the group was parked; None = it is not parked."""
     reason: str = ""
@@ -189,8 +190,8 @@ class HeldRow(NamedTuple):
 class Rare:
     """Changes that few transactions make; created when first needed.
 
-    Attributes with `removed_of` in their names list endpoints that have ended: nothing is set or
-    retained for these any more, so they are written after everything else.
+    Attributes with `removed_of` in their names list endpoints that have ended: no timer is set and
+    no message retained for these endpoints afterwards, so these changes are written last.
     """
 
     __slots__ = (
@@ -209,15 +210,15 @@ class Rare:
         """When each timer is due, by endpoint and name; None = it was cancelled."""
         self.timers_removed_of: list[EndpointKey] = []
         self.retain: list[int] = []
-        """Queuing orders of messages that were received and stay with status 0 (RCV-31)."""
+        """Queuing orders of received messages to be retained, with status 0 (RCV-31)."""
         self.retained: list[RetainedRow] = []
         self.trim: dict[EndpointKey, Trim] = {}
         self.retained_removed_of: list[EndpointKey] = []
         self.groups_left: list[GroupId] = []
-        """Groups in which an endpoint was ended, or from which one was moved: the state of a group
-        without an open endpoint is deleted (GRP-2)."""
+        """Groups in which an endpoint has ended, or that an endpoint has left: the state of such a
+        group is deleted if it has no open endpoint (GRP-2)."""
         self.held: dict[GroupId, HeldRow | None] = {}
-        """Groups whose transactions roll back (PBT-3); None = the group has recovered."""
+        """Groups whose transactions were rolled back (PBT-3); None = the group has recovered."""
 
     def merge(self, later: "Rare") -> None:
         """Merge the rare changes of a changeset that joined later."""
@@ -235,11 +236,11 @@ class EventRow(NamedTuple):
     """An event that could not be delivered to its subscriber yet (PBT-15)."""
 
     key: int
-    """Rises with the order of the events."""
+    """Number that rises with the order of the events."""
     notification: NotificationKey
     event: str
     subject: str
-    """The object concerned; of some events only the latest about each subject is kept."""
+    """The object concerned; for some events only the latest event of each subject is kept."""
     body: bytes
     """The message for the subscriber."""
 
@@ -256,7 +257,7 @@ class EventChanges:
         self.delivered: list[int] = []
         """Keys of kept events to delete."""
         self.forgotten: list[NotificationKey] = []
-        """Dropped notifications: none of their events is kept."""
+        """Dropped notifications: all their kept events are deleted."""
 
 
 class Changes:
@@ -289,7 +290,7 @@ class Changes:
         self.created: dict[EndpointKey, DialogEndpoint] = {}
         self.changed: dict[EndpointKey, DialogEndpoint] = {}
         self.moved: dict[EndpointKey, DialogEndpoint] = {}
-        """Endpoints of which only the progress is new; a key is in at most one of `created`,
+        """Endpoints of which only the progress has changed; a key is in at most one of `created`,
         `changed` and `moved`."""
         self.removed: list[EndpointKey] = []
         self.enqueued: list[QueueRow] = []
@@ -299,12 +300,13 @@ class Changes:
         """Queuing orders of messages on shelves, by the number of the shelf."""
         self.dequeued_of: dict[EndpointKey, int | None] = {}
         """Endpoints all of whose waiting messages are deleted, except those written by this
-        changeset, and an upper bound of their number; None = unknown. Stored ones are found by
-        index: those with `paged = 0` have to be in `dequeued` as well. For an endpoint with many
-        messages, neither this changeset nor a later one may write any (`deferred_drops.py`)."""
+        changeset, and an upper bound of the number of messages; None = unknown. Stored messages
+        are found by index: those with `paged = 0` have to be in `dequeued` as well. For an endpoint
+        with many messages, neither this changeset nor a later one may write a message
+        (`deferred_drops.py`)."""
         self.bodies: dict[BodyKey, BodyRow] = {}
-        """Bodies in pieces that are new or change their owner. The row of their message has the
-        whole body, for memory; the body is not written from there."""
+        """Bodies in pieces that are new or change their owner. The row of the message has the
+        whole body, for use in memory; the body is not written from that row."""
         self.pieces: list[PieceRow] = []
         self.bodies_removed_of: list[EndpointKey] = []
         """Endpoints whose arriving body, stored by an earlier changeset, is deleted."""
@@ -312,21 +314,21 @@ class Changes:
         self.acknowledged: list[int] = []
         """Transmission orders of messages that the peer has acknowledged."""
         self.outgoing_removed: dict[EndpointKey, OutgoingRemoval] = {}
-        """Outgoing messages to delete that are not all known by number, or are many: in the flush
-        while they are few, otherwise after it (`ended_dialogs.py`). No changeset that joins later
-        may write any of these sequences."""
+        """Outgoing messages to delete that are many, or not all known by number. Few are deleted
+        in the flush, many after it (`ended_dialogs.py`). No changeset that joins later may write
+        any of these sequences."""
         self.group_states: dict[GroupId, bytes | None] = {}
         """State that the application keeps for a group; None deletes it (GRP-22)."""
         self.tokens: dict[ClientId, int] = {}
-        """Commit tokens: the number each client gave the transaction (REL-2)."""
+        """Commit tokens: the number that each client gave its transaction (REL-2)."""
         self.closed: list[DialogLogRow] = []
         self.logged: list[EndpointKey] = []
-        """Keys of the rows of closing lines that the metrics log has."""
+        """Keys of the rows of closing lines that the metrics log has written."""
         self.rare: Rare | None = None
         self.events: EventChanges | None = None
 
     def dequeue(self, place: int, orders: list[int]) -> None:
-        """Delete messages of a place, by their queuing orders."""
+        """Delete the messages at a place with these queuing orders."""
         if place in SHELVES:
             self.dequeued_from.setdefault(place, []).extend(orders)
         else:
@@ -354,7 +356,7 @@ class Changes:
         return self.rare
 
     def put(self, endpoint: DialogEndpoint) -> None:
-        """Record the endpoint's present state."""
+        """Record the endpoint's new state."""
         key = endpoint.key
         if key in self.created:
             self.created[key] = endpoint
@@ -363,7 +365,7 @@ class Changes:
             self.changed[key] = endpoint
 
     def move(self, endpoint: DialogEndpoint) -> None:
-        """Record the endpoint's present state, if only its progress is new."""
+        """Record the endpoint's new state when only its progress has changed."""
         key = endpoint.key
         if key in self.created:
             self.created[key] = endpoint

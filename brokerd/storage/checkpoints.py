@@ -1,4 +1,4 @@
-"""Checkpoints: folds the log into the file when it has grown long.
+"""Checkpoints: the log is folded into the file when it has grown long.
 
 Reads:  the size of each flush that was written.      Calls: the writer, between two flushes.
 Never:  delays a confirmation; the flushes after it wait until the fold has returned.
@@ -14,7 +14,7 @@ from brokerd.storage.writers import Writer, fold
 
 
 class Checkpoints:
-    """The length of the log since it was last folded."""
+    """The growth of the log since it was last folded; starts a fold when the log is long."""
 
     __slots__ = ("_fail", "_metrics", "_no_room", "_options", "_pages", "_piece_bytes", "_writer")
 
@@ -27,7 +27,10 @@ class Checkpoints:
         no_room: Callable[[], None],
         fail: Callable[[StoreFault], None],
     ) -> None:
-        """`no_room`: called when the disk was full. `fail`: stops the store for good."""
+        """Create the count.
+
+        `no_room`: called when the disk was full. `fail`: stops the store for good.
+        """
         self._writer = writer
         self._options = options
         self._metrics = metrics
@@ -36,7 +39,7 @@ class Checkpoints:
         self._pages = self._piece_bytes = 0
 
     def log_has_grown(self, pages: int, piece_bytes: int) -> None:
-        """Count what a write has added to the log; ask for a fold if the log is long."""
+        """Count the pages that a write has added to the log; request a fold if the log is long."""
         options = self._options
         self._pages += pages
         self._piece_bytes += piece_bytes

@@ -6,7 +6,8 @@ Calls:  the writer it is given; `deletions` as a flush joins, begins and has bee
 Never:  has two flushes written at a time, or confirms a changeset before the COMMIT that carries
         it has returned (REL-1, REL-4).
 Fails:  at the first fault it stops for good: nothing is retried or confirmed (REL-5). A full disk
-        is no fault: what could not be written is kept and tried again until it fits (REL-26).
+        is not a fault: a flush that could not be written is kept and tried again until it fits
+        (REL-26).
 """
 
 import asyncio
@@ -35,16 +36,16 @@ from brokerd.storage.writers import Job, NotRecorded, Reported, Writer, fold_and
 
 T = TypeVar("T")
 Observe = Callable[[str, int], None]
-"""Called with the name of a histogram and a value in microseconds."""
+"""Function that is called with the name of a histogram and a value in microseconds."""
 
 _GIVEN_UP: Final = "the disk is full, and what was not confirmed is given up"
 _SLOW: Final = 0.002
-"""Seconds that a flush may be out before the loop yields the interpreter lock (D3)."""
+"""Seconds that a flush may be with the writer before the loop yields the interpreter lock (D3)."""
 _BREATH: Final = 0.0001
 
 
 class CommitPipeline:
-    """Gathers changesets and writes one flush at a time."""
+    """The pipeline that gathers changesets and writes one flush at a time."""
 
     def __init__(
         self,
@@ -64,8 +65,11 @@ class CommitPipeline:
         next_body_key: BodyKey,
         dropped: Sequence[EndpointKey],
     ) -> None:
-        """`on_full`: called when a write found no room; returns True if it may find some
-        immediately. `on_room`: called when what had to wait has been written."""
+        """Create the pipeline.
+
+        `on_full`: called when a write found no room; returns True if another attempt may find
+        room immediately. `on_room`: called when the flush that had to wait has been written.
+        """
         self._on_full = on_full
         self._on_room = on_room
         self._stalled: asyncio.TimerHandle | None = None
@@ -124,7 +128,7 @@ class CommitPipeline:
         self.confirmed = 0
         """Number of durable changesets; they become durable in the order of joining."""
         self.written = 0
-        """Number of writes that have come back; while it is unchanged, so is what can be read."""
+        """Number of finished writes; while it is unchanged, reads give the same results."""
         self.deletions.start()
 
     # Joining.
@@ -168,7 +172,10 @@ class CommitPipeline:
     def join_written(
         self, done: Callable[[], None], client: ClientId | None, tokens: Sequence[int]
     ) -> None:
-        """Count changesets written directly into the gathering flush: one per token, or one."""
+        """Count changesets written directly into the gathering flush.
+
+        There is one for each token, or one in all without tokens.
+        """
         gathering = self._gathering
         count = 1
         if client is not None:
@@ -193,7 +200,7 @@ class CommitPipeline:
             gathering.urgent = True
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call `done` once all that has joined so far is durable; immediately if it already is."""
+        """Call `done` once every changeset that has joined is durable; immediately if all are."""
         if self.joined == self.confirmed:
             done()
         elif self._gathering.changesets:
@@ -204,7 +211,7 @@ class CommitPipeline:
             last.done.append(done)
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
-        """Redirect rows of these endpoints that are not being written yet to another queue."""
+        """Redirect to another queue the endpoints' messages that are not yet being written."""
         self.shelves.moved()
         for flush in (*self._full, self._gathering):
             flush.enqueued = [
@@ -213,7 +220,7 @@ class CommitPipeline:
             ]
 
     async def commit(self, changes: Changes) -> None:
-        """Join, and wait until the changes are durable."""
+        """Join the changeset to the gathering flush, and wait until it is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def done() -> None:
@@ -262,9 +269,9 @@ class CommitPipeline:
         self._writer.write(Writing(flush, self._clock, self._failpoint), self._flushed)
 
     def _find_room(self, flush: Flush) -> None:
-        """Keep a flush that found no room, and write it when there is some (REL-26).
+        """Keep a flush that found no room, and write it when there is room (REL-26).
 
-        Meanwhile memory is ahead of the store, as it is while any flush is under way.
+        Meanwhile memory is ahead of the store, as it is during every flush.
         """
         if self._closing:
             self._fail(StoreFault(_GIVEN_UP))
@@ -273,19 +280,19 @@ class CommitPipeline:
 
         def again() -> None:
             if self._fault is None and not self._closed:
-                # The room that the log gives back may be enough.
+                # The room that folding the log frees may be enough.
                 self._writer.submit(space.fold, self._searched)
                 self._submit(flush)
 
         self._stalled = self._loop.call_later(wait, again)
 
     def _searched(self, _value: None, error: BaseException | None) -> None:
-        """Handle the fold that looked for room: only a bad file or disk is a fault (REL-5)."""
+        """Handle the result of a fold to find room: only a bad file or disk is a fault (REL-5)."""
         if isinstance(error, sqlite3.Error | StoreFault) and not (is_full(error) or is_busy(error)):
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 
     def _report_no_room(self) -> None:
-        """Report want of room by a write that is not tried again by itself."""
+        """Report that a job found no room; the pipeline does not retry the job."""
         self._on_full()
         if self._stalled is None:
             self._on_room()
@@ -308,8 +315,8 @@ class CommitPipeline:
             return
         hops = written.started - self._submitted_at + self._clock.monotonic() - written.ended
         self.confirmed += flush.changesets
-        # From here on rows that are durable are counted and swept, the next flush is started, and
-        # only then are the waiters called: the writer works while the loop confirms.
+        # First count and sweep the durable rows, then start the next flush, and only then call the
+        # waiters: the writer works while the loop confirms.
         weight = flush.weight()
         self._checkpoints.log_has_grown(weight.pages, flush.piece_bytes)
         self.deletions.durable(flush, leaves_bodies=written.leaves_bodies)
@@ -343,7 +350,7 @@ class CommitPipeline:
     # Jobs that delete, between flushes.
 
     def _under_way(self) -> Iterator[Flush]:
-        """Yield the flushes that are not durable."""
+        """Yield the flushes that are not durable yet."""
         if self._writing is not None:
             yield self._writing
         yield from self._full
@@ -353,13 +360,16 @@ class CommitPipeline:
         return any(flush.bodies for flush in self._under_way())
 
     def _drop_bodies(self, changes: Changes) -> None:
-        """Delete bodies, after pieces that have joined; if closed, leave that to the next start."""
+        """Join changes that disown bodies, after the bodies' pieces.
+
+        If the store is closed, leave this to the next start.
+        """
         if self._fault is None and not self._closed:
             self.join(changes, _nothing, True)
 
     @property
     def is_deleting(self) -> bool:
-        """Whether rows of dialogs that are over are being deleted, or a flush is leaving some."""
+        """Whether rows of ended dialogs are being deleted, or a flush under way leaves some."""
         return self.deletions.is_under_way or any(one.leaves_rows for one in self._under_way())
 
     def _submit_deletion(
@@ -370,10 +380,10 @@ class CommitPipeline:
         doing: str = "a sweep of the store",
         writes: bool = True,
     ) -> None:
-        """Submit a job of a deletion, between flushes.
+        """Submit a deletion job to the writer, between flushes.
 
-        A job that finds no room is reported, and its caller tries again later; without a store it
-        is not run.
+        A job that finds no room is reported, and its caller tries again later. If the store is
+        closed or has failed, the job is not run.
         """
 
         def done(value: T | None, error: BaseException | None) -> None:
@@ -403,8 +413,8 @@ class CommitPipeline:
     async def run(self, job: Job[T], *, writes: bool = True) -> T:
         """Run a job alone on the writer; an SQL error is a fault of the store.
 
-        `writes=False`: the job does not change what can be read. `StoreFull`: there was no room,
-        and the job has done nothing, or half of it if it may be done in halves.
+        `writes=False`: the job does not change the results of reads. `StoreFull`: there was no
+        room; the job has done nothing, or only a part if it consists of several transactions.
         """
         if self._fault is not None or self._closed:
             raise self._fault or StoreFault("the store is closed")
@@ -430,7 +440,7 @@ class CommitPipeline:
         return outcome[0]
 
     def breathe(self) -> None:
-        """Handle a flush that has come back; sleep briefly if one has been out for long."""
+        """Handle a finished flush; sleep briefly if one has been with the writer for long."""
         self._writer.poll()
         if (
             self._writing is not None
@@ -447,14 +457,14 @@ class CommitPipeline:
             await self._wait(self.confirmations.settling(client))
 
     def sweep(self) -> int:
-        """Begin to delete the messages that are noted as removed; return their number."""
+        """Begin to delete the messages noted as removed; return the number to be deleted."""
         count = self.deletions.sweep(is_writing=self._writing is not None)
         self._start()
         self.deletions.resume()
         return count
 
     def prune_clients(self, now: Instant) -> int:
-        """Remove old clients with the next flush; return their number."""
+        """Remove old clients with the next flush; return the number of removed clients."""
         forgotten, rows = self._tokens.prune(now)
         if forgotten:
             changes = Changes()
@@ -469,13 +479,13 @@ class CommitPipeline:
 
     @property
     def oldest_unflushed_age(self) -> float:
-        """Seconds since the oldest changeset that is not durable joined; 0.0 = none."""
+        """Seconds since the oldest changeset that is not durable has joined; 0.0 = none."""
         oldest = self._writing or (self._full[0] if self._full else self._gathering)
         return self._clock.monotonic() - oldest.since if oldest.changesets else 0.0
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes of bodies not durable yet."""
+        """Bytes of bodies that are not durable yet."""
         writing = self._writing.bytes if self._writing else 0
         gathered = self._gathering.bytes
         if self._full:
@@ -483,7 +493,7 @@ class CommitPipeline:
         return writing + gathered + self.bodies.waiting_bytes
 
     async def close(self) -> None:
-        """Write what has gathered, fold the log and close; after a fault write nothing.
+        """Write all changesets that have joined, fold the log and close; after a fault only close.
 
         A flush that waits for room on the disk was never confirmed, and is given up.
         """
@@ -513,13 +523,13 @@ class CommitPipeline:
         return self.deletions.needs_flushes
 
     def _has_noted(self) -> bool:
-        """Begin to sweep what is noted; return whether there is anything."""
+        """Begin to sweep the noted messages; return whether there are any."""
         if self._fault is not None or self._closed:
             return False
         return self.deletions.sweep_all()
 
     def abandon(self) -> None:
-        """Stop as in a crash; do nothing if closed."""
+        """Stop as in a crash; do nothing if the store is closed."""
         if self._closed:
             return
         self._closed = True

@@ -1,6 +1,6 @@
-"""Confirmations: calls the waiters of a flush once it is durable, in the order of joining.
+"""Confirmations: the waiters of a flush are called once it is durable, in the order of joining.
 
-Reads:  the flush that has been written.      Calls: the waiters, and the listeners they leave.
+Reads:  the flush that has been written.      Calls: the waiters, and the calls they add.
 Never:  calls a waiter of a flush whose COMMIT has not returned (REL-1, REL-4).
 Fails:  an exception of a waiter is a fault of the store: the waiters after it are never called.
 """
@@ -21,19 +21,22 @@ class Confirmations:
     __slots__ = ("_behind", "_fail", "_loop", "_settling", "_soon", "_tokens")
 
     def __init__(self, *, tokens: Tokens, fail: Callable[[StoreFault], None]) -> None:
-        """`fail`: stops the store for good."""
+        """Create the confirmations of a store.
+
+        `fail`: stops the store for good.
+        """
         self._loop = asyncio.get_running_loop()
         self._tokens = tokens
         self._fail = fail
         self._behind: list[Callable[[], None]] | None = None
         self._soon: list[Callable[[], None]] | None = None
-        """Both are lists while a flush is being confirmed."""
+        """Calls of `soon`; this and `_behind` are lists only while a flush is being confirmed."""
         self._settling: dict[ClientId, list[asyncio.Future[None]]] = {}
 
     def behind(self, call: Callable[[], None]) -> None:
         """Call `call` after the flush that is being confirmed; immediately if none is.
 
-        This serves choices among all that becomes durable in one moment.
+        This serves choices among everything that becomes durable with one flush.
         """
         if self._behind is None:
             call()
@@ -43,8 +46,8 @@ class Confirmations:
     def soon(self, call: Callable[[], None]) -> None:
         """Call `call` on the loop's next turn, or after the flush that is being confirmed.
 
-        In the latter case it comes after the calls of `behind`, the latest first. A turn of the
-        loop can be long: it handles all that the sockets have brought.
+        In the latter case it follows the calls of `behind`, and the latest addition comes first.
+        A turn of the loop can be long: it handles all data that the sockets have received.
         """
         if self._soon is None:
             self._loop.call_soon(call)
@@ -52,13 +55,13 @@ class Confirmations:
             self._soon.append(call)
 
     def settling(self, client: ClientId) -> "asyncio.Future[None]":
-        """Return a future for the moment when no token of the client is being written."""
+        """Return a future that is done when no token of the client is being written."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._settling.setdefault(client, []).append(future)
         return future
 
     def confirm(self, flush: Flush) -> None:
-        """Call everything that waits for a flush which is durable now."""
+        """Call the waiters of a flush that is durable now, then the calls they have added."""
         soon: list[Callable[[], None]] = []
         self._soon = soon
         try:
@@ -69,7 +72,7 @@ class Confirmations:
             raise
         finally:
             self._soon = None
-            # Latest first: a client that was given a message works on while other clients are
+            # Latest first: a client that was given a message can continue while other clients are
             # notified.
             for call in reversed(soon):
                 self._call(call)

@@ -1,4 +1,4 @@
-"""Connections that write, with their pragmas and transactions, and the pragmas of those that read.
+"""Connections that write, their pragmas and transactions, and the pragmas of reading connections.
 
 Reads:  nothing by itself.      Calls: SQLite, through its driver.
 Never:  opens a file for writing that `file_checks` has not checked.
@@ -20,19 +20,20 @@ from brokerd.storage.writers import roll_back, roll_back_and_close
 Connection = sqlite3.Connection
 
 BUSY_SECONDS: Final = 5.0
-"""Seconds to wait for a lock of SQLite's."""
+"""Seconds to wait for a lock of SQLite."""
 _LOG_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of the log's file that are kept to be overwritten."""
+"""Bytes of the log file that are kept, to be overwritten, when the log restarts."""
 
-# The driver asks a registry for every value that is not exactly an int, float or str, and a miss
-# costs more than the rest of binding it. These adapters return what it would have bound anyway.
+# The driver looks up a registry for every value that is not exactly an int, float or str, and a
+# miss costs more than the rest of the binding. These adapters return the value that the driver
+# would have bound anyway.
 sqlite3.register_adapter(bytes, bytes.__bytes__)
 sqlite3.register_adapter(bool, int)
 _nothing: dict[None, None] = {None: None}
 sqlite3.register_adapter(type(None), _nothing.__getitem__)
 
 SQLITE_VERSION: Final = sqlite3.sqlite_version
-"""Version of the SQLite library in use; it is not bundled."""
+"""Version of the SQLite library in use; brokerd does not bundle one."""
 
 WRITE_PRAGMAS: Final = (
     # Nothing stored in a file is executed (BI-D2).
@@ -41,30 +42,30 @@ WRITE_PRAGMAS: Final = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "foreign_keys = ON",
-    # The commit pipeline asks for checkpoints: SQLite hides the fault of an automatic one.
+    # The commit pipeline starts the checkpoints: SQLite hides the error of an automatic one.
     "wal_autocheckpoint = 0",
     "cache_size = -16384",
     # Some builds overwrite each freed page with zeros: deleting a message would cost as much as
     # writing one, and a full disk could not be drained (REL-26).
     "secure_delete = FAST",
-    # A long read may have let the log grow; the next log that starts anew shrinks the file.
+    # A long read may have let the log grow; the file shrinks when the log restarts.
     f"journal_size_limit = {_LOG_KEPT}",
 )
 """Pragmas of each connection that writes."""
 KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
-"""Values that these pragmas must return then."""
+"""Values that these pragmas must return after the pragmas above were set."""
 
 READ_PRAGMAS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON")
 
 
 class StoreConnection(sqlite3.Connection):
-    """A connection that writes, with the record and the file identities of its store."""
+    """A connection that writes, with its store's record of the log's head and file identities."""
 
     head: LogHead | None = None
     place: FilesInPlace | None = None
 
     def close(self) -> None:
-        """Close the connection; the record then says whether a log is left."""
+        """Close the connection, and record whether a log is left."""
         is_log_gone = self.place is not None and self.place.log_fault is not None
         super().close()
         if self.head is not None:
@@ -74,7 +75,7 @@ class StoreConnection(sqlite3.Connection):
 def connect_writer(path: Path) -> StoreConnection:
     """Return the one connection that writes. `StoreDamaged` if it would break its promises (REL-1).
 
-    The caller has checked the log that SQLite will find (`log_check.py`).
+    The caller must have checked the log that SQLite will find (`log_check.py`).
     """
     try:
         head = LogHead(path)
@@ -123,7 +124,7 @@ def connect_without_record(path: Path) -> StoreConnection:
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Connection]:
-    """Run BEGIN IMMEDIATE, then COMMIT; on an error before COMMIT, ROLLBACK."""
+    """Run BEGIN IMMEDIATE, then the block, then COMMIT; on an error before COMMIT, ROLLBACK."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection

@@ -1,15 +1,15 @@
-"""Deferred drops: unread messages of an ended dialog are noted first and deleted later.
+"""Drops: a dialog that ends with very many unread messages is noted; these are deleted later.
 
 Reads:  nothing.      Calls: the writing connection, in steps that `sweeps.py` submits.
-Never:  lets a message be read whose endpoint is noted, or deletes a note before the last of the
-        messages.
+Never:  lets a message be read whose endpoint is noted, or deletes a note before the last message
+        of its endpoint.
 
 A dialog may end with ten million unread messages beyond the window of its queue. Deleting them in
 the flush that ends it would take ten seconds, and all other commits would wait. So that flush notes
-the key of the endpoint, one row however many messages wait, and from then on nobody reads them: no
-endpoint key is used twice, and an ended endpoint gets no further message. They are deleted after
-that flush, some thousands at a time between other flushes, and the last step deletes the note. The
-next start continues with what a crash, or a stop, has left.
+the key of the endpoint (one row, however many messages wait), and from then on no reader returns
+these messages: no endpoint key is used twice, and an ended endpoint gets no further message. The
+messages are deleted after that flush, some thousands at a time between other flushes, and the last
+step deletes the note. After a crash or a stop, the next start continues the deletion.
 """
 
 import json
@@ -34,7 +34,7 @@ DROPPED: Final = "SELECT endpoint_key FROM queue_drops"
 
 
 def note(script: Script, keys: Sequence[EndpointKey]) -> None:
-    """Note endpoints: all their waiting messages count as deleted from this flush on."""
+    """Note endpoints: from this flush on, all their waiting messages count as deleted."""
     script.add(_NOTE, *[(key,) for key in keys])
 
 
@@ -58,7 +58,7 @@ def _delete(place: int) -> str:
 def _count(place: int) -> str:
     """Return the statement of `counts`, which counts by index.
 
-    All messages of an endpoint are in one queue and of one level, so the first one tells both.
+    All messages of an endpoint are in one queue and of one level, so the first message gives both.
     """
     table = table_at(place)
     counted = (
@@ -71,15 +71,18 @@ def _count(place: int) -> str:
 
 
 def counts(connection: Connection, place: int) -> list[tuple[int, int, int]]:
-    """Return queue, level and number of the messages of noted endpoints at a place."""
+    """Return queue, level and number of messages for each noted endpoint at a place."""
     return connection.execute(_count(place)).fetchall()
 
 
 class DropSweep:
-    """Deletes the messages of one noted endpoint, and then the note."""
+    """A sweep that deletes the messages of one noted endpoint, and then the note."""
 
     def __init__(self, key: EndpointKey, finished: Callable[[EndpointKey], None]) -> None:
-        """`finished`: called when the note is deleted."""
+        """Create the sweep.
+
+        `finished`: called when the note is deleted.
+        """
         self.key = key
         self._finished = finished
         self.place = 0
@@ -97,8 +100,8 @@ class DropSweep:
         """Delete the first `limit` messages, in a transaction of its own."""
         began = clock.monotonic()
         with transaction(connection):
-            # Where the last step was, nothing should be left before what it has deleted; should
-            # there be, the search from the beginning that follows finds it.
+            # At the place of the last step, no message should be left before the deleted ones; if
+            # there is one, the search from the beginning that follows finds it.
             last_step = [(self.place, self.last)] if self.place in places else []
             for place, last in (*last_step, *((place, -1) for place in places)):
                 found = self._find(connection, place, last, limit)
@@ -125,7 +128,7 @@ class DropSweep:
         return found
 
     def finish(self) -> None:
-        """Report that nothing is left."""
+        """Report that all messages of the endpoint, and its note, are deleted."""
         self._finished(self.key)
 
     @staticmethod
@@ -140,18 +143,21 @@ class DropSweep:
 
 
 class Drops:
-    """The noted endpoints: nobody reads their messages, though these may still be in the file."""
+    """The noted endpoints: no reader returns their messages, which may still be in the file."""
 
     def __init__(self, found: Iterable[EndpointKey]) -> None:
-        """`found`: endpoints noted at the start."""
+        """Create the set of noted endpoints.
+
+        `found`: endpoints that the start found noted.
+        """
         self.keys = frozenset(found)
 
     def joined(self, keys: Iterable[EndpointKey]) -> None:
-        """Add endpoints of a changeset that has joined: nobody reads their messages from now on."""
+        """Add endpoints of a changeset that has joined: readers skip their messages from now on."""
         self.keys = self.keys.union(keys)
 
     def sweeps(self, keys: Iterable[EndpointKey]) -> list[DropSweep]:
-        """Return what deletes the messages of endpoints whose notes are written."""
+        """Return the sweeps that delete the messages of endpoints whose notes are written."""
         return [DropSweep(key, self._remove) for key in keys]
 
     def _remove(self, key: EndpointKey) -> None:

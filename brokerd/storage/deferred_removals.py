@@ -1,13 +1,14 @@
-"""Deferred removals: received messages are noted first and deleted later, many together.
+"""Removals: received messages are noted at once and deleted later, many together.
 
 Reads:  nothing.      Calls: the statements it is given.
 Never:  lets a noted message be read, or deletes a note before its message.
 
-A receive takes messages of one group, and these lie scattered among those of all other groups.
-Deleting each at once would rewrite a page of the file, and one of each index, per message. A note
-of all that a flush removes from a place is one row. A shelf all of whose messages are noted is
-emptied at once; elsewhere a sweep deletes the noted messages lowest first, so that neighbours are
-deleted together. What a crash leaves noted is deleted before anything is read again.
+A receive takes messages of one group, and these lie scattered among the messages of all other
+groups. Deleting each immediately would rewrite a page of the file, and a page of each index, per
+message. A note of all messages that a flush removes from a place is one row. A shelf all of whose
+messages are noted is emptied as a whole; elsewhere a sweep deletes the noted messages lowest first,
+so that neighbours are deleted together. After a crash, the messages still noted are deleted before
+anything is read.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -29,7 +30,7 @@ SLICE: Final = 1024
 MOST_ON_SHELF: Final = 8
 """Factor by which more messages may be noted on a shelf than elsewhere: it may soon be emptied."""
 _KEYS: Final = 1 << 40
-"""Range of note keys per place: shelf n has those from n times this on, no shelf those from 0."""
+"""Number of note keys per place: those of shelf n begin at n times this, those of no shelf at 0."""
 
 _note = Inserts(removals)
 _deletes = {place: Deletes(table.c.queuing_order) for place, table in messages_at.items()}
@@ -37,9 +38,9 @@ _forget = sql(
     delete(removals).where(removals.c.removal_key.between(bindparam("first"), bindparam("last")))
 )
 _EMPTY: Final = {number: f"DELETE FROM {table_at(number)}" for number in SHELVES}  # noqa: S608
-# Should a shelf ever have a message that is not noted, this breaks a constraint, so that the flush
+# If a shelf ever has a message that is not noted, this violates a constraint, so that the flush
 # fails and nothing is lost: the next start deletes the noted messages by number. The count uses
-# another index than the one by which a start counts, in case that one lacks rows (a mere count(*)
+# another index than the count of a start does, in case that index lacks rows (a mere count(*)
 # would use it); counting the table itself would take several times as long.
 _SURELY: Final = {
     number: "UPDATE store SET id = 0 WHERE"  # noqa: S608
@@ -89,7 +90,7 @@ class _Noted:
         self.sweep: list[int] = []  # highest first
         self.swept_key = 0
         self.is_idle = False
-        """Whether nothing was noted since a sweep was last asked for."""
+        """Whether nothing was noted since the last request for a sweep."""
 
     def note(self, orders: Sequence[int]) -> tuple[int, str]:
         self.key += 1
@@ -107,14 +108,18 @@ class Removals:
     """The noted messages, and the progress of the sweeps."""
 
     def __init__(self, *, most: int, shelves: Shelves) -> None:
-        """`most`: messages that may be noted before a sweep begins; 0 = each is deleted at once."""
+        """Create the record of noted messages.
+
+        `most`: messages that may be noted before a sweep begins; 0 = no message is noted, each
+        is deleted immediately.
+        """
         self._most = most
         self._shelves = shelves
         self._places = {place: _Noted(place) for place in PLACES}
         self._sweeps: list[_Noted] = []
 
     def noted(self, place: int) -> Set[int]:
-        """Return the messages of a place that are removed and may still be in its table."""
+        """Return the messages at a place that are removed and may still be in its table."""
         return self._places[place].orders
 
     @property
@@ -123,10 +128,10 @@ class Removals:
         return bool(self._sweeps)
 
     def begin_sweep(self, *, all_of_it: bool = False) -> int:
-        """Begin to delete noted messages with the coming flushes; return their number.
+        """Begin to delete noted messages with the next flushes; return the number to be deleted.
 
-        Those on a shelf are left out if any was noted there since the last call: the shelf will
-        probably be emptied soon. `all_of_it` includes them.
+        Messages on a shelf are left out if any message on it was noted since the last call: the
+        shelf will probably be emptied soon. `all_of_it` includes these messages.
         """
         for noted in self._places.values():
             if noted.place == NO_SHELF or noted.is_idle or all_of_it:
@@ -142,7 +147,7 @@ class Removals:
     def plan(
         self, dequeued: Sequence[int], dequeued_from: Mapping[int, Sequence[int]]
     ) -> QueueRemoval:
-        """Return the removals that a flush writes; `dequeued_from` are on shelves."""
+        """Return the removals that a flush writes; `dequeued_from`: messages on shelves."""
         if not self._most:
             return self._at_once(dequeued, dequeued_from)
         notes: list[tuple[int, str]] = []
@@ -155,7 +160,7 @@ class Removals:
             noted = self._places[number]
             before = len(noted.orders)
             note = self._note(noted, orders, MOST_ON_SHELF * self._most)
-            # A set, so that a message that is removed twice counts once.
+            # A set, so that a message removed twice counts once.
             if self._shelves.removed(number, len(noted.orders) - before):
                 self._give_back(noted)
                 # No note is written: the flush deletes all messages of the shelf, and with them the
@@ -167,7 +172,8 @@ class Removals:
         if not self._sweeps:
             return QueueRemoval(notes, {}, emptied, forget) if notes or emptied else NOTHING
         noted = self._sweeps[0]
-        # Delete at least twice as many as are noted, so that a sweep gets ahead of the receives.
+        # Delete at least twice as many messages as are noted, so that the sweep outpaces the
+        # receives.
         count = max(SLICE, 2 * (len(dequeued) + sum(map(len, dequeued_from.values()))))
         swept, noted.sweep = noted.sweep[: -count - 1 : -1], noted.sweep[:-count]
         if not noted.sweep:
@@ -186,8 +192,8 @@ class Removals:
         return QueueRemoval(delete=now) if now else NOTHING
 
     def _note(self, noted: _Noted, orders: Sequence[int], most: int) -> tuple[int, str]:
-        # What this flush itself removes is left to the next sweep: the flush may also write some of
-        # it.
+        # Messages that this flush itself removes are left to the next sweep: the flush may also
+        # write some of them.
         if len(noted.orders) >= most:
             self._begin(noted)
         return noted.note(orders)

@@ -1,11 +1,11 @@
-"""Deletions: removes rows that count as deleted from the file, some with each flush, most after it.
+"""Deletions: rows that count as deleted leave the file, some with each flush, most after it.
 
 Reads:  the flushes that join, begin and have been written.
 Calls:  the deferred removals and drops, the keeper of bodies, the shelves.
 Never:  deletes in one flush more than a bounded number of rows that it finds by index (REL-35).
 Wakes:  when a flush has been written, when a step has ended, and at each tick.
-Fails:  a step that finds no room is repeated at the next tick; the next start deletes what a crash
-        has left.
+Fails:  a step that finds no room is repeated at the next tick; the next start deletes the rows
+        that a crash has left.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ _PAGE: Final = 4096
 
 
 class Submit(Protocol):
-    """Passes a job to the writer, between two flushes, unless the store is closed."""
+    """A function that passes a job to the writer between flushes, unless the store is closed."""
 
     def __call__(
         self, job: Job[T], reported: Reported[T], *, doing: str = ..., writes: bool = ...
     ) -> None:
-        """`reported` gets None for the value of a job that failed."""
+        """Submit the job; `reported` gets None as the value of a job that failed."""
         ...
 
 
@@ -55,8 +55,11 @@ class Deletions:
         submit: Submit,
         log_has_grown: Callable[[int, int], None],
     ) -> None:
-        """`dropped`: endpoints that the start found noted. `log_has_grown`: called with the pages
-        and the bytes of pieces that a step has added to the log."""
+        """Create the deletions of a store.
+
+        `dropped`: endpoints that the start found noted. `log_has_grown`: called with the pages
+        and the bytes of pieces that a step has added to the log.
+        """
         self._most = options.unread_at_once
         self._metrics = metrics
         self._shelves = shelves
@@ -78,19 +81,19 @@ class Deletions:
         """Messages that may still be in the file and count as deleted."""
 
     def start(self) -> None:
-        """Begin to delete what a crash or a stop has left."""
+        """Begin to delete the rows that a crash or a stop has left."""
         if self._bodies.some:
             self._bodies.left()
         if self._drops.keys:
             self._shelves.lost_count()
             self._sweeper.add(self._drops.sweeps(sorted(self._drops.keys)))
 
-    # The way of a flush: changesets join, it begins, it has been written.
+    # The stages of a flush: changesets join, it begins, it has been written.
 
     def join_drops(self, flush: Flush, unread: Mapping[EndpointKey, int | None]) -> None:
-        """Delete all unread messages of ended dialogs, counted or not (None), found by index.
+        """Delete all unread messages of ended dialogs by index: few in the flush, many after it.
 
-        Few are deleted by the flush itself, many after it (REL-35).
+        `unread`: the number of messages by endpoint; None = unknown (REL-35).
         """
         for key, count in unread.items():
             if count is None or flush.by_index + count > self._most:
@@ -100,7 +103,7 @@ class Deletions:
         self._drops.joined(flush.dropped)
 
     def join_outgoing(self, flush: Flush, removed: Mapping[EndpointKey, OutgoingRemoval]) -> None:
-        """Delete outgoing messages by index: few in the flush itself, many after it.
+        """Delete outgoing messages by index: few in the flush, many after it.
 
         Call this before the changeset is merged: the flush keeps rows that join after the removal.
         """
@@ -112,7 +115,7 @@ class Deletions:
                 flush.remove_outgoing(key, removal)
 
     def begin(self, flush: Flush) -> None:
-        """Fill in what a flush that begins deletes, and where."""
+        """Fill in the deletions of a flush that begins, and their places."""
         flush.shelves = self._count_on_shelves(flush)
         flush.removal = self._removals.plan(flush.dequeued, flush.dequeued_from)
         flush.some_bodies = self._bodies.some
@@ -125,14 +128,14 @@ class Deletions:
         if flush.dequeued_of:
             shelves.lost_count()
         for place, rows in queues.by_place(flush.enqueued).items():
-            if not place:  # within a window, as nearly all are
+            if not place:  # within a window, as nearly all messages are
                 continue
             size = sum([len(row[10]) for row in rows if row[10]]) if place != NO_SHELF else 0
             shelves.joined(place, len(rows), size)
         return shelves.taken
 
     def durable(self, flush: Flush, *, leaves_bodies: bool) -> None:
-        """Delete what a written flush has left to be deleted after it."""
+        """Delete the rows that a written flush has left to be deleted after it."""
         self._removals.durable(flush.removal)
         if leaves_bodies:
             self._bodies.left()
@@ -149,7 +152,7 @@ class Deletions:
     # Between flushes.
 
     def sweep(self, *, is_writing: bool) -> int:
-        """Begin to delete noted messages with the coming flushes; return their number."""
+        """Begin to delete noted messages with the next flushes; return the number to be deleted."""
         count = self._removals.begin_sweep()
         self._metrics.clean_ups += count > 0
         self._release_empty_shelves(is_writing=is_writing)
@@ -165,7 +168,7 @@ class Deletions:
         return self._removals.begin_sweep(all_of_it=True) > 0
 
     def sweep_left(self, outgoing: Sequence[LeftOutgoing], retained: Sequence[EndpointKey]) -> None:
-        """Delete the given remains of dialogs that are over."""
+        """Delete rows that ended dialogs have left."""
         if outgoing:
             self._sweeper.add([OutgoingSweep(outgoing)])
         if retained:
@@ -173,14 +176,15 @@ class Deletions:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether rows of dialogs that are over are still to be deleted."""
+        """Whether rows of ended dialogs are still to be deleted."""
         return self._sweeper.is_under_way
 
     def _have_swept(self, messages: int) -> None:
         """Count the messages that a step has deleted, and the pages this adds to the log.
 
-        The messages may have had bodies in pieces. The log gets a page for about eight of them,
-        each page once, so it is folded as for pieces: behind 4,000 such pages a flush waited 12 ms.
+        The messages may have had bodies in pieces. About eight messages add one page to the log,
+        and each page is written once, so the log is folded as for pieces: a flush waited 12 ms
+        for the fold of 4,000 such pages.
         """
         self._metrics.dropped += messages
         if self._bodies.some:

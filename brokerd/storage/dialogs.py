@@ -27,9 +27,9 @@ from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import endpoint_progress as progress
 
 _LINES: Final = 64
-"""Closing lines in one row at most."""
+"""Most closing lines in one row."""
 _MANY: Final = 500
-"""Keys in one IN list of a read."""
+"""Most keys in one IN list of a read."""
 
 _COLUMNS = [column.name for column in endpoints.columns]
 _PROGRESS = [column.name for column in progress.columns]
@@ -59,13 +59,13 @@ _TEXT = {state: str(state.value) for state in State}
 
 
 class Lingering(NamedTuple):
-    """The endpoints of a service that have been in one state for long."""
+    """The endpoints of a service that have been in the same state for a long time."""
 
     service: str
     state: State
     endpoints: int
     since: Instant
-    """When the oldest of them entered the state."""
+    """When the first of these endpoints entered the state."""
 
 
 def insert_endpoints(script: Script, created: Iterable[DialogEndpoint]) -> None:
@@ -100,9 +100,9 @@ def write_group_states(script: Script, states: Mapping[GroupId, bytes | None]) -
 
 
 def drop_states_of_ended(script: Script, left: Sequence[GroupId]) -> None:
-    """Delete the states of those of the groups that have no open endpoint (GRP-2).
+    """Delete the states of the groups in `left` that have no open endpoint (GRP-2).
 
-    Endpoints and states have to be written before.
+    Call this after endpoints and states have been written.
     """
     _drop_left.add(script, left)
 
@@ -110,7 +110,7 @@ def drop_states_of_ended(script: Script, left: Sequence[GroupId]) -> None:
 def write_log(
     script: Script, closed: Sequence[DialogLogRow], logged: Sequence[EndpointKey]
 ) -> None:
-    """Write closing lines, many to a row, and delete the rows that the metrics log has."""
+    """Write closing lines, many per row, and delete the rows that the metrics log has."""
     _put_line.add(
         script, [_joined(closed[at : at + _LINES]) for at in range(0, len(closed), _LINES)]
     )
@@ -118,7 +118,7 @@ def write_log(
 
 
 def _joined(lines: Sequence[DialogLogRow]) -> DialogLogRow:
-    """Join lines that go to the metrics log together in one row, which is kept a second or two."""
+    """Join lines in one row: they go to the metrics log together, a second or two later."""
     return DialogLogRow(lines[0].endpoint, b"\n".join([one.line for one in lines]))
 
 
@@ -128,7 +128,7 @@ def _row(endpoint: DialogEndpoint) -> tuple[Any, ...]:
 
 
 def as_endpoint(row: Values) -> DialogEndpoint:
-    """Return the endpoint for its two rows, one after the other."""
+    """Return the endpoint made from its two rows, which are joined in `row`."""
     values = list(row)
     if values[_MOVED] is None:
         raise StoreDamaged(f"dialog endpoint {row[0]} has no row in {progress.name}")
@@ -202,22 +202,25 @@ LOG_LINES = select(dialog_log).order_by(dialog_log.c.endpoint_key).limit(bindpar
 
 
 class StoredEndpoints:
-    """Reads dialog endpoints, and the rows that belong to them."""
+    """The stored dialog endpoints, and the rows that belong to them."""
 
     def __init__(self, reader: Reader, cache: ReadCache) -> None:
-        """`cache`: answers that hold until something is written."""
+        """Create the reads of endpoints.
+
+        `cache`: answers that stay valid until something is written.
+        """
         self._reader = reader
         self._cache = cache
 
     async def by_handle(self, handle: Handle) -> DialogEndpoint | None:
-        """Return the endpoint with this handle; None if there is none."""
+        """Return the endpoint with this handle; None = it does not exist."""
         rows = await self._reader.hot(BY_HANDLE, {"handle": handle})
         return as_endpoint(rows[0]) if rows else None
 
     async def by_conversation(
         self, conversation_id: ConversationId, is_initiator: bool
     ) -> DialogEndpoint | None:
-        """Return the endpoint of that side of the conversation; None if there is none."""
+        """Return the endpoint of one side of a conversation; None = it does not exist."""
         values = {"conversation_id": conversation_id, "is_initiator": int(is_initiator)}
         rows = await self._reader.hot(BY_CONVERSATION, values)
         return as_endpoint(rows[0]) if rows else None
@@ -225,7 +228,7 @@ class StoredEndpoints:
     async def by_names(
         self, handles: Sequence[Handle], conversations: Sequence[ConversationId]
     ) -> list[DialogEndpoint]:
-        """Return the endpoints with these handles and of these conversations, in few hops."""
+        """Return the endpoints with these handles and of these conversations, in few reads."""
         found: list[DialogEndpoint] = []
         for statement, name, wanted in (
             (BY_HANDLES, "handles", handles),
@@ -252,7 +255,7 @@ class StoredEndpoints:
         return sorted((as_endpoint(row) for row in rows), key=attrgetter("key"))
 
     async def keys_in_groups(self, groups: Sequence[GroupId]) -> dict[GroupId, list[EndpointKey]]:
-        """Return the endpoints of many groups, closed ones included; only groups that have any."""
+        """Return the endpoints of groups, closed ones included; groups without any are left out."""
         found: dict[GroupId, list[EndpointKey]] = {}
         for at in range(0, len(groups), _MANY):
             for group, key in await self._reader.hot(
@@ -269,11 +272,11 @@ class StoredEndpoints:
         ]
 
     async def first_expiry(self) -> Instant | None:
-        """Return when the first lifetime that still counts is over; None = there is none."""
+        """Return when the first lifetime that still counts ends; None = no lifetime counts."""
         return await self._cache.answer("first expiry", partial(self._instant, FIRST_EXPIRY))
 
     def nothing_expired(self, now: Instant) -> bool:
-        """Return whether it is known without a read that no lifetime is over."""
+        """Return whether the cache shows, without a read, that no lifetime is over."""
         return _is_ahead(self._cache.known("first expiry"), now)
 
     async def unsettled(self, after: EndpointKey, limit: int) -> list[DialogEndpoint]:
@@ -287,7 +290,7 @@ class StoredEndpoints:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known without a read that `unsettled` returns none."""
+        """Whether the cache shows, without a read, that `unsettled` returns no endpoint."""
         return self._cache.known("unsettled") == ([],)
 
     async def purgeable(self, now: Instant, limit: int) -> list[EndpointKey]:
@@ -296,11 +299,11 @@ class StoredEndpoints:
         return [EndpointKey(row[0]) for row in rows]
 
     async def first_purge(self) -> Instant | None:
-        """Return when the first guard time of a closed endpoint is over; None = there is none."""
+        """Return when the first guard time of a closed endpoint ends; None = no guard time runs."""
         return await self._cache.answer("first purge", partial(self._instant, FIRST_PURGE))
 
     def nothing_purgeable(self, now: Instant) -> bool:
-        """Return whether it is known without a read that no guard time is over."""
+        """Return whether the cache shows, without a read, that no guard time is over."""
         return _is_ahead(self._cache.known("first purge"), now)
 
     async def _instant(self, statement: Select[Any]) -> Instant | None:
@@ -312,22 +315,22 @@ class StoredEndpoints:
         return {row[0]: row[1] for row in await self._reader.rows(COUNT_BY_STATE)}
 
     async def lingering(self, since: Instant, limit: int) -> list[Lingering]:
-        """Count endpoints in DI, DO or ER for long, by service and state, oldest first (PBT-5)."""
+        """Count endpoints long in DI, DO or ER, by service and state, oldest first (PBT-5)."""
         rows = await self._reader.rows(LINGERING, {"since": since, "limit": limit})
         return [Lingering(row[0], State(row[1]), row[2], Instant(row[3])) for row in rows]
 
     async def page(self, limit: int, after: EndpointKey | None = None) -> list[DialogEndpoint]:
-        """Return endpoints by key, those after one."""
+        """Return at most `limit` endpoints by key, from the first one after `after`."""
         values = {"after": -1 if after is None else after, "limit": limit}
         return [as_endpoint(row) for row in await self._reader.rows(LISTED, values)]
 
     async def group_state(self, group: GroupId) -> bytes | None:
-        """Return the state the application keeps for the group (GRP-22); None = it keeps none."""
+        """Return the state that the application keeps for the group (GRP-22); None = no state."""
         rows = await self._reader.hot(GROUP_STATE, {"group": group})
         return bytes(rows[0][0]) if rows else None
 
     async def closing_lines(self, limit: int) -> list[DialogLogRow]:
-        """Return rows of closing lines that the metrics log does not have yet (design D16)."""
+        """Return at most `limit` rows of closing lines for the metrics log (design D16)."""
         rows = await self._reader.rows(LOG_LINES, {"limit": limit})
         return [DialogLogRow(EndpointKey(row[0]), row[1]) for row in rows]
 

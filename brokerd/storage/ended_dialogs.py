@@ -1,13 +1,13 @@
-"""Ended dialogs: the rows that they leave, deleted some at a time (REL-35, REL-36).
+"""Ended dialogs: the rows that they leave are deleted some at a time (REL-35, REL-36).
 
 Reads:  nothing.      Calls: the writer's connection, in steps that `sweeps.py` submits.
 Never:  deletes a row that its dialog still needs.
 
 A dialog that ends may leave hundreds of thousands of messages in the transmission queue, or
-retained ones. The flush that ends it deletes a bounded number; the rest is deleted in steps between
-other flushes. No note is needed: the state of the endpoint, or its absence, shows at any later time
-that nobody needs these rows. So the next start finds what a crash, a stop or an older version has
-left, and deletes it.
+retained messages. The flush that ends it deletes a bounded number; the rest is deleted in steps
+between other flushes. No note is needed: the state of the endpoint, or its absence, shows at any
+later time that these rows are no longer needed. So the next start finds the rows that a crash, a
+stop or an older version has left, and deletes them.
 """
 
 import json
@@ -32,19 +32,19 @@ OUTGOING_LEFT: Final = (
     f" AND NOT (of_.state = '{State.DISCONNECTED_OUTBOUND.value}' AND of_.error_code IS NOT NULL"
     " AND transmission_queue.sequence < of_.end_sequence))"
 )
-"""Condition of a row of the transmission queue that nobody needs: its endpoint is closed or gone,
-or an Error has replaced what was sent before (DLG-T11)."""
+"""Condition of a transmission queue row that is no longer needed: its endpoint is closed or does
+not exist, or an Error has replaced the messages sent before it (DLG-T11)."""
 RETAINED_LEFT: Final = (
     "retained_messages.endpoint_key IS NOT NULL"
     f" AND NOT EXISTS ({_OF} retained_messages.endpoint_key AND of_.state NOT IN ({ENDED}))"
 )
-"""Condition of a retained message that nobody needs: its conversation has ended here (RCV-32). An
-archived message no longer belongs to a conversation."""
+"""Condition of a retained message that is no longer needed: this side has ended its conversation
+(RCV-32). An archived message no longer belongs to a conversation."""
 FIND_RETAINED: Final = (
     "SELECT endpoint_key FROM (SELECT DISTINCT endpoint_key FROM retained_messages)"  # noqa: S608
     f" AS retained_messages WHERE {RETAINED_LEFT}"
 )
-"""Endpoints whose retained messages nobody needs."""
+"""Statement that finds the endpoints whose retained messages are no longer needed."""
 
 _FIND_OUTGOING: Final = (
     "SELECT transmission_order FROM transmission_queue WHERE endpoint_key = ? AND sequence <= ?"  # noqa: S608
@@ -60,14 +60,14 @@ _DELETE_RETAINED: Final = f"DELETE FROM retained_messages WHERE queuing_order {_
 
 
 class LeftOutgoing(NamedTuple):
-    """Rows of one endpoint in the transmission queue that nobody needs."""
+    """Rows of one endpoint in the transmission queue that are no longer needed."""
 
     endpoint: EndpointKey
     removal: OutgoingRemoval
 
 
 class _Sweep:
-    """Rows found and deleted by number, a limited number in each step."""
+    """A sweep of rows that are found and deleted by number, a limited count in each step."""
 
     owner: Owner
     delete: str
@@ -100,12 +100,12 @@ class _Sweep:
         """Do nothing: no note was stored for these rows, so there is none to delete."""
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
-        """Return the numbers of the next rows, none = there are no more; and where to continue."""
+        """Return the numbers of the next rows, and where to continue; no numbers = no more rows."""
         raise NotImplementedError  # each kind of row has its own
 
 
 class OutgoingSweep(_Sweep):
-    """Deletes rows of the transmission queue."""
+    """A sweep of rows of the transmission queue."""
 
     owner = Owner.OUTGOING
     delete = _DELETE_OUTGOING
@@ -117,7 +117,7 @@ class OutgoingSweep(_Sweep):
 
     def _next(self, connection: Connection, limit: int) -> tuple[list[int], int]:
         # `last` first counts the known orders, then the endpoints whose rows are found by index: an
-        # endpoint is asked again until a step finds fewer rows than it may delete.
+        # endpoint is searched again until a step finds fewer rows than it may delete.
         at = self.last
         numbers = self._known[at : at + limit]
         at += len(numbers)
@@ -134,7 +134,7 @@ class OutgoingSweep(_Sweep):
 
 
 class RetainedSweep(_Sweep):
-    """Deletes retained messages."""
+    """A sweep of retained messages."""
 
     owner = Owner.RETAINED
     delete = _DELETE_RETAINED

@@ -1,7 +1,8 @@
 """Event notifications, their dialogs, undelivered events: statements and row mapping (EVT).
 
 Reads:  event_notifications, event_dialogs, undelivered_events.      Calls: `system_objects`.
-Never:  decides whom to notify; a notification's dialog outlives it in `event_dialogs`.
+Never:  decides which services to notify. The row of a dialog in `event_dialogs` outlives its
+        notification.
 """
 
 from collections.abc import Sequence
@@ -38,9 +39,9 @@ _delete_events_of = Deletes(undelivered_events.c.notification_key)
 
 
 def put(connection: Connection, notification: EventNotification) -> None:
-    """Create a notification, replacing one of that name; it has a new key.
+    """Create a notification with a new key; it replaces a notification of the same name.
 
-    The system service that sends events is created with the first one (EVT-3).
+    The system service that sends events is created with the first notification (EVT-3).
     """
     system_objects.put(connection, service=EVENT_SERVICE, queue=EVENT_QUEUE)
     connection.execute(_delete_notification, (notification.name,))
@@ -80,7 +81,7 @@ def notification(row: Sequence[Any]) -> EventNotification:
 
 
 def write(script: Script, changes: EventChanges) -> None:
-    """Add what a changeset changes about dialogs and kept events."""
+    """Add to the script a changeset's changes of event dialogs and kept events."""
     _delete_dialogs.add(script, changes.closed)
     _insert_dialogs.add(script, changes.opened)
     _insert_events.add(script, changes.kept)
@@ -89,7 +90,7 @@ def write(script: Script, changes: EventChanges) -> None:
 
 
 class StoredEvents:
-    """Reads what event notifications have in the store."""
+    """The stored dialogs and undelivered events of event notifications."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

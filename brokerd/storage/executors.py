@@ -1,4 +1,4 @@
-"""Executors: choose the writer and the reader of a store: threads, or the loop itself (HK-3).
+"""Executors: choose the writer and the reader of a store, on threads or on the loop (HK-3).
 
 Reads: nothing.      Calls: writers and readers.      Never: runs a statement by itself.
 """
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Chooses where the SQL of a store runs."""
+    """The choice of where the SQL of a store runs."""
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run a long function once."""
         ...
 
     def kept(self, path: Path) -> Connection | None:
-        """Return a connection to this file that is still open; only simulations keep any."""
+        """Return an open connection to this file; None = not open. Only simulations keep one."""
         ...
 
     def writer(self, connection: Connection, path: Path) -> Writer:
-        """Return the writer on this connection to this file."""
+        """Return a writer that uses this connection to this file."""
         ...
 
     def reader(self, path: Path, clock: Clock) -> Reader:
-        """Return the reader of this file."""
+        """Return a reader of this file."""
         ...
 
 
@@ -41,7 +41,10 @@ class Threaded:
     """Executor for production: a writer thread, aiosqlite for reading."""
 
     def __init__(self, *, compiled: bool = True) -> None:
-        """`compiled`: whether flushes and pages may leave the interpreter, if that was built."""
+        """Create the executor.
+
+        `compiled`: whether to use the compiled writer and reader, if they were built.
+        """
         self._compiled = compiled
 
     async def call(self, function: Callable[[], T]) -> T:

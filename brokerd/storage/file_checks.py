@@ -2,7 +2,7 @@
 
 Reads:  the header, the lock, the log and the schema of a file, on connections that cannot write.
 Calls:  nothing that writes.
-Never:  changes a file, or leaves one beside it that did not exist.
+Never:  changes a file, or leaves a new file in its directory.
 Fails:  with the error that opening the file would raise.
 """
 
@@ -34,8 +34,9 @@ _JOURNAL_AT: Final = 18
 def refusals_of(path: Path, *, user: int | None = None) -> Iterator[BrokerError]:
     """Yield the reasons why `open_file` would refuse a file, and change nothing (BI-D1).
 
-    These are the first reason that can be seen this way, and before it that a process has the file
-    open. `user`: as for `refuse_unsafe`. The errors are those that `check_file` raises.
+    There are at most two: that a process has the file open, and the first other reason that can
+    be found without a write. `user`: as for `refuse_unsafe`. The errors are those that `check_file`
+    raises.
     """
     is_in_use = False
     try:
@@ -56,21 +57,21 @@ def check_file(path: Path) -> None:
     """Refuse a file that `open_file` would refuse, and change nothing (BI-D1).
 
     Raises:
-        StoreLocked: a process has it open.
-        UnsafeFile: a file of the store is a link, or not ours alone (SX-24).
-        StoreDamaged, StoreVersion: it is no store, not one of this version, or its log lacks
-            something (REL-39).
+        StoreLocked: a process has the file open.
+        UnsafeFile: a file of the store is a link, or not exclusively ours (SX-24).
+        StoreDamaged, StoreVersion: the file is not a store, or not one of this version, or its log
+            lacks confirmed changes (REL-39).
     """
     for error in refusals_of(path):
         raise error
 
 
 def read_known_brokers(msdb: Path) -> Known:
-    """Return the brokers that an instance has, without opening its store (MAN-16).
+    """Return the brokers that an instance has, without opening its store `msdb` (MAN-16).
 
     Raises:
-        StoreLocked: a process has it open, and knows better.
-        StoreDamaged: it is no store, or its log lacks something (REL-39).
+        StoreLocked: a process has the store open, and may have changed the brokers.
+        StoreDamaged: the file is not a store, or its log lacks confirmed changes (REL-39).
     """
     refuse_if_held(msdb)
     if is_missing(msdb):
@@ -86,7 +87,7 @@ def read_known_brokers(msdb: Path) -> Known:
 
 
 def check_header(path: Path) -> None:
-    """Raise `StoreDamaged`, naming what the file is, if it is no store."""
+    """Raise `StoreDamaged` if the file is not a store; the error says what the file is."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_SIZE)
@@ -102,12 +103,12 @@ def check_header(path: Path) -> None:
             f"{path} belongs to another application (id {application_id:#010x},"
             f" a store has {tables.APPLICATION_ID:#010x})"
         )
-    if header[_JOURNAL_AT:][:2] != HAS_LOG:  # a backup, or new: opening it changes that
+    if header[_JOURNAL_AT:][:2] != HAS_LOG:  # a backup, or new: opening it starts a log
         refuse_stray_log(path, "is a backup, or new, and the log beside it is of another file")
 
 
 def refuse_stray_log(path: Path, what: str) -> None:
-    """Raise `StoreDamaged` if there is a log, which SQLite would use for this file (MAN-11)."""
+    """Raise `StoreDamaged` if a log exists that SQLite would use for this file (MAN-11)."""
     if has_log(path):
         log = log_path(path)
         raise StoreDamaged(
@@ -122,7 +123,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
 
     Raises:
         StoreVersion: the revision is unknown.
-        StoreDamaged: the file is not whole, or it is not the store of the broker of that name.
+        StoreDamaged: the file is not whole, or it is not the store of the broker `name`.
     """
     with reading(path) as connection:
         try:
@@ -140,8 +141,8 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
 def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
     """Raise `InUse` if open dialogs need a contract that these declarations change.
 
-    Such declarations refuse a start (OBJ-25, OBJ-37). A store of an older version is not inspected,
-    and one whose log lacks something is refused (`StoreDamaged`, REL-39).
+    A start with such declarations is refused (OBJ-25, OBJ-37). A store of an older version is not
+    inspected, and one whose log lacks confirmed changes is refused (`StoreDamaged`, REL-39).
     """
     check_header(path)
     refuse_loss(path, is_in_use=is_held(path))
@@ -159,13 +160,13 @@ def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
 
 
 def _check_name(connection: Connection, path: Path, name: str) -> None:
-    """Raise `StoreDamaged` if the file is another broker's and would take this broker's place."""
+    """Raise `StoreDamaged` if the file is the store of another broker than `name`."""
     found = connection.execute("SELECT broker_name FROM store").fetchone()
     if found != (name,):
         owner = found[0] if found else "nobody"
         own = path.parent / f"{owner}.db"
         again = f"call the file {own.name} again"
-        if own.exists():  # the name is taken: this file is a copy, and the other one may be in use
+        if own.exists():  # the name is taken: this file is a copy, and the other file may be in use
             again = f"move it to another directory, as {own.name} is there"
         raise StoreDamaged(
             f"{path} is the store of broker {owner}, not of {name}",
@@ -175,9 +176,9 @@ def _check_name(connection: Connection, path: Path, name: str) -> None:
 
 @contextmanager
 def reading(path: Path, *, with_log: bool = True) -> Iterator[Connection]:
-    """Open a connection that only reads, and leave no file behind that did not exist.
+    """Open a connection that only reads, and leave no new file behind.
 
-    Without a log beside it the file is read as it is; with one, SQLite needs the log's index.
+    If the store has no log, the file is read as it is; otherwise SQLite needs the log's index.
     `with_log=False`: ignore the log, and do not touch its index.
     """
     index = index_path(path)

@@ -1,7 +1,7 @@
 """Flush: changesets merged, then written in one transaction with each changed row once.
 
 Reads:  nothing.      Calls: the statements of the table families, on the writer's connection.
-Never:  retries, or undoes what SQLite was asked to commit (REL-5).
+Never:  retries, or undoes changes that SQLite was asked to commit (REL-5).
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,8 @@ _PAGE: Final = 4096
 _WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
 NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
 _SAVE_NUMBERS: Final = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
-"""Also a fence: a process that has opened the store meanwhile has raised its epoch (RTE-55)."""
+"""Statement that saves the next numbers. It is also a fence: another process that has opened the
+store meanwhile has raised the epoch (RTE-55)."""
 
 
 class Numbers:
@@ -71,7 +72,7 @@ class Numbers:
         """Epoch of the store when this process opened it."""
 
     def marks(self) -> tuple[int, int, int, int, int]:
-        """Return the values for `_SAVE_NUMBERS`: the numbers, and the id and epoch of their row."""
+        """Return the values for `_SAVE_NUMBERS`: the numbers, then id and epoch of their row."""
         endpoint, queuing = self.next_endpoint_key, self.next_queuing_order
         return endpoint, queuing, self.next_transmission_order, 1, self.epoch
 
@@ -86,7 +87,7 @@ class Weight(NamedTuple):
 
 
 class Flush:
-    """Changesets that are written together, in the order they joined."""
+    """Changesets that are written together, in the order in which they joined."""
 
     __slots__ = (
         "acknowledged",
@@ -152,7 +153,7 @@ class Flush:
         self.dropped: list[EndpointKey] = []
         """Endpoints of `dequeued_of` whose messages are deleted later."""
         self.by_index = 0
-        """Upper bound of the messages that the flush deletes by index."""
+        """Upper bound of the number of messages that the flush deletes by index."""
         self.outgoing_removed: dict[EndpointKey, tuple[int, int]] = {}
         """Endpoint to the number of rows in `outgoing` when its messages were removed, and the
         highest sequence removed."""
@@ -171,15 +172,15 @@ class Flush:
         self.shelves: Sequence[int] = ()
         """Numbers of the shelves that may have messages."""
         self.retained_at_once = 0
-        """Retained messages of ended dialogs that the flush deletes at most."""
+        """Most retained messages of ended dialogs that the flush deletes."""
         self.some_bodies = False
         """Whether any body may be in pieces, so that owners of bodies have to be looked up."""
 
     def merge(self, changes: Changes) -> None:
         """Merge a changeset. This runs once per transaction, on the loop."""
         self.changesets += 1
-        # First, so that rows which this changeset enqueues are kept: only those that joined before
-        # the removal go (`_kept`).
+        # First, so that rows which this changeset enqueues are kept: only rows that joined before
+        # the removal are deleted (`_kept`).
         if changes.dequeued_of:
             self.dequeued_of.update(dict.fromkeys(changes.dequeued_of, len(self.enqueued)))
         if changes.moved:
@@ -209,7 +210,7 @@ class Flush:
                 self.bytes += len(body)
 
     def remove_outgoing(self, key: EndpointKey, removal: OutgoingRemoval) -> None:
-        """Delete outgoing messages that have joined so far, in this flush or before."""
+        """Delete outgoing messages of an endpoint that have joined, in this flush or earlier."""
         self.acknowledged += removal.orders
         self.outgoing_removed[key] = len(self.outgoing), removal.through
 
@@ -235,7 +236,7 @@ class Flush:
     def _merge_bodies(self, changes: Changes) -> None:
         for row in changes.bodies.values():
             self.bodies[row.body_key] = row
-            # Counted with the row of its message, which has the body for memory.
+            # The size is counted with the row of the message, which has the body for memory.
             if row.owner in _WEIGHED:
                 self.bytes -= row.size
         size = sum([len(row.data) for row in changes.pieces])
@@ -270,7 +271,7 @@ class Flush:
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether rows of dialogs that end in this flush may be left to be deleted later."""
+        """Whether the flush may leave rows of dialogs that end in it, to be deleted later."""
         is_retaining = self.rare is not None and bool(self.rare.retained_removed_of)
         return bool(self.dropped or self.outgoing_left) or is_retaining
 
@@ -302,7 +303,10 @@ class Written(NamedTuple):
 
 
 class CommitFailed(Exception):
-    """COMMIT failed: whether it took effect is unknown (REL-5). Stays inside the package."""
+    """Error of a COMMIT of which it is unknown whether it took effect (REL-5).
+
+    It stays inside the package.
+    """
 
 
 def write(
@@ -310,8 +314,8 @@ def write(
 ) -> Written:
     """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back.
 
-    That includes a disk that is full at COMMIT: the last frame of the log, which alone makes the
-    other frames count, was not written whole, and nothing was synced.
+    This includes the error of a disk that is full at COMMIT: the last frame of the log, without
+    which the other frames are ignored, was not written whole, and nothing was synced.
     """
     started = clock.monotonic()
     try:
@@ -342,10 +346,13 @@ def _see_fence(is_passed: bool) -> None:
 
 
 class Writing:
-    """The job of writing a flush: on the connection, or as a script where that suffices."""
+    """The job of writing a flush, on the connection or, if possible, as a script."""
 
     def __init__(self, flush: Flush, clock: Clock, failpoint: Callable[[str], None] | None) -> None:
-        """`failpoint`: called by tests at each step; None = no call."""
+        """Create the job.
+
+        `failpoint`: a hook of tests, called at each step; None = no call.
+        """
         self._flush = flush
         self._clock = clock
         self._failpoint = failpoint
@@ -355,7 +362,7 @@ class Writing:
         return write(connection, self._flush, self._clock, self._failpoint or no_fault)
 
     def script(self) -> Script | None:
-        """Return the flush as a script; None = it needs the connection."""
+        """Return the flush as a script; None = it can only be written on the connection."""
         if self._failpoint is not None or self._flush.some_bodies:
             return None
         return script_of(self._flush)
@@ -375,12 +382,12 @@ def no_fault(name: str) -> None:
 
 
 def script_of(flush: Flush) -> Script:
-    """Return everything that a flush does to the store.
+    """Return the script of everything that a flush changes in the store.
 
     Most flushes of few messages have two or three of the dozen kinds of statements.
     """
     # Endpoints and messages are removed before others are written, so that a conversation may begin
-    # anew in the flush that removes it.
+    # again in the flush that removes it.
     script = Script()
     if flush.marks is not None:
         script.fence(_SAVE_NUMBERS, flush.marks)
@@ -444,7 +451,7 @@ def _at_once(flush: Flush) -> list[EndpointKey]:
 
 
 def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
-    """Add rare changes, after all endpoints and states: those show which groups are over."""
+    """Add rare changes. All endpoints and states must precede: they show which groups are over."""
     if rare.groups_left:
         dialogs.drop_states_of_ended(script, rare.groups_left)
     timers.write(script, rare)
@@ -464,7 +471,7 @@ def _leave_bodies(script: Script, flush: Flush) -> None:
 def _write_bodies(
     script: Script, flush: Flush, enqueued: list[QueueRow], outgoing: list[OutgoingRow]
 ) -> None:
-    """Write owners and pieces of bodies; disown those of messages deleted by number."""
+    """Write owners and pieces of bodies; disown bodies of messages deleted by number."""
     rows = flush.bodies
     bodies.put(script, list(rows.values()))
     given_up = {key for key, row in rows.items() if row.owner is Owner.NOBODY}
@@ -477,7 +484,7 @@ def _write_bodies(
 
 
 def _cut_off(rows: list[R], kept: list[R]) -> list[int]:
-    """Return the numbers of rows that joined and are not written."""
+    """Return the numbers of rows that have joined and will not be written."""
     if rows is kept:
         return []
     written = {row[0] for row in kept}
@@ -504,7 +511,7 @@ def _kept(rows: list[QueueRow], removed_of: dict[EndpointKey, int]) -> list[Queu
 
 
 def _kept_outgoing(flush: Flush) -> list[OutgoingRow]:
-    """Return the outgoing rows, except removed ones; a removal ends at its highest sequence."""
+    """Return the outgoing rows without the removed ones, up to the sequence of each removal."""
     rows, removed = flush.outgoing, flush.outgoing_removed
     if not removed:
         return rows

@@ -1,9 +1,10 @@
-"""Hashes of stored bodies, so that damage is noticed and never served. PURE.
+"""Hashes of stored bodies, which show damage, so that it is never served. PURE.
 
-Reads: nothing.      Calls: nothing.      Never: hashes what is not a body.
+Reads: nothing.      Calls: nothing.      Never: hashes anything but a body.
 
-A hash finds damage, not forgery: whoever can write the file can write a hash. XXH3 takes a tenth of
-the time of a cryptographic one, and every message is hashed when it comes and when it goes.
+A hash finds damage, not forgery: a program that can write the file can write a hash. XXH3 takes a
+tenth of the time of a cryptographic hash, and every message is hashed when it is stored and when it
+is read.
 """
 
 from collections.abc import Sequence
@@ -43,14 +44,14 @@ def large_hash(
 ) -> bytes:
     """Return the hash of a message whose body is in pieces: it covers the body's key and size.
 
-    Each piece has a hash of its own (`piece_hash`), made when it is written: a receive of hundreds
-    of mebibytes does not wait for all of it at once.
+    Each piece has its own hash (`piece_hash`), made when the piece is written: the message with a
+    body of hundreds of mebibytes does not wait until the whole body is hashed at once.
     """
     return body_hash(conversation_id, from_initiator, sequence, _name(key, size))
 
 
 def piece_hash(key: BodyKey, piece: int, data: bytes) -> bytes:
-    """Return the XXH3-64 of a piece of a body, bound to its place in it (REL-6)."""
+    """Return the XXH3-64 of a piece of a body, bound to its place in the body (REL-6)."""
     hashed = xxh3_64(_name(key, piece))
     hashed.update(data)
     return hashed.digest()
@@ -63,7 +64,7 @@ def is_sound(
     body: bytes | None,
     stored: bytes | None,
 ) -> bool:
-    """Return whether a stored body is as it was written; False without its endpoint (BI-D3)."""
+    """Return whether a stored body is as it was written; False if it has no endpoint (BI-D3)."""
     if conversation_id is None:
         return False
     if body is None or stored is None:
@@ -76,10 +77,10 @@ def is_sound(
 def not_surely_sound(
     rows: Sequence[tuple[Any, ...]], sequence_at: int, *, is_outgoing: bool
 ) -> list[int]:
-    """Return the indexes of rows to check with `is_sound`; it would find all others sound.
+    """Return the indexes of the rows to check with `is_sound`; all other rows are sound.
 
     A row ends with hash, body, whether its endpoint is the initiator's, and its conversation. This
-    is for pages: two calls per message would take as long as the hash does.
+    function serves pages: two calls per message would take as long as the hash does.
     """
     return [
         at
@@ -97,15 +98,15 @@ def not_surely_sound(
 def is_large_sound(
     place: tuple[ConversationId, bool, int], key: BodyKey, size: int, stored: bytes | None
 ) -> bool:
-    """Return whether a message with a body in pieces was written with that body.
+    """Return whether a message with a body in pieces was written with the body `key`.
 
-    `place`: the arguments of `body_hash` before the body.
+    `place`: the first three arguments of `body_hash`.
     """
     return is_sound(*place, _name(key, size), stored)
 
 
 def is_piece_sound(key: BodyKey, piece: int, data: bytes, stored: bytes) -> bool:
-    """Return whether a piece is as it was written there."""
+    """Return whether a piece is as it was written at its place in the body."""
     if len(stored) != _OLD_SIZE:
         return stored == piece_hash(key, piece, data)
     return stored == _old(_name(key, piece), data)

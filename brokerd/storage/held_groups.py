@@ -1,7 +1,7 @@
 """Held groups, whose transactions roll back: statements and row mapping (PBT-3, PSN-17).
 
 Reads:  held_groups.      Calls: nothing.
-Never:  decides how long one waits or when it is parked; `broker.poison` does.
+Never:  decides how long a group waits or when it is parked; `broker.poison` does.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ class RecoveredGroup(NamedTuple):
 
     row: HeldRow
     messages: int
-    """Messages of the group that wait."""
+    """Number of waiting messages of the group."""
 
 
 def write(script: Script, rare: Rare) -> None:
-    """Write the part of a flush."""
+    """Add to a flush's script its changes of held groups."""
     if rare.held:
         _delete.add(script, [group for group, row in rare.held.items() if row is None])
         _put.add(script, [row for row in rare.held.values() if row is not None])
@@ -56,7 +56,7 @@ def forget_gone(connection: Connection) -> None:
 
 
 def recovered(connection: Connection) -> list[RecoveredGroup]:
-    """Return every row, with the number of messages its group has."""
+    """Return every row, with the number of waiting messages of its group."""
     rows = connection.execute(_all).fetchall()
     if not rows:
         return []

@@ -1,7 +1,7 @@
-"""Incomplete messages: the fragments stored of messages that are arriving; statements.
+"""Incomplete messages: the stored fragments of messages that are arriving; statements.
 
 Reads:  bodies, body_pieces, and the endpoints of the messages.      Calls: the reader it is given.
-Never:  puts a message together; the broker does, when its last fragment arrives.
+Never:  assembles a message; the broker does, when the last fragment arrives.
 """
 
 from typing import Final, NamedTuple
@@ -65,24 +65,24 @@ class StoredParts(NamedTuple):
     """The stored fragments of an incomplete message."""
 
     key: BodyKey | None
-    """The key of its body; None = nothing is stored."""
+    """Key of the message's body; None = nothing is stored."""
     bodies: list[bytes] | None
     """The fragments from the first on; None = one is not as it was written (REL-6)."""
 
 
 class KnownParts(NamedTuple):
-    """The amount stored of an incomplete message."""
+    """The key, number and size of the stored fragments of an incomplete message."""
 
     key: BodyKey | None
-    """The key of its body; None = nothing is stored."""
+    """Key of the message's body; None = nothing is stored."""
     fragments: int
     """Number of fragments."""
     size: int
-    """Bytes of their bodies."""
+    """Bytes of the fragments."""
 
 
 class IncompleteMessages:
-    """Reads the fragments that are stored of messages of which some are missing."""
+    """The stored fragments of messages of which some fragments are still missing."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -90,12 +90,12 @@ class IncompleteMessages:
     async def endpoints(
         self, queue: str, limit: int, after: EndpointKey
     ) -> list[tuple[EndpointKey, int]]:
-        """Return endpoint and sequence of messages of which a fragment is missing (status 2)."""
+        """Return endpoint and sequence of the incomplete messages of a queue (status 2)."""
         rows = await self._reader.rows(INCOMPLETE, {"queue": queue, "limit": limit, "after": after})
         return [(EndpointKey(row[0]), row[1]) for row in rows]
 
     async def known_parts(self, endpoint: EndpointKey) -> KnownParts:
-        """Return the amount stored of the endpoint's incomplete message; read no body."""
+        """Return the amount stored of the endpoint's incomplete message, without reading a body."""
         rows = await self._reader.rows(PARTS_KNOWN, {"endpoint": endpoint})
         if not rows:
             return KnownParts(None, 0, 0)

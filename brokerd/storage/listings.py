@@ -1,10 +1,10 @@
 """Listings: rows for views, a page at a time, filtered by the store, however many rows there are.
 
 Reads:  the tables a message passes through.      Calls: the reader it is given.
-Never:  reads more of a table for one page than `SCAN` rows, or a body that was not asked for.
+Never:  reads more than `SCAN` rows of a table for one page, or a body that was not requested.
 
 A page begins after a key and ends with the last key that was scanned, so that a filter that matches
-few rows of millions gives short pages rather than long reads.
+few of millions of rows gives short pages rather than long reads.
 """
 
 import json
@@ -44,11 +44,11 @@ from brokerd.storage.tables import retained_messages as kept
 from brokerd.storage.tables import transmission_queue as outgoing
 
 SCAN: Final = 100_000
-"""Rows of a table that one page scans at most."""
+"""Most rows of a table that one page scans."""
 
 T = TypeVar("T")
 Filter = Mapping[str, Sequence[object]]
-"""Allowed values by name of a column (below)."""
+"""Allowed values by column name (the tables of columns are below)."""
 
 
 class Listed(NamedTuple, Generic[T]):
@@ -60,7 +60,7 @@ class Listed(NamedTuple, Generic[T]):
 
 
 class ListedMessage(NamedTuple):
-    """A message in the transmission queue, with facts of its dialog."""
+    """A message in the transmission queue, with properties of its dialog."""
 
     transmission_order: int
     endpoint: EndpointKey
@@ -247,8 +247,11 @@ class Listings:
         taken: Callable[[], Sequence[int]],
         ended: Callable[[], Set[EndpointKey]],
     ) -> None:
-        """`taken`: returns the shelves that may have messages. `ended`: returns the endpoints whose
-        messages count as deleted."""
+        """Create the views.
+
+        `taken`: returns the shelves that may have messages. `ended`: returns the endpoints whose
+        messages count as deleted.
+        """
         self._reader = reader
         self._taken = taken
         self._ended = ended
@@ -256,7 +259,7 @@ class Listings:
     async def endpoints(
         self, after: int, limit: int, where: Filter, since: Instant | None
     ) -> Listed[DialogEndpoint]:
-        """Return endpoints by key. `since`: only those that had entered their state by then."""
+        """Return endpoints by key. `since`: only endpoints in their state since then or before."""
         key = endpoints.c.endpoint_key
         conditions = _conditions(ENDPOINT_COLUMNS, where)
         if since is not None:
@@ -291,7 +294,7 @@ class Listings:
     async def retained(
         self, after: int, limit: int, where: Filter, since: Instant | None, *, bodies: bool
     ) -> Listed[ListedRetained]:
-        """Return retained messages by queuing order. `since`: only those enqueued by then."""
+        """Return retained messages by queuing order. `since`: only messages enqueued by then."""
         key = kept.c.queuing_order
         conditions = _conditions(RETAINED_COLUMNS, where)
         if since is not None:
@@ -304,14 +307,14 @@ class Listings:
         return Listed([ListedRetained._make(row) for row in rows], last)
 
     async def timers(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, Instant]:
-        """Return when the unnamed timers of these endpoints are due (DLG-35)."""
+        """Return when the unnamed timer of each of these endpoints is due (DLG-35)."""
         found = select(timers.c.endpoint_key, timers.c.due_at).where(
             timers.c.endpoint_key.in_(list(keys)), timers.c.name == ""
         )
         return {EndpointKey(row[0]): Instant(row[1]) for row in await self._reader.rows(found)}
 
     async def groups(self, after: bytes, limit: int, where: Filter) -> list[ListedGroup]:
-        """Return conversation groups with an endpoint that is not closed, by their ids."""
+        """Return conversation groups with an endpoint that is not closed, by group id."""
         group = endpoints.c.group_id
         statement = (
             select(group, func.min(endpoints.c.service))
@@ -339,7 +342,7 @@ class Listings:
         return found
 
     async def unread(self, keys: Iterable[EndpointKey]) -> dict[EndpointKey, tuple[int, Instant]]:
-        """Return number and latest arrival of these endpoints' messages that are found by index."""
+        """Return number and latest arrival of messages found by index, for each endpoint."""
         values = {"keys": json.dumps(sorted(set(keys) - self._ended()))}
         found: dict[EndpointKey, tuple[int, Instant]] = {}
         for place in (NO_SHELF, *self._taken()):
@@ -367,9 +370,9 @@ async def _page(
     limit: int,
     conditions: Sequence[ColumnElement[bool]],
 ) -> tuple[Sequence[tuple[Any, ...]], int | None]:
-    """Return the rows, and the last key that was scanned; None = there are no rows after it.
+    """Return the rows, and the last key that was scanned; None = no rows follow.
 
-    Without a filter, or with one that an index serves, the rows alone bound the read.
+    Without a filter, or with a filter that an index serves, only `limit` bounds the read.
     """
     if not conditions or any(_names_few(one) for one in conditions):
         rows = await reader.rows(page, {"after": after, "limit": limit})

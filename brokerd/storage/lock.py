@@ -1,4 +1,4 @@
-"""Lock: keeps a store to one process (REL-16, design D1).
+"""Lock: a store is open in one process only (REL-16, design D1).
 
 Reads:  the lock file beside the store.      Calls: the operating system's file lock.
 Never:  follows a link to another file (SX-24), or removes the lock file: a process that waits for
@@ -18,11 +18,11 @@ from brokerd.errors import StoreDamaged, StoreLocked, UnsafeFile
 from brokerd.storage.private_files import open_private
 
 _MOST: Final = 4096
-"""Bytes of a lock file that are read."""
+"""Most bytes of a lock file that are read."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The process that has a store open, as the lock file names it."""
+    """The process that has a store open, as named in the lock file."""
 
     pid: int
     host: str
@@ -42,8 +42,8 @@ class OwnerLock:
         Raises:
             StoreLocked: another process holds the lock; the error names it.
             StoreDamaged: the lock file cannot be used.
-            UnsafeFile: the lock file is a link, or not ours alone (SX-24).
-            OSError: the lock file cannot be written; the lock is free.
+            UnsafeFile: the lock file is a link, or not exclusively ours (SX-24).
+            OSError: the lock file cannot be written; the lock is free again.
         """
         try:
             self._file = open_private(lock_path(path), writable=True, create=True)
@@ -63,7 +63,7 @@ class OwnerLock:
             raise
 
     def describe(self, broker_id: str, epoch: int) -> None:
-        """Write into the file whose store it is, for processes that wait for it (RTE-55)."""
+        """Write broker and epoch of the store to the file, for processes that wait (RTE-55)."""
         self._owner = msgspec.structs.replace(self._owner, broker_id=broker_id, epoch=epoch)
         self._write()
 
@@ -79,7 +79,7 @@ class OwnerLock:
 
 
 def last_owner(path: Path) -> Owner | None:
-    """Return the process that has, or last had, the store open; None if that cannot be read."""
+    """Return the process that has, or last had, the store open; None = the file is unreadable."""
     try:
         file = open_private(lock_path(path), writable=False)
     except (OSError, UnsafeFile):
@@ -95,7 +95,7 @@ def last_owner(path: Path) -> Owner | None:
 def refuse_if_held(path: Path) -> None:
     """Raise `StoreLocked` if a process has the store at `path` open; leave no trace.
 
-    `UnsafeFile`: its lock file is a link, or no file (SX-24).
+    `UnsafeFile`: the lock file is a link, or not a regular file (SX-24).
     """
     try:
         file = open_private(lock_path(path), writable=False)

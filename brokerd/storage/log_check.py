@@ -1,7 +1,7 @@
-"""Log check: whether a store's log still has all that was confirmed (REL-39, FD-9).
+"""Log check: whether a store's log still has all confirmed changes (REL-39, FD-9).
 
-Reads:  the log and the record of its head, before SQLite sees either.      Calls: nothing.
-Never:  changes anything, or takes what a crash or a power cut leaves of a log for a loss.
+Reads:  the log and the record of its head, before SQLite opens either.      Calls: nothing.
+Never:  changes anything, or mistakes a log that a crash or a power cut has cut off for a loss.
 """
 
 import shlex
@@ -25,14 +25,14 @@ from brokerd.storage.log_scan import Scan, scan
 from brokerd.units import counted
 
 _ATTEMPTS: Final = 3
-"""Times that a log is read if it is begun anew meanwhile."""
+"""Number of attempts to read a log that is restarted meanwhile."""
 _NO_LOG: Final = Scan(0, 0, None)
 _CUT_OFF: Final = (State.FOLDING_LOSS, State.DROPPING_LOSS)
 _PAGE_SIZE_AT: Final = 16
 _JOURNAL_AT: Final = 18
 _HEADER_READ: Final = 20
 HAS_LOG: Final = b"\x02\x02"
-"""Bytes in the header of a file whose changes go to a log beside it."""
+"""Bytes in the header of a store file whose changes go to a log in a separate file."""
 
 _FOLDED_BY_OTHERS: Final = (
     " (if another program, such as sqlite3, had the store open since, it has folded the log into "
@@ -47,22 +47,22 @@ class Loss(msgspec.Struct, frozen=True):
     problem: str
     """The damage, with its place."""
     frames: int
-    """Lower bound of the pages that were written and cannot be read any more."""
+    """Lower bound of the number of pages that were written and can no longer be read."""
     commits: int
-    """Lower bound of the transactions among them."""
+    """Lower bound of the number of transactions that wrote these pages."""
     confirmed_at: Instant | None
-    """When the last one was confirmed; None = no record says so."""
+    """When the last transaction was confirmed; None = not recorded."""
     is_in_file: bool = False
-    """Whether the store's file has all of it: nothing is lost, but SQLite must not read the log."""
+    """Whether the store's file has all changes: none is lost, but SQLite must not read the log."""
     is_recovered_in_part: bool = False
-    """Whether the log is the store's, and what lies before the damage can be read."""
+    """Whether the log is the store's, and its content before the damage can be read."""
     is_gone: bool = False
-    """Whether there is no log though the store was open: another program may have folded it."""
+    """Whether the log is missing though the store was open: another program may have folded it."""
     saved: tuple[str, ...] = ()
-    """Copies that a daemon saved beside it when its log was removed, oldest first."""
+    """Copies of the log that a daemon saved in its directory when it was removed, oldest first."""
 
     def show(self) -> str:
-        """Return the whole loss in a sentence, with the copies that may have what is missing."""
+        """Return the whole loss in a sentence, with the copies that may have the lost changes."""
         text = self._show_damage()
         if self.saved:
             text += f"; a daemon saved what its log held in {', '.join(self.saved)}: to put it "
@@ -78,7 +78,7 @@ class Loss(msgspec.Struct, frozen=True):
         return cure + (_FOLDED_BY_OTHERS if self.is_gone else "")
 
     def ways_on(self, store: Path) -> str:
-        """Return all that can be done about the loss, for every report of it."""
+        """Return all remedies for the loss, as text for every report of the loss."""
         return (
             f"{self.cure}; to go on without what is missing: brokerd store accept-loss "
             f"{shlex.quote(str(store))} --yes"
@@ -102,10 +102,10 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
-    """Raise `StoreDamaged` if the log of the store at `path` lacks anything that was confirmed.
+    """Raise `StoreDamaged` if the log of the store at `path` lacks confirmed changes.
 
-    Call this before anything opens the store: SQLite would go on without what is missing, and
-    overwrite what is left of it. `is_in_use`: as for `find_loss`.
+    Call this before anything opens the store: SQLite would continue without the missing changes,
+    and overwrite the rest of the damaged log. `is_in_use`: as for `find_loss`.
     """
     try:
         loss = find_loss(path, is_in_use=is_in_use)
@@ -122,14 +122,14 @@ def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
 
 
 def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
-    """Return what the log of the store at `path` lacks; None = nothing.
+    """Return the confirmed changes that the log of the store at `path` lacks; None = none.
 
     `is_in_use`: a daemon may write meanwhile. `OSError`: the log cannot be read.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER_READ)
     if header[_JOURNAL_AT:] != HAS_LOG:
-        return None  # a backup, or new: a record would be of the file that was here before
+        return None  # a backup, or new: a record would belong to an earlier file of this name
     size = int.from_bytes(header[_PAGE_SIZE_AT:][:2])
     page_size = 65536 if size == 1 else size
     previous: Loss | None = None
@@ -144,16 +144,16 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
         if previous is not None and loss.problem == previous.problem and _begin_of(path) == before:
             return loss
         previous = loss
-    return None  # the log is begun anew all the time, so everything before has been folded
+    return None  # the log restarts all the time, so all earlier changes have been folded
 
 
 def what_is_unknown(path: Path) -> str:
-    """Return why nobody can tell whether the store at `path` has all that was confirmed (REL-41).
+    """Return why it is unknown whether the store at `path` has all confirmed changes (REL-41).
 
-    Empty if the record of its log tells, or if it is a backup, which has no log.
+    Empty if the record of its log shows this, or if the store is a backup, which has no log.
 
     Raises:
-        OSError: one of its files cannot be read.
+        OSError: a file of the store cannot be read.
     """
     with path.open("rb") as file:
         header = file.read(_HEADER_READ)
@@ -196,9 +196,9 @@ def _scan(path: Path, page_size: int, *, probe: int) -> Scan:
 
 
 def compare_with_record(record: Record | None, found: Scan, *, log: str) -> Loss | None:
-    """Compare a log with the record of its head; return what the log lacks.
+    """Compare a log with the record of its head; return the loss, None = no loss.
 
-    Without a record there is only what the log itself shows: transactions behind a bad frame.
+    Without a record, only the log itself can show damage: transactions behind a bad frame.
     """
     if record is not None and record.state in _CUT_OFF:
         is_own = record.state is State.FOLDING_LOSS
@@ -217,9 +217,9 @@ def compare_with_record(record: Record | None, found: Scan, *, log: str) -> Loss
 
 
 def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
-    """Judge a log all of which was in the file, up to the record.
+    """Return the loss of a log that was folded into the file, up to the record; None = no loss.
 
-    The log may have been begun anew since, or be gone.
+    The log may have been restarted since, or not exist.
     """
     if found.salts is None:
         return None
@@ -235,7 +235,7 @@ def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
 
 
 def _judge_open(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
-    """Judge a log that has to have everything up to the record."""
+    """Return the loss of a log that must have every frame up to the record; None = no loss."""
     if not found.size:
         loss = seen.loss("is missing, or empty", record.frames)
         return msgspec.structs.replace(loss, is_gone=True)
@@ -254,26 +254,26 @@ def _reaches(record: Record, found: Scan) -> bool:
 
 
 class _Seen:
-    """The findings of a scan, for a sentence about them."""
+    """The findings of a scan, from which a `Loss` is made."""
 
     def __init__(self, log: str, found: Scan, confirmed_at: Instant | None) -> None:
         self._log, self._found, self._confirmed_at = log, found, confirmed_at
 
     def damage(self, confirmed: int) -> Loss:
-        """Return the loss of frames up to the confirmed one, or to the last one seen."""
+        """Return the loss of frames up to the last confirmed frame, or the last one in the log."""
         missing = max(confirmed, self._found.last) - self._found.committed
         return self.loss(_place(self._found), missing, is_own=True)
 
     def loss(
         self, problem: str, frames: int, *, is_in_file: bool = False, is_own: bool = False
     ) -> Loss:
-        """Return the loss with this problem."""
+        """Return a loss of `frames` with this problem."""
         commits = 0 if is_in_file else self._found.commits_behind
         return Loss(self._log, problem, frames, commits, self._confirmed_at, is_in_file, is_own)
 
 
 def _place(found: Scan) -> str:
-    """Return where a log stops being as it was written."""
+    """Return where a log no longer is as it was written, to be read after the log's path."""
     if found.salts is None:
         return "is damaged at offset 0, in its header"
     if found.bad:

@@ -1,17 +1,18 @@
 """Log head: a small file beside a store that says how far its log was confirmed (REL-39, FD-9).
 
-A log alone cannot tell what it has lost: one that is cut off, replaced or gone looks like a shorter
-one. So after each flush, once the log is synced and before anything is confirmed, the position that
-the log has reached goes into a record outside it. A start compares the log with the record.
+A log alone cannot show what it has lost: a log that was cut off, replaced or removed looks like a
+shorter log. So after each flush, once the log is synced and before anything is confirmed, the
+position that the log has reached is written to a record in another file. A start compares the log
+with the record.
 
 Reads:  the index of the log, where SQLite keeps the position, over SQLite's own descriptor.
 Calls:  the operating system.
 Never:  leads the log (it is written after the log's sync), opens the index itself (closing it would
-        release the locks that this process holds there), or decides what a loss means.
+        release the locks that this process holds on it), or decides the consequences of a loss.
 
 The record has the position and a state. It is synced when the state says that the store's file has
-all of the log: only then may SQLite begin the log anew, so that a crash finds either the log of the
-record, or the one that follows it, or a record that expects neither. At other times a sync with
+the whole log: only then may SQLite restart the log, so that a crash finds either the log of the
+record, or the log that follows it, or a record that expects neither. At other times a sync with
 each tick is enough: after a power cut the record lags by at most a tick.
 """
 
@@ -33,8 +34,8 @@ from brokerd.storage.log_scan import Checksum, checksum
 from brokerd.storage.private_files import open_private, sync
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
-"""Sync that may omit the time of the last write: it is useless after a power cut, and costs a write
-of its own."""
+"""Function that syncs a file, except for the time of its last write where the system can omit that:
+the time is useless after a power cut, and costs another write."""
 _INDEX_SIZE: Final = 100
 """Bytes of the index that are read: its header twice, then the number of folded frames."""
 _HEADER: Final = struct.Struct("=16x2I2I8s")
@@ -49,20 +50,21 @@ class State(Enum):
     """The content of the log, as the first eight bytes of the record."""
 
     OPEN = b"brkd-opn"
-    """Frames that the store's file may not have."""
+    """The log has frames that the store's file may lack."""
     FOLDED = b"brkd-fld"
-    """Frames all of which the file has: the next commit may begin the log anew."""
+    """The store's file has all frames of the log: the next commit may restart the log."""
     EMPTY = b"brkd-emp"
-    """No frames; the next commit begins a log whose salts are not known yet."""
+    """The log has no frames; the next commit begins a log whose salts are not known yet."""
     CLOSED = b"brkd-cls"
-    """No frames, and no commit comes before the record says `EMPTY`."""
+    """The log has no frames, and no commit is made before the record says `EMPTY`."""
     FOLDING_LOSS = b"brkd-alf"
-    """An administrator has accepted a loss, and what is left of the log is being folded."""
+    """An administrator has accepted a loss, and the rest of the log is being folded."""
     DROPPING_LOSS = b"brkd-ald"
     """An administrator has accepted a loss, and the log, which is not the store's, is being
-    removed. A start that finds this or `FOLDING_LOSS` is refused: the acceptance was cut off."""
+    removed. A start that finds this or `FOLDING_LOSS` is refused, because the acceptance was
+    interrupted."""
     ACCEPTED = b"brkd-acc"
-    """As `CLOSED`, after an administrator has accepted what a damaged log had left."""
+    """As `CLOSED`, after an administrator has accepted the loss from a damaged log."""
 
 
 _WITHOUT_LOG: Final = (State.CLOSED, State.ACCEPTED)
@@ -73,7 +75,7 @@ class Record(msgspec.Struct, frozen=True):
 
     state: State
     frames: int = 0
-    """The last frame that was confirmed."""
+    """Number of the last frame that was confirmed."""
     checksum: Checksum = (0, 0)
     """Checksum of that frame."""
     salts: tuple[int, int] = (0, 0)
@@ -83,12 +85,12 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def expects_no_log(self) -> bool:
-        """Whether a log that exists is not the store's."""
+        """Whether the store has no log; a log that exists then is not the store's."""
         return self.state in _WITHOUT_LOG
 
 
 class UnreadableRecord(ValueError):  # a finding, not a fault of this program
-    """The record is not as this program writes it."""
+    """Error for a record that is not as this program writes it."""
 
 
 def head_path(path: Path) -> Path:
@@ -102,7 +104,7 @@ def log_path(path: Path) -> Path:
 
 
 def saved_log_path(log: Path, number: int) -> Path:
-    """Return the path at which a log that was removed while it was open is saved."""
+    """Return the path under which to save a log that was removed while it was open."""
     return Path(f"{log}.saved-{number}")
 
 
@@ -118,16 +120,16 @@ def index_path(path: Path) -> Path:
 
 
 def read_record(path: Path) -> Record | None:
-    """Return the record of the store at `path`; None = it has none yet.
+    """Return the record of the store at `path`; None = the store has no record yet.
 
-    `UnreadableRecord`: it is damaged; `OSError`: it cannot be read.
+    `UnreadableRecord`: the record is damaged; `OSError`: it cannot be read.
     """
     try:
         with head_path(path).open("rb") as file:
             data, found = file.read(), os.fstat(file.fileno())
     except FileNotFoundError:
         return None
-    if not data:  # a power cut while it was made
+    if not data:  # a power cut while the record was made
         return None
     return _decode(data, Instant(found.st_mtime_ns // 1000))
 
@@ -147,14 +149,14 @@ def _decode(data: bytes, written_at: Instant) -> Record:
 
 
 class LogHead:
-    """The record of a store that is open for writing; for one thread at a time."""
+    """The record of a store that is open for writing; used by one thread at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the record, or make it.
+        """Open or create the record of the store at `path`.
 
         Raises:
-            OSError: it cannot be written.
-            UnsafeFile: it is a link, or others may write to it (SX-24).
+            OSError: the record cannot be written.
+            UnsafeFile: the record is a link, or others may write to it (SX-24).
         """
         self._path = path
         self._index = -1
@@ -167,7 +169,7 @@ class LogHead:
             raise
 
     def _expect_anything(self, *, is_new: bool) -> None:
-        """Write before the first commit that a log is coming, unless the record knows the log."""
+        """Record before the first commit that a new log follows, unless the record has the log."""
         if self._synced[:8] in (State.OPEN.value, State.FOLDED.value) and has_log(self._path):
             return
         self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
@@ -176,20 +178,20 @@ class LogHead:
             sync(self._path.parent)
 
     def attach(self) -> None:
-        """Find SQLite's descriptor of the index, once a connection has read or written."""
+        """Find SQLite's descriptor of the index; a connection must have read or written before."""
         self._index = descriptor_of(index_path(self._path))
 
     @property
     def descriptors(self) -> tuple[int, int] | None:
         """Descriptors of the index and of the record, for a writer outside the interpreter.
 
-        None = this system does not tell which descriptor is the index: the record stays as it was
-        when the store was opened, and expects any log.
+        None = the descriptor of the index cannot be found on this system: the record stays as it
+        was when the store was opened, and expects any log.
         """
         return None if self._index < 0 else (self._index, self._file)
 
     def advance(self) -> None:
-        """Record how far the log has got. `OSError`: the record cannot be written.
+        """Record the position that the log has reached. `OSError`: the record cannot be written.
 
         Call this after each transaction, before it is confirmed.
         """
@@ -199,31 +201,31 @@ class LogHead:
         try:
             self._write(data)
         except OSError as error:
-            # A record that lags expects less, which is harmless; but it has to say that the log may
-            # be begun anew.
+            # A record that lags expects less, which is harmless; but the record must not miss that
+            # the log may restart.
             if data[:8] != State.OPEN.value or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
         if data[:8] != State.OPEN.value:
             self.sync()
 
     def sync(self) -> None:
-        """Sync the record, unless it is synced."""
+        """Sync the record, unless it is already synced."""
         if not self.is_synced:
             self._sync()
 
     @property
     def is_synced(self) -> bool:
-        """Whether the record is durable as it is."""
+        """Whether the record is durable in its present content."""
         return self._file < 0 or self._read() == self._synced
 
     def close(self, *, is_log_gone: bool = False) -> None:
-        """Record whether a log is left, after the connection was closed, and close the record.
+        """Record whether a log is left, and close the record; the connection must be closed.
 
-        `is_log_gone`: another program has removed the log, so the record has to stay as it is.
+        `is_log_gone`: another program has removed the log, so the record must not change.
         """
         if self._file < 0:
             return
-        with suppress(OSError):  # the record that stays expects no less than there is
+        with suppress(OSError):  # the old record expects at least as much as the log has
             if not is_log_gone and not has_log(self._path):
                 self._write(State.CLOSED.value + self._read()[8:])
                 self._sync()
@@ -249,13 +251,13 @@ def has_log(path: Path) -> bool:
 
 
 def write_state(path: Path, state: State) -> None:
-    """Write a record that has this state and no position, durably; the store is not open.
+    """Write, durably, a record with this state and no position; the store must not be open.
 
-    It replaces any record, a damaged one as well, and at no moment is there none.
+    The new record replaces any record, even a damaged one; the file exists at every moment.
 
     Raises:
-        OSError: it cannot be written.
-        UnsafeFile: it is a link, or others may write to it (SX-24).
+        OSError: the record cannot be written.
+        UnsafeFile: the record is a link, or others may write to it (SX-24).
     """
     data = state.value + _nothing()
     file = open_private(head_path(path), writable=True, create=True)
@@ -269,7 +271,7 @@ def write_state(path: Path, state: State) -> None:
 
 
 def descriptor_of(path: Path) -> int:
-    """Return this process's descriptor of a file; -1 = it is not open, or that is unknown."""
+    """Return this process's descriptor of a file; -1 = the file is not open, or this is unknown."""
     try:
         found = path.stat()
     except OSError:
@@ -278,7 +280,10 @@ def descriptor_of(path: Path) -> int:
 
 
 def descriptor_of_file(number: tuple[int, int]) -> int:
-    """Return the descriptor of the file with this device and inode; it may have no path."""
+    """Return the descriptor of the file with this device and inode, even if it has no path.
+
+    -1 = the file is not open, or this is unknown.
+    """
     try:
         names = os.listdir("/dev/fd")
     except OSError:
@@ -292,7 +297,7 @@ def descriptor_of_file(number: tuple[int, int]) -> int:
 
 
 def _record_of(index: bytes) -> bytes:
-    """Return the record for an index header. The flusher makes the same (`compiled/flusher.c`)."""
+    """Return the record for an index. The flusher makes identical records (`flusher.c`)."""
     (frames,) = struct.unpack_from("=I", index, 16)
     (folded,) = struct.unpack_from("=I", index, _FOLDED_AT)
     state = State.EMPTY if not frames else State.FOLDED if frames == folded else State.OPEN
@@ -300,6 +305,6 @@ def _record_of(index: bytes) -> bytes:
 
 
 def _nothing() -> bytes:
-    """Return the header of an index of which nothing is known."""
+    """Return an index header without a position, for a log that is not known."""
     header = bytes(_SUMMED)
     return header + struct.pack("=2I", *checksum(header, (0, 0), byteorder))

@@ -1,11 +1,11 @@
-"""Log scan: what the bytes of a store's write-ahead log hold, and where they are damaged (REL-39).
+"""Log scan: the frames in a store's write-ahead log, and where the log is damaged (REL-39).
 
-SQLite ends a log at its first bad frame without a word, because that is how the last transaction
-ends after a power cut. A bad frame before that is damage, and it hides every commit after it. This
-module tells the two apart.
+SQLite silently ends a log at its first bad frame, because a power cut leaves the last transaction
+in this way. An earlier bad frame is damage, and it hides every commit after it. This module
+distinguishes the two cases.
 
 Reads:  the log it is given, once, a frame at a time.      Calls: nothing.
-Never:  changes anything, or holds more of the log in memory than a frame.
+Never:  changes anything, or holds more than a frame of the log in memory.
 """
 
 import struct
@@ -28,47 +28,48 @@ _PAGE_SIZES: Final = frozenset(1 << power for power in range(9, 17))
 _MASK: Final = 0xFFFFFFFF
 
 Checksum = tuple[int, int]
-"""SQLite's running checksum of a log: each frame's continues that of the frame before it."""
+"""SQLite's running checksum of a log: each frame's checksum continues that of the frame before."""
 
 
 class Scan(msgspec.Struct, frozen=True):
     """The content of a log. Frames are counted from 1.
 
-    A generation is what was written since the log was last begun anew: all of its frames carry the
-    salts of the header, and frames of older generations may lie behind them.
+    A generation is the frames written since the log last restarted: each has the salts of the
+    header, and frames of older generations may follow.
     """
 
     size: int
     """Bytes of the file."""
     page_size: int
     salts: tuple[int, int] | None
-    """Salts of the generation; None = the header is not valid, so SQLite sees no frame at all."""
+    """Salts of the generation; None = the header is not valid, so SQLite recovers no frame."""
     committed: int = 0
-    """The last frame that SQLite recovers: all up to it are valid, and it ends a transaction."""
+    """The last frame that SQLite recovers: it ends a transaction, and all frames up to it are
+    valid."""
     commits: int = 0
-    """Transactions up to `committed`."""
+    """Number of transactions up to `committed`."""
     probed: Checksum | None = None
-    """The checksum of the frame that was asked for; None = SQLite does not recover that frame."""
+    """The checksum of the frame `probe`; None = SQLite does not recover that frame."""
     bad: int = 0
-    """The first frame that is not valid; 0 = all are."""
+    """The first frame that is not valid; 0 = all frames are valid."""
     behind: int = 0
-    """Frames from the bad one on that carry the salts of the generation."""
+    """Number of frames, from the bad one on, with the salts of the generation."""
     commits_behind: int = 0
-    """Frames in `behind` that end a transaction."""
+    """Number of frames counted in `behind` that end a transaction."""
     last: int = 0
-    """The last frame of `behind`."""
+    """The last frame counted in `behind`."""
     is_damaged: bool = False
-    """Whether a synced transaction is cut off: others were written after it."""
+    """Whether a synced transaction is lost: later transactions were written."""
 
     def offset_of(self, frame: int) -> int:
-        """Return where a frame begins in the file."""
+        """Return the offset of a frame in the file."""
         return HEADER_SIZE + (frame - 1) * (FRAME_HEADER_SIZE + self.page_size)
 
 
 class _Frame(NamedTuple):
     page: int
     pages: int
-    """Pages of the whole file, in a frame that ends a transaction; otherwise 0."""
+    """Number of pages of the store's file, in a frame that ends a transaction; otherwise 0."""
     salts: tuple[int, int]
     checksum: Checksum
     data: bytes
@@ -81,9 +82,9 @@ class _Frame(NamedTuple):
 
 
 def scan(log: BinaryIO, *, page_size: int, probe: int = 0) -> Scan:
-    """Scan a log from its beginning, of a store with pages of this size.
+    """Scan, from its beginning, the log of a store with pages of this size.
 
-    `probe`: a frame whose checksum is wanted. `OSError`: the log cannot be read.
+    `probe`: the frame whose checksum to return. `OSError`: the log cannot be read.
     """
     head = log.read(HEADER_SIZE)
     if len(head) < HEADER_SIZE:
@@ -99,7 +100,7 @@ def scan(log: BinaryIO, *, page_size: int, probe: int = 0) -> Scan:
 
 
 def _scan_without_header(log: BinaryIO, page_size: int) -> Scan:
-    """Scan a log of which SQLite recovers nothing for frames that belong together."""
+    """Scan a log without a valid header, of which SQLite recovers nothing, for related frames."""
     scanner = _Scanner(log, page_size, ("little", "big"), None)
     for frame in iter(scanner.read, None):
         scanner.pass_over(frame)
@@ -124,11 +125,11 @@ class _Scanner:
         self._probed: Checksum | None = None
         self._bad = self._behind = self._commits_behind = self._last = 0
         self._chain: Checksum | None = None
-        """The stored checksum of the frame before; None = that frame is not of the generation."""
+        """Stored checksum of the previous frame; None = that frame is not of the generation."""
         self._is_after_commit = self._is_damaged = False
 
     def read(self) -> _Frame | None:
-        """Return the next frame; None = there is no whole one."""
+        """Return the next frame; None = no whole frame follows."""
         data = self._log.read(FRAME_HEADER_SIZE + self._page_size)
         self._size += len(data)
         if len(data) < FRAME_HEADER_SIZE + self._page_size:
@@ -139,7 +140,7 @@ class _Scanner:
         return _Frame(page, pages, (rest[0], rest[1]), (rest[2], rest[3]), covered)
 
     def run(self, start: Checksum, probe: int) -> Scan:
-        """Scan the valid frames, then what lies after them."""
+        """Scan the valid frames, then the frames after them."""
         running, probed = start, None
         while (frame := self.read()) is not None:
             if frame.salts != self._salts or not frame.continues(running, self._orders):
@@ -158,10 +159,10 @@ class _Scanner:
         return self.result()
 
     def pass_over(self, frame: _Frame) -> None:
-        """Count a frame, from the first bad one on.
+        """Count the first bad frame, or a frame after it.
 
-        A frame that continues the checksum stored in the frame before it was written after that
-        one: if the one before ended a transaction, that transaction had been synced by then.
+        A frame that continues the checksum stored in the previous frame was written after that
+        frame: if the previous frame ended a transaction, that transaction had already been synced.
         """
         if self._generation is None:
             self._generation = frame.salts
@@ -176,7 +177,7 @@ class _Scanner:
         self._chain, self._is_after_commit = frame.checksum, frame.pages != 0
 
     def result(self) -> Scan:
-        """Return what the scan has found."""
+        """Return the findings of the scan."""
         return Scan(
             size=self._size,
             page_size=self._page_size,

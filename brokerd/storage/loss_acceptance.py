@@ -1,7 +1,8 @@
-"""Loss acceptance: an administrator goes on with what a damaged log has left (REL-39, FD-9).
+"""Loss acceptance: an administrator continues with the remains of a damaged log (REL-39, FD-9).
 
 Reads:  the store, its log and the record of its head.      Calls: SQLite.
-Never:  runs beside a daemon, removes the only copy of a log, or is called by the daemon itself.
+Never:  runs while a daemon has the store open, removes the only copy of a log, or is called by the
+        daemon itself.
 Fails:  at any moment, and can then be repeated; the loss is still reported, since the record says
         first that the acceptance has begun, and last that it is done. In between nothing else
         writes to the record.
@@ -37,7 +38,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     kept: str | None
     """Path of the copy of the damaged log; None = there was no log."""
     incarnation: bytes
-    """Incarnation of the store since then: a store with another one has not suffered this loss."""
+    """Incarnation of the store since then: a store with another incarnation is not affected."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -51,15 +52,16 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def accept_loss(path: Path, *, ids: IdSource, clock: Clock) -> Accepted | None:
-    """Let the store at `path` be opened with what is left of it; None = nothing is missing.
+    """Make the store at `path` usable with its remaining content; None = nothing is missing.
 
-    The log is first copied to a file beside it. What SQLite recovers of it is folded into the file,
-    and the store begins a new history, which peers can tell from the one before (REL-15).
+    The log is first copied to a file in its directory. The part that SQLite recovers is folded into
+    the store's file, and the store begins a new history, which peers can distinguish from the
+    previous one (REL-15).
 
     Raises:
         StoreLocked: a process has the store open, or reads it.
-        StoreDamaged, StoreVersion: it is no store, its files cannot be read or written, or a log
-            that a daemon saved lies beside it.
+        StoreDamaged, StoreVersion: the file is not a store, its files cannot be read or written, or
+            a log that a daemon saved is in its directory.
         StoreFull: there is no room for the copy, or for the changes.
         UnsafeFile: a file of the store is another user's, or others may write to it (SX-24).
     """
@@ -106,9 +108,9 @@ def loss_path(path: Path) -> Path:
 
 
 def accepted_loss(path: Path, incarnation: Incarnation) -> AcceptedLoss | None:
-    """Return the loss accepted last for the store at `path`, which has this incarnation.
+    """Return the last accepted loss of the store at `path`, which has this incarnation.
 
-    None: there is none, or an operator has removed the file that records it (REL-40).
+    None: no loss was accepted, or an operator has removed the file that records it (REL-40).
     """
     try:
         found = msgspec.json.decode(loss_path(path).read_bytes(), type=AcceptedLoss)
@@ -118,7 +120,7 @@ def accepted_loss(path: Path, incarnation: Incarnation) -> AcceptedLoss | None:
 
 
 def _remember(path: Path, accepted: AcceptedLoss) -> None:
-    """Write the loss durably; the record says only afterwards that the store may be opened."""
+    """Write the loss durably, before the record says that the store may be opened."""
     descriptor = open_private(loss_path(path), writable=True, create=True)
     with os.fdopen(descriptor, "wb") as file:
         file.truncate()
@@ -129,7 +131,7 @@ def _remember(path: Path, accepted: AcceptedLoss) -> None:
 
 
 def _refuse_saved(path: Path, loss: Loss) -> None:
-    """Raise `StoreDamaged` if logs were saved: they do not fit the store after the acceptance."""
+    """Raise `StoreDamaged` if logs were saved: they would not fit the store after acceptance."""
     if loss.saved:
         raise StoreDamaged(
             f"{path}: the loss is not accepted: {loss.show()}",
@@ -141,15 +143,15 @@ def _refuse_saved(path: Path, loss: Loss) -> None:
 def _refuse_code(path: Path) -> None:
     """Raise `StoreDamaged` if the file has a trigger or a view, before anything is changed (BI-D2).
 
-    One that only the log has is found when the log is read. A file that cannot be read without its
-    log is not refused: the log may complete it.
+    A trigger or view that only the log has is found when the log is read. A file that cannot be
+    read without its log is not refused: the log may complete it.
     """
     with suppress(sqlite3.DatabaseError), file_checks.reading(path, with_log=False) as connection:
         schema.refuse_code(connection, path)
 
 
 def _begin(path: Path, loss: Loss) -> None:
-    """Record the beginning: a start is refused until all is done, whatever becomes of the log."""
+    """Record the beginning: a start is refused until the last step, whatever happens to the log."""
     is_folded = loss.is_recovered_in_part
     write_state(path, State.FOLDING_LOSS if is_folded else State.DROPPING_LOSS)
 
@@ -168,7 +170,7 @@ def _failure(path: Path, error: OSError | sqlite3.Error) -> BrokerError:
 
 
 def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
-    """Fold in what is left, and close; return what SQLite then finds wrong with the file."""
+    """Fold the rest of the log into the file, and close; return the faults SQLite then finds."""
     with closing(connect_without_record(path)) as connection:
         if not loss.is_in_file:
             schema.refuse_code(connection, path)
@@ -179,7 +181,7 @@ def _recover(path: Path, loss: Loss, incarnation: Incarnation) -> list[str]:
 
 
 def _keep(log: Path) -> Path | None:
-    """Copy a log to a file beside it, durably; None = there is no log."""
+    """Copy a log durably to a file in its directory; return the copy, None = there is no log."""
     if not log.exists():
         return None
     data = log.read_bytes()

@@ -1,4 +1,4 @@
-"""Message counts: how many messages of an endpoint wait beyond the window of its queue.
+"""Message counts: the number of messages of an endpoint that wait beyond its queue's window.
 
 Reads:  queue_messages and the shelves, by the index of endpoints.
 Calls:  the reader it is given.
@@ -37,14 +37,15 @@ class Tally(NamedTuple):
 
     messages: int
     application: int
-    """Messages that an application sent."""
+    """Number of messages that an application sent."""
 
 
 FEW: Final = 500
-"""Messages of an endpoint up to which they are counted one by one."""
+"""Number of messages of an endpoint up to which they are counted one by one."""
 _FEW_TOGETHER: Final = 2000
-"""Messages of all endpoints up to which one read counts them one by one."""
-# One read for all places: it costs the hop to the reader's thread; places without rows cost little.
+"""Number of messages of all endpoints of a read up to which they are counted one by one."""
+# One read for all places: each read costs a hop to the reader's thread, and places without rows
+# cost little.
 _OF_KEYS: Final = " UNION ALL ".join(
     f"SELECT endpoint_key, queuing_order, message_type FROM json_each(:keys)"  # noqa: S608
     f" CROSS JOIN {table_at(place)} INDEXED BY {table_at(place)}_of"
@@ -58,10 +59,10 @@ FEW_OF: Final = select(
         f" FROM (SELECT * FROM ({_OF_KEYS}) LIMIT :limit)"
     )
 )
-"""Endpoint, queuing order and type of messages found by index; values `keys` (JSON), `after`,
-`before`, `limit`."""
+"""Statement for endpoint, queuing order and type of messages found by index; values `keys` (JSON),
+`after`, `before`, `limit`."""
 _SEEKS: Final = 4096
-"""Most seeks of one read that counts ahead: some milliseconds of the reader's thread."""
+"""Most seeks in one read of `tallies`: some milliseconds of the reader's thread."""
 _Counted = tuple[EndpointKey, int, str]
 """Endpoint, queuing order and type of a message."""
 
@@ -77,8 +78,9 @@ def count_many(place: int) -> Select[Any]:
         order > bindparam("after"),
         order < bindparam("before"),
     )
-    # SQLite counts many messages itself: system messages have a sequence below 0, except EndDialog,
-    # which is the last of the rest, so the type of the last one shows whether it is among them.
+    # SQLite counts many messages itself. System messages have a sequence below 0, except EndDialog,
+    # which is the last message with a higher one: the type of the last message shows whether an
+    # EndDialog was counted.
     many = (
         select(
             func.count().label("count"),
@@ -93,10 +95,13 @@ def count_many(place: int) -> Select[Any]:
 
 
 class MessageCounts:
-    """Counts waiting messages of endpoints that are found by index."""
+    """The counts of endpoints' waiting messages that are found by index."""
 
     def __init__(self, reader: Reader, *, shelves: Shelves, skip: Skip) -> None:
-        """`skip`: messages that count as deleted."""
+        """Create the counts.
+
+        `skip`: messages that count as deleted.
+        """
         self._reader = reader
         self._shelves = shelves
         self._skip = skip
@@ -109,10 +114,11 @@ class MessageCounts:
         but: Set[int],
         queue: QueueKey | None = None,
     ) -> Tally:
-        """Count messages of an endpoint that were written past the window of any queue.
+        """Count messages of an endpoint that were written beyond the window of any queue.
 
-        Only queuing orders between `after` and `before` and not in `but` count; only those of
-        `queue`. However many there are, one row is read at a time.
+        Only messages with queuing orders between `after` and `before`, and not in `but`, count;
+        with `queue`, only messages of this queue. The number of rows read is bounded, even if
+        there are very many messages.
         """
         if key in self._skip.ended():
             return Tally(0, 0)
@@ -137,8 +143,8 @@ class MessageCounts:
     ) -> dict[EndpointKey, Tally]:
         """Count messages as `tally` does, for many endpoints of a queue, each with its own `but`.
 
-        Endpoints are left out that have many messages, or whose messages are spread over so many
-        stretches that a read for each alone is cheaper.
+        The result omits endpoints that have many messages, or whose messages are spread over so
+        many stretches that a separate read for each is cheaper.
         """
         found: dict[EndpointKey, Tally] = {}
         places = self._shelves.places_for(queue)

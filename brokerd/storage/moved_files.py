@@ -1,9 +1,9 @@
 """Moved files: whether the files of an open store are still where they were opened (FD-9).
 
-Reads:  which file is at each path.      Calls: the operating system.
-Never:  puts anything back: the file now at a path may be somebody else's.
-Fails:  with the fault that stops the daemon. A removed log is still open here, so it is first saved
-        beside its place, for an administrator to put back.
+Reads:  the identity of the file at each path.      Calls: the operating system.
+Never:  restores a file: the file now at its path may belong to another program.
+Fails:  with the fault that stops the daemon. A removed log is still open in this process, so it is
+        first saved in the directory where it was, for an administrator to restore.
 """
 
 import os
@@ -22,14 +22,14 @@ from brokerd.storage.log_head import (
 )
 
 _PIECE: Final = 1 << 20
-"""Bytes that are copied at a time."""
+"""Most bytes that are copied at a time."""
 
 FileNumber = tuple[int, int]
-"""Device and inode, which identify a file under any name."""
+"""Device and inode of a file, which identify it under any name."""
 
 
 def file_at(path: Path) -> FileNumber | None:
-    """Return which file is at a path; None = none. `OSError`: that cannot be determined."""
+    """Return the identity of the file at a path; None = no file. `OSError`: it is unknown."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -41,7 +41,7 @@ class FilesInPlace:
     """The three files of an open store: its own, its log, and the log's index."""
 
     def __init__(self, path: Path) -> None:
-        """Note which files they are; a connection has them open."""
+        """Note the identities of the files, which a connection has open."""
         self._path = path
         self._found = {one: file_at(one) for one in (path, log_path(path), index_path(path))}
         self._fault: StoreFault | None = None
@@ -58,10 +58,10 @@ class FilesInPlace:
 
     @property
     def log_fault(self) -> StoreFault | None:
-        """The fault for the log and its index alone; None = both are in place.
+        """The fault if the log or its index was moved; None = both are in place.
 
-        If the store's own file was moved, SQLite may still fold the log: it writes to the moved
-        file, to which the log belongs.
+        If only the store's own file was moved, SQLite may still fold the log: it writes to the
+        moved file, to which the log belongs.
         """
         fault = self.fault()
         with suppress(OSError):
@@ -88,21 +88,21 @@ class FilesInPlace:
 
 
 def place_of(connection: sqlite3.Connection) -> FilesInPlace | None:
-    """Return the identities of a writing connection's files; None if they are not known."""
+    """Return the identities of a writing connection's files; None = they are not known."""
     return getattr(connection, "place", None)
 
 
 def refuse_moved_log(connection: sqlite3.Connection) -> None:
-    """Raise `StoreFault` if the log is not in its place: nothing may be folded then."""
+    """Raise `StoreFault` if the log or its index is not in place: then no fold may run."""
     place = place_of(connection)
     if place is not None and (fault := place.log_fault) is not None:
         raise fault
 
 
 def _save(log: Path, number: FileNumber) -> Path | None:
-    """Copy a log that this process still has open to a file beside its place; None = that failed.
+    """Save a log that this process still has open in its directory; None = this failed.
 
-    SQLite's own descriptor is read: no lock depends on the log.
+    This reads SQLite's own descriptor: no lock depends on the log.
     """
     source = descriptor_of_file(number)
     if source < 0:

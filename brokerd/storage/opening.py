@@ -1,4 +1,4 @@
-"""Opening: makes a store file whole or not at all; locks, checks, upgrades and opens one.
+"""Opening: a store file is made, whole or not at all, or it is locked, checked, upgraded, opened.
 
 Reads:  the facts about a store, and everything else that a start needs, in one transaction.
 Calls:  `file_checks` before anything writes to the file; `schema`, `recovery`.
@@ -52,16 +52,16 @@ from brokerd.storage.writers import roll_back_and_close
 
 
 class NewStore(msgspec.Struct, frozen=True):
-    """The facts of a store to be made. Its incarnation is drawn when it is made (REL-15)."""
+    """The facts about a store to be made. The incarnation is drawn when it is made (REL-15)."""
 
     broker_name: str
     broker_id: BrokerId
     instance_id: InstanceId
     default_encryption: bool = False
     host: bytes | None = None
-    """The machine, None = unknown (MAN-7)."""
+    """The machine; None = unknown (MAN-7)."""
     objects: CatalogChanges = NO_CHANGES
-    """Objects that it gets besides those of every broker."""
+    """Objects of the store in addition to the objects of every broker."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     instance_id: InstanceId
     incarnation: Incarnation
     epoch: int
-    """Number of times it was opened."""
+    """Number of times the store was opened."""
     is_broker_enabled: bool
     default_encryption: bool
     created_at: Instant
@@ -83,13 +83,13 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     disabled_reason: str | None = None
     """Why delivery is off: manual, foreign_fingerprint, duplicate_identifier, or an operation."""
     unfinished: str | None = None
-    """An operation that was begun and has to be finished (MAN-5, MAN-6)."""
+    """Administrative operation that was begun and has to be finished (MAN-5, MAN-6)."""
     former_ids: bytes | None = None
     """Former identifiers of the broker, newest first, sixteen bytes each (MAN-6)."""
 
 
 class Opened(NamedTuple):
-    """An open file and what was read from it."""
+    """An open file, and the data read from it."""
 
     lock: OwnerLock
     connection: Connection
@@ -106,7 +106,7 @@ class Opened(NamedTuple):
     is_new: bool = False
     """Whether this open has made the file."""
     loss_accepted_at: Instant | None = None
-    """When an administrator accepted a loss of the log; None = not since it was open last."""
+    """When an administrator accepted a loss of the log; None = not since the last open."""
 
 
 def open_file(
@@ -119,9 +119,9 @@ def open_file(
     fault: Callable[[str], None],
     kept: Connection | None = None,
 ) -> Opened:
-    """Lock, check and upgrade the file, count the open, and page what memory held.
+    """Lock, check and upgrade the file, count the open, and page the messages memory held.
 
-    `kept`: a connection to this very file, which needs no further check (HK-3).
+    `kept`: an open connection to this file, which needs no further check (HK-3).
     """
     if not path.parent.is_dir():
         raise StoreDamaged(f"{path.parent} is not a directory")
@@ -143,7 +143,7 @@ def open_file(
 
 @contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Raise the reason why a file cannot be opened: no room, read-only, or damaged."""
+    """Convert an error of the block to the reason: no room, read-only, or damaged."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -163,7 +163,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _removed_unless_opened(path: Path) -> Iterator[None]:
-    """Remove a file that was made and cannot be opened, so that it can be made again."""
+    """Remove a new file if the block cannot open it, so that it can be made again."""
     try:
         yield
     except (sqlite3.Error, OSError):
@@ -178,9 +178,9 @@ def remove_new_file(path: Path) -> None:
 
 
 def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
-    """Return whether there was no room, for the log's index as well.
+    """Return whether the disk had no room, for the log's index as well.
 
-    Of the index SQLite says only that it cannot extend it.
+    For the index, SQLite reports only that it cannot extend it.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     return is_full(error) or code == sqlite3.SQLITE_IOERR_SHMSIZE
@@ -204,7 +204,7 @@ def _open_locked(
             page_all(connection)
             held_groups.forget_gone(connection)
             some_bodies, next_body_key = bodies.recover(connection)
-            tokens = Tokens()  # all is read in the same transaction: one lock instead of thirty
+            tokens = Tokens()  # one transaction reads everything: one lock instead of thirty
             tokens.load(connection)
             identity, numbers = _facts(connection, path)
             found, objects = read_recovered(connection), catalog.load(connection)
@@ -229,7 +229,7 @@ def _open_locked(
 
 
 def _loss_accepted_at(path: Path) -> Instant | None:
-    with suppress(UnreadableRecord):  # that is reported where the log is checked
+    with suppress(UnreadableRecord):  # the check of the log reports this
         record = read_record(path)
         if record is not None and record.state is State.ACCEPTED:
             return record.written_at
@@ -251,7 +251,7 @@ def _check_and_connect(path: Path, name: str | None) -> Connection:
 
 
 def make_file(path: Path, new: NewStore, *, incarnation: Incarnation, now: Instant) -> None:
-    """Make a store under another name and rename it, so that a crash leaves none or a whole one."""
+    """Make a store under another name and rename it: a crash leaves no store or a whole one."""
     aside = path.with_name(path.name + ".new")
     for left in (aside, Path(f"{aside}-journal")):
         left.unlink(missing_ok=True)

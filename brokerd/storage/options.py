@@ -12,28 +12,29 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """Limits of the commit pipeline."""
 
     flush_transactions: int = 4096
-    """Changesets in one flush at most."""
+    """Most changesets in one flush."""
     flush_bytes: int = 16 * 1024 * 1024
-    """Bytes of bodies in one flush, unless one changeset alone has more."""
+    """Most bytes of bodies in one flush, unless one changeset alone has more."""
     lazy: timedelta = timedelta(milliseconds=100)
-    """How long changesets that are not urgent wait for an urgent one."""
+    """Longest time that changesets which are not urgent wait for an urgent one."""
     shelf_messages: int = 50_000
-    """Messages after which a shelf is full, as many as a window holds; 0 = no shelf is used."""
+    """Number of messages after which a shelf is full, as many as a window holds; 0 = no shelf is
+    used."""
     shelf_bytes: int = 32 * 1024 * 1024
     """Bytes of bodies after which a shelf is full."""
     noted_removals: int = 16_384
-    """Received messages that may stay in the file until they are deleted together; 0 = none."""
+    """Number of received messages that may stay in the file to be deleted together; 0 = none."""
     unread_at_once: int = 4096
-    """Unread messages of ended dialogs, outside windows, that a flush deletes at most, or a
-    step of the sweep after it."""
+    """Most unread messages of ended dialogs, outside windows, that a flush deletes, or a step of
+    the sweep after it."""
     full_retry: timedelta = timedelta(milliseconds=250)
-    """Wait before a write that found no room on the disk is tried again."""
+    """Time before a write that found no room on the disk is tried again."""
     checkpoint_pages: int = 4000
-    """Pages in the log after which it is folded into the file."""
+    """Number of pages in the log after which it is folded into the file."""
     checkpoint_pieces: int = 1024 * 1024
     """Bytes of pieces in the log after which it is folded. Ordinary pages are rewritten again and
-    again, so waiting pays; pieces are written once, so waiting only makes the fold longer, and
-    flushes wait for it."""
+    again, so a delay saves work; pieces are written once, so a delay only makes the fold longer,
+    and flushes wait for it."""
 
 
 class Metrics:
@@ -57,6 +58,6 @@ class Metrics:
         self.rows = 0
         self.checkpoints = 0
         self.clean_ups = 0
-        """Ticks that found received messages to delete and began to (PER-19)."""
+        """Ticks that found received messages to delete, and began to delete them (PER-19)."""
         self.dropped = 0
         """Unread messages that were deleted after the end of their dialogs."""

@@ -36,15 +36,15 @@ T = TypeVar("T", QueueRow, OutgoingRow)
 
 
 class Page(NamedTuple, Generic[T]):
-    """Part of a queue, in order."""
+    """A part of a queue, in order."""
 
     rows: list[T]
     damaged: list[T]
     """Rows whose body is not as it was written, or that have no endpoint (REL-6, BI-D3)."""
     end: tuple[int, int] | None
-    """Number and sequence of the last row that was read, in any state; None = there was none."""
+    """Number and sequence of the last row that was read, in any state; None = no row was read."""
     may_go_on: bool = True
-    """Whether the page ends at its limits, so that more may follow."""
+    """Whether the page ends at its limits, so that more rows may follow."""
 
 
 def bounded(
@@ -57,14 +57,14 @@ def bounded(
 ) -> PageOf:
     """Return the statement for a page of the table, for `fetch`; values `limit` and `max_bytes`.
 
-    `instead`: columns for which this value is returned, whatever a row has. No body is read past
-    the limit, and none is sorted. The first row comes however large it is.
+    `instead`: constants to return for columns, in place of the values of a row. No body is read
+    beyond the limit, and no body is sorted. The first row is returned however large it is.
     """
     (key,) = table.primary_key.columns
     given = instead or {}
     size = bodies.size_of(table, owner).label("size")
-    # A damaged row may have any value anywhere: each is cast to the type of its column, so that it
-    # can be decoded.
+    # A damaged row may have any value in any column: each value is cast to the type of its column,
+    # so that it can be decoded.
     columns = [
         literal_column(str(given[column.name])).label(column.name)
         if column.name in given
@@ -109,11 +109,11 @@ def _is_cast(column: Column[Any]) -> bool:
 
 
 def _packed(rows: Select[Any]) -> Select[Any]:
-    """Return a statement for all rows as one.
+    """Return a statement that gives all rows as one row.
 
-    The driver releases the interpreter lock for each row of a result, and a busy loop gives it back
-    half a millisecond later: a hundred messages would take 50 ms. So SQLite joins the numbers and
-    names as JSON, and the binary values, one after the other, as one value.
+    The driver releases the interpreter lock for each row of a result, and a busy loop returns the
+    lock half a millisecond later: a hundred messages would take 50 ms. So SQLite joins the numbers
+    and names as JSON, and the binary values, one after the other, as one value.
     """
     page = rows.subquery("page")
     binary = [column for column in page.c if isinstance(column.type, LargeBinary)]
@@ -162,9 +162,9 @@ async def fetch(
 ) -> Page[T]:
     """Run a statement of `bounded`, and separate the damaged rows.
 
-    `make` gets the values of a row of the table, in their order. `skip`: numbers of rows that count
-    as deleted. `ended`: returns the endpoints all of whose rows do. `aside`: use another connection
-    than the one that receives wait for.
+    `make` gets the values of a row of the table, in the order of the columns. `skip`: numbers of
+    rows that count as deleted. `ended`: returns the endpoints all of whose rows count as deleted.
+    `aside`: use another connection than the one for which receives wait.
     """
     over = ended()
     if aside:
@@ -179,7 +179,7 @@ async def fetch(
     end = (read[-1][0], read[-1][sequence_at]) if read else None
     may_go_on = _is_full(read, values)
     read = [row for row in read if row[0] not in skip]
-    # Endpoints that had ended before the read may no longer be listed now.
+    # Endpoints that had ended before the read may no longer be in `ended()` now.
     if over := over | ended():
         read = [row for row in read if row[2] not in over]
     rows = [make(row[:-2]) for row in read]
@@ -191,7 +191,7 @@ async def fetch(
         digest, body, is_initiator, place = read[at][-4:]
         from_initiator = bool(is_initiator) is outgoing
         if body is None and digest is not None and place is not None:
-            # In pieces, which are read when all others are known.
+            # The body is in pieces, which are read after all other bodies are checked.
             large.append((at, (place, from_initiator, sequence)))
         elif not is_sound(place, from_initiator, sequence, body, digest):
             damaged.append(rows[at])
@@ -215,7 +215,7 @@ async def fetch(
 
 
 def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
-    """Return whether the page may end at its limits; a body in pieces counts as doing so."""
+    """Return whether the page may end at its limits; a body in pieces counts as a full page."""
     if len(read) >= values["limit"]:
         return True
     most = int(values["max_bytes"])
@@ -227,7 +227,7 @@ def _is_full(read: Sequence[Values], values: Mapping[str, Any]) -> bool:
 def _whole(
     message: T, whose: tuple[ConversationId, bool, int], found: bodies.Body | bodies.Missing
 ) -> T | None:
-    """Return the message with its body; None if that is not as it was written (REL-6)."""
+    """Return the message with its body; None = the body is not as it was written (REL-6)."""
     if isinstance(found, bodies.Missing):
         return None
     if not is_large_sound(whose, found.key, len(found.data), message.body_hash):

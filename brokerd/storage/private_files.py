@@ -1,13 +1,13 @@
 """Private files: an instance's files belong to its user and have one name each (SX-24).
 
 Reads:  owners, modes, kinds and link counts.      Calls: the file system.
-Never:  follows a symbolic link to a file, or changes what it did not make.
-Fails:  `UnsafeFile` names the path, what is wrong with it, and the command that mends it.
+Never:  follows a symbolic link to a file, or changes a file that it did not make.
+Fails:  `UnsafeFile` names the path, the problem, and the command that fixes it.
 
-`survey` has the one list of checks: before a start, by a running daemon, and by `config check`.
-Links are refused because they alias: what is written to a linked name goes to somebody else's file,
-and SQLite keeps the log of a linked store beside the file it leads to, where nobody else looks for
-it.
+`survey` is the only list of checks: before a start, in a running daemon, and in `config check`.
+Links are refused because they alias: data written to a linked name goes to another user's file, and
+SQLite keeps the log of a linked store in the directory of the link's target, where no other program
+looks for it.
 """
 
 import errno
@@ -25,9 +25,9 @@ RESERVE: Final = "reserve"
 STORE_FILES: Final = ("", "-wal", "-shm", "-head", "-loss", ".lock")
 """Suffixes to a store's path that give the names of its files."""
 _LOOKED_AT: Final = ("*.db*", RESERVE)
-"""Names checked in a directory of stores: stores, and whatever lies beside one under its name."""
+"""Patterns of checked files in a directory of stores: stores, and files named after a store."""
 _SECRETS: Final = ("*.key", "*.pem")
-"""Names of files there that nobody else may read (SX-6)."""
+"""Patterns of files in such a directory that no other user may read (SX-6)."""
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_DIRECTORY: Final = 0o700
 _PARENT: Final = 0o755
@@ -40,9 +40,10 @@ def survey(
 ) -> Iterator[FileProblem]:
     """Yield every problem with the files of an instance.
 
-    `directories`: those of stores; they, unlike what is in them, may be symbolic links. `socket`:
-    the socket where clients connect. `user`: the user who, besides root, may own all of it; None =
-    the user of this process. What does not exist, or cannot be inspected, is left out.
+    `directories`: the directories of stores; they, unlike the files in them, may be symbolic links.
+    `socket`: the socket where clients connect. `user`: the only user, apart from root, who may own
+    the files; None = the user of this process. Files that do not exist, or cannot be inspected, are
+    left out.
     """
     user = os.geteuid() if user is None else user
     for directory in directories:
@@ -59,7 +60,7 @@ def refuse_unsafe(store: Path, *, user: int | None = None) -> None:
     """Check the files of one store, as far as they exist. `user`: as for `survey`.
 
     Raises:
-        UnsafeFile: one of them is a link, belongs to somebody else, or others may write to it.
+        UnsafeFile: a file is a link, belongs to another user, or others may write to it.
     """
     user = os.geteuid() if user is None else user
     for added in STORE_FILES:
@@ -69,9 +70,9 @@ def refuse_unsafe(store: Path, *, user: int | None = None) -> None:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Return the owner of a directory; None if it does not exist.
+    """Return the owner of a directory; None = it does not exist, or cannot be inspected.
 
-    A program that inspects the files of a daemon that is not running may be run by root, or by
+    Programs that inspect the files of a stopped daemon need this: they may be run by root, or by
     another user than the daemon's.
     """
     try:
@@ -81,24 +82,24 @@ def owner_of(directory: Path) -> int | None:
 
 
 def other_user_of(directory: Path) -> int | None:
-    """Return the owner of a directory if that is another user than ours, and neither is root.
+    """Return the owner of a directory if it is another user than ours, and neither is root.
 
-    None: otherwise. What the files of such a user are like cannot be determined from here.
+    None: otherwise. This process cannot inspect the files of such a user.
     """
     owner, own = owner_of(directory), os.geteuid()
     return None if owner in (None, 0, own) or own == 0 else owner
 
 
 def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
-    """Open a regular file, and no link to one; return the descriptor.
+    """Open a regular file, but not through a link; return the descriptor.
 
-    `writable`: the file must also be our own, have one name, and be writable to nobody else.
-    `create`: make it if it does not exist, with mode 0600 whatever the umask. Nothing has been
-    written, truncated or locked when this returns.
+    `writable`: open the file for writing; it must be our own, have only one name, and be writable
+    by no other user. `create`: make the file if it does not exist, with mode 0600 whatever the
+    umask. Nothing has been written, truncated or locked when this returns.
 
     Raises:
-        UnsafeFile: it is not as it should be.
-        OSError: it cannot be opened, or does not exist.
+        UnsafeFile: the file is a link, not a regular file, or not exclusively ours.
+        OSError: the file cannot be opened, or does not exist.
     """
     flags = os.O_RDWR if writable else os.O_RDONLY
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in its place must not block
@@ -125,7 +126,10 @@ def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file with mode 0600, whatever the umask. `FileExistsError`: it exists."""
+    """Make an empty file with mode 0600, whatever the umask.
+
+    `FileExistsError`: the file exists.
+    """
     os.close(_create(path, os.O_RDWR | os.O_CLOEXEC))
 
 
@@ -161,11 +165,12 @@ def _create(path: Path, flags: int) -> int:
     return descriptor
 
 
-# The problem with a file, and the command that mends it.
+# The problem with a file, and the command that fixes it.
 
 _Wrong = tuple[str, str]
 _HARD_LINK_MEND: Final = "stop the daemon, then copy it to another name, and move the copy over"
-"""A store that is replaced under a daemon stops it (FD-9), and what it commits then is lost."""
+"""The command for a hard link. The daemon must be stopped: replacing the store of a running daemon
+stops it (FD-9), and changes that it commits meanwhile are lost."""
 _LINK: Final[_Wrong] = (
     "is a symbolic link",
     "stop the daemon, then put the file itself in the place of",
@@ -177,7 +182,7 @@ def _about_directory(
 ) -> Iterator[FileProblem]:
     """Yield the problem with a directory.
 
-    `sticky_will_do`: others may make files in it as long as they cannot replace ours.
+    `sticky_will_do`: others may make files in the directory if they cannot replace ours.
     """
     try:
         found = path.stat()
@@ -205,7 +210,7 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
 
 
 def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
-    """Return why a file must not be used; None = it may. `around`: its directory."""
+    """Return why a file must not be used; None = it may be used. `around`: its directory."""
     if (wrong := _wrong_kind(found)) is not None:
         return wrong
     if found.st_nlink != 1:
@@ -223,16 +228,16 @@ def _wrong_kind(found: os.stat_result) -> _Wrong | None:
 def owner_or_mode_problem(
     found: os.stat_result, user: int, *, around: os.stat_result
 ) -> tuple[str, str] | None:
-    """Return why others than a user may write to a path, and the command that mends it.
+    """Return why other users than `user` may write to a path, and the command that fixes it.
 
-    The path is appended to the command. None: nobody but the user and root may write to it.
+    The path is appended to the command. None: only the user and root may write to the path.
     `around`: its directory.
     """
     owner = found.st_uid
     if owner not in (0, user):
         mend = f"chown {user}"
         if user == 0 and around.st_uid == owner:
-            # Root runs this beside the daemon of another user, who could not open root's files.
+            # Root runs this for the daemon of another user, who could not open root's files.
             mend = f"run this as user {owner} (sudo -u '#{owner}' ...), who owns"
         return f"belongs to user {owner}, not to {user}", mend
     if found.st_mode & _OTHERS_WRITE:
@@ -241,7 +246,7 @@ def owner_or_mode_problem(
 
 
 def _lets_in(directory: os.stat_result, found: os.stat_result) -> bool:
-    """Return whether users who may read a file can get at it through its directory."""
+    """Return whether users who may read a file can reach it through its directory."""
     by_group = found.st_mode & stat.S_IRGRP and directory.st_mode & stat.S_IXGRP
     by_all = found.st_mode & stat.S_IROTH and directory.st_mode & stat.S_IXOTH
     return bool(by_group or by_all)

@@ -1,7 +1,7 @@
-"""Messages waiting for local services, as rows: written, removed, moved between places.
+"""Queues: the rows of messages that wait for local services are written, deleted, replaced.
 
 Reads:  nothing.      Calls: the script of a flush, or the connection it is given.
-Never:  decides what may be received; the broker does.
+Never:  decides which messages may be received; the broker does.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -24,9 +24,9 @@ class Skip(NamedTuple):
     """Messages that count as deleted."""
 
     noted: Callable[[int], Set[int]]
-    """Queuing orders of such messages at a place."""
+    """Function that returns the queuing orders of such messages at a place."""
     ended: Callable[[], Set[EndpointKey]]
-    """Endpoints all of whose messages count as deleted."""
+    """Function that returns the endpoints all of whose messages count as deleted."""
 
 
 _inserts = {place: Inserts(table) for place, table in messages_at.items()}
@@ -37,20 +37,20 @@ _deletes_of = {
 
 
 def remove_of(script: Script, keys: Sequence[EndpointKey], taken: Sequence[int]) -> None:
-    """Delete the messages of endpoints that are found by index; `taken`: shelves that have some."""
+    """Delete the messages of endpoints by index; `taken`: shelves that may have messages."""
     if keys:
         for place in (NO_SHELF, *taken):
             _deletes_of[place].add(script, keys)
 
 
 def write(script: Script, enqueued: Sequence[QueueRow]) -> None:
-    """Write messages, each to its place."""
+    """Add to a flush's script the new messages, each at its place."""
     for place, rows in by_place(enqueued).items():
         _inserts[place or NO_SHELF].add(script, rows)
 
 
 def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
-    """Group messages by the number of their place, in their order; 0 = within a window."""
+    """Group messages by the number of their place and keep their order; 0 = within a window."""
     if len(enqueued) == 1:
         return {enqueued[0][6]: enqueued}
     places = {row[6] for row in enqueued}
@@ -63,7 +63,7 @@ def by_place(enqueued: Sequence[QueueRow]) -> Mapping[int, Sequence[QueueRow]]:
 
 
 def empty_shelves(numbers: Sequence[int], connection: Connection) -> list[int]:
-    """Return the shelves, of those given, that have no row."""
+    """Return the shelves, among those with these numbers, that have no row."""
     looks = [(number, f"SELECT 1 FROM {table_at(number)} LIMIT 1") for number in numbers]  # noqa: S608
     return [number for number, look in looks if connection.execute(look).fetchone() is None]
 

@@ -1,8 +1,8 @@
 """Readers: answer statements on connections that only query.
 
-Reads:  what is committed.      Calls: SQLAlchemy on aiosqlite, or the compiled reader.
+Reads:  committed rows.      Calls: SQLAlchemy on aiosqlite, or the compiled reader.
 Never:  waits for the writer, or holds a read longer than `READ_LIMIT` (FD-10).
-Fails:  `Busy` if a read took too long, `StoreDamaged` if the file is bad; a reader goes on.
+Fails:  `Busy` if a read took too long, `StoreDamaged` if the file is bad; the reader stays usable.
 """
 
 import asyncio
@@ -41,25 +41,25 @@ class PageOf(NamedTuple):
     """A statement for a page, made once, in two forms; values `max_bytes` and others."""
 
     rows: Select[Any]
-    """One row per message, with the size of its body as last column; the reader applies
-    `max_bytes`."""
+    """Statement for one row per message, with the size of its body as last column; the reader
+    applies `max_bytes`."""
     packed: Select[Any]
-    """All messages as one row."""
+    """Statement for all messages as one row."""
     unpack: Callable[[Values], list[Values]]
-    """Converts the packed row to the rows of `rows`, without sizes."""
+    """Function that converts the packed row to the rows of `rows`, without sizes."""
 
 
 class Reader(Protocol):
-    """Answers statements from what is committed; never waits for the writer."""
+    """A reader that answers statements from committed rows, and never waits for the writer."""
 
     async def rows(
         self, statement: Executable, values: Mapping[str, object] | None = None
     ) -> Sequence[Values]:
-        """Return all rows. `StoreDamaged` if the file is bad, `Busy` if it took too long."""
+        """Return all rows. `StoreDamaged`: the file is bad. `Busy`: the read took too long."""
         ...
 
     async def hot(self, statement: Select[Any], values: Mapping[str, object]) -> Sequence[Values]:
-        """Return all rows of a statement made once that clients wait for, in few hops."""
+        """Return all rows of a constant statement for which clients wait, in few thread hops."""
         ...
 
     async def page(self, page: PageOf, values: Mapping[str, object]) -> list[Values]:
@@ -79,15 +79,15 @@ class Reader(Protocol):
 
 
 class AsyncReader:
-    """SQLAlchemy's engine on aiosqlite.
+    """A reader that uses SQLAlchemy's engine on aiosqlite.
 
-    `sqlalchemy.ext.asyncio` would do the same behind objects of its own, but loads the whole
-    object-relational part with it: a fifth of the time a start takes.
+    `sqlalchemy.ext.asyncio` would do the same behind its own objects, but also loads the whole
+    object-relational part, which takes a fifth of the time of a start.
 
-    Reads that clients wait for have a connection of their own: pages of a long queue, endpoints
-    that are not in memory. The compiled reader has it if it was built. Otherwise a hop to a thread
-    costs more than the rows it brings, so those statements are compiled once, take one hop, and
-    return a page as one row.
+    Reads for which clients wait (pages of a long queue, endpoints that are not in memory) have
+    their own connection. If the compiled reader was built, it has this connection. Otherwise a hop
+    to a thread costs more than reading the rows, so these statements are compiled once, take one
+    hop, and return a page as one row.
     """
 
     def __init__(self, path: Path, clock: Clock, *, compiled: bool) -> None:
@@ -99,8 +99,8 @@ class AsyncReader:
             _address(path, "sqlite+aiosqlite"),
             isolation_level="AUTOCOMMIT",
             pool_size=4,
-            max_overflow=0,  # one more connection would be one more thread, for a single read
-            pool_timeout=None,  # reads wait their turn; each is interrupted by itself (FD-10)
+            max_overflow=0,  # another connection would start another thread, for a single read
+            pool_timeout=None,  # reads wait their turn; each has its own time limit (FD-10)
         )
         _prepare_connections(self._engine, clock)
         self._file = f"file:{quote(str(path.absolute()))}?mode=ro"
@@ -110,10 +110,10 @@ class AsyncReader:
         self._aside: Connection | None = None
 
     async def job(self, job: Callable[[Connection], T]) -> T:
-        """Run the job on a thread, with a connection of its own.
+        """Run the job on a thread, on the connection reserved for jobs.
 
-        A caller that stops waiting does not stop the thread, which has the connection until it is
-        done.
+        A caller that stops waiting does not stop the thread, which keeps the connection until the
+        job is done.
         """
         await self._jobs.acquire()
         running = asyncio.get_running_loop().run_in_executor(None, self._job, job)
@@ -195,7 +195,7 @@ class AsyncReader:
 
 
 class InlineReader:
-    """Reader on the loop, for tests and simulation, which open stores by the thousand."""
+    """A reader on the loop, for tests and simulation, which open thousands of stores."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
@@ -267,9 +267,9 @@ class _Text:
         self._lists = {name: place for name, place in places.items() if place in self._text}
 
     def bind(self, values: Mapping[str, object]) -> tuple[str, list[object]]:
-        """Return the text and a value for each of its `?`.
+        """Return the text, and a value for each `?` in it.
 
-        A list is padded with its last value, so that there are few texts to prepare.
+        A list is padded with its last value, so that SQLite has few different texts to prepare.
         """
         if not self._lists:
             return self._text, [values.get(name, constant) for name, constant in self._order]

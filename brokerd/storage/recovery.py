@@ -2,7 +2,8 @@
 
 Reads:  the waiting messages, the transmission queue, timers, held groups.
 Calls:  the writing connection, inside the transaction of the start.
-Never:  brings a message into memory: memory is empty at a start, and a window loads what it needs.
+Never:  loads a message into memory: memory is empty at a start, and each window loads the messages
+        that it needs.
 """
 
 from collections import Counter
@@ -27,11 +28,11 @@ class Recovered(msgspec.Struct, frozen=True):
     """The waiting rows that a start finds: all of them are paged, because memory holds none."""
 
     waiting: list[tuple[QueueKey, int, int, int]]
-    """Queue, priority, number of messages, when the first one was enqueued; 0 = unknown."""
+    """Queue, priority, number of messages, time when the first one was enqueued; 0 = unknown."""
     outgoing: list[tuple[EndpointKey, int, int, int]]
-    """Endpoint, messages in the transmission queue, lowest sequence, bytes of bodies."""
+    """Endpoint, number of messages in the transmission queue, lowest sequence, bytes of bodies."""
     timers_fired: list[tuple[QueueKey, EndpointKey]] = []
-    """Endpoints with a DialogTimer message, which comes before all others (RCV-8)."""
+    """Queues and endpoints with a DialogTimer message, which comes before all others (RCV-8)."""
     has_timers: bool = False
     has_retained: bool = False
     has_states: bool = False
@@ -42,7 +43,7 @@ class Recovered(msgspec.Struct, frozen=True):
     held: list[RecoveredGroup] = []
     """Groups whose transactions were rolled back (PBT-3)."""
     dropped: list[EndpointKey] = []
-    """Ended endpoints whose messages still have to be deleted; none of these messages waits."""
+    """Ended endpoints whose messages still have to be deleted; these messages no longer wait."""
 
 
 def page_all(connection: Connection) -> None:
@@ -67,7 +68,7 @@ def read_recovered(connection: Connection) -> Recovered:
     # by their own index.
     dropped = deferred_drops.noted(connection)
     if dropped:
-        since.clear()  # the first ones may be dropped messages, which wait no longer
+        since.clear()  # the first messages may be dropped ones, which no longer wait
         for queue, level, count in chain.from_iterable(
             deferred_drops.counts(connection, one) for one in PLACES
         ):
@@ -113,7 +114,7 @@ _enqueued_at = {
     place: f"SELECT enqueued_at FROM {table_at(place)} WHERE queuing_order = ?"  # noqa: S608
     for place in PLACES
 }
-# The index alone says which rows these are; without the hint the whole table is read.
+# The index has exactly these rows; without the hint, SQLite reads the whole table.
 _fired = (
     "SELECT DISTINCT queue_key, endpoint_key FROM queue_messages INDEXED BY queue_messages_ahead"  # noqa: S608
     f" WHERE {AHEAD} AND sequence = -2 AND endpoint_key NOT IN ({deferred_drops.DROPPED})"

@@ -1,7 +1,7 @@
 """References: the open dialogs that need a service or contract to be dropped (OBJ-37, OBJ-38).
 
 Reads:  conversation_endpoints.      Calls: the reader or connection it is given.
-Never:  ends a dialog; it counts them, and deletes endpoints that only recognise duplicates.
+Never:  ends a dialog; it counts dialogs, and deletes endpoints that only recognise duplicates.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from brokerd.units import counted
 
 _CLOSED: Final = State.CLOSED.value
 _OVER: Final = (_CLOSED, State.ERROR.value, State.DISCONNECTED_OUTBOUND.value)
-"""States of dialogs under whose contract nothing more is received."""
+"""States in which a dialog receives nothing more under its contract."""
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -32,23 +32,29 @@ class Use(msgspec.Struct, frozen=True):
     contract: str | None = None
 
     def is_open(self, service: str, contract: str, state: State) -> bool:
-        """Return whether an endpoint still needs it; one that only has to end needs no contract."""
+        """Return whether an endpoint needs the service or contract.
+
+        An endpoint that only has to end needs no contract.
+        """
         if self.service is not None:
             return service == self.service and state is not State.CLOSED
         return contract == self.contract and state.value not in _OVER
 
     def show(self) -> str:
-        """Return the name for people."""
+        """Return kind and name, as text for operators."""
         return f"contract {self.contract}" if self.service is None else f"service {self.service}"
 
 
 async def count(reader: Reader, uses: Sequence[Use]) -> list[int]:
-    """Return the number of open dialogs that need each."""
+    """Return the number of open dialogs that need each service or contract."""
     return [int((await reader.rows(_counting(use)))[0][0]) for use in uses]
 
 
 def refuse_if_used(connection: Connection, uses: Sequence[Use]) -> None:
-    """Raise `InUse` with the number of open dialogs; call this in the transaction that drops."""
+    """Raise `InUse`, with the number of dialogs, if open dialogs need a service or contract.
+
+    Call this in the transaction that drops them.
+    """
     for use in uses:
         # The text of this statement depends on its values, which are few: it is rarely run.
         (found,) = connection.execute(*_text(_counting(use))).fetchone()
@@ -69,7 +75,7 @@ def forget_closed(connection: Connection, service: str) -> None:
 
 
 def move_messages(connection: Connection, service: str, queue: str) -> None:
-    """Move the messages of a service to its queue, those that are elsewhere (OBJ-35)."""
+    """Move the messages of a service that are in another queue to `queue` (OBJ-35)."""
     for move in _MOVES:
         connection.execute(move, (queue, service, queue))
 

@@ -1,7 +1,7 @@
 """Messages retained until their conversations end: statements and row mapping (RCV-31, PBT-24).
 
 Reads:  retained_messages.      Calls: the reader it is given.
-Never:  passes one to a receive; they have a table of their own, for browsing alone (RCV-32).
+Never:  passes a retained message to a receive; their table is only for browsing (RCV-32).
 """
 
 import json
@@ -107,9 +107,9 @@ COUNTS: Final = (
 def retain(
     script: Script, orders: Sequence[int], taken: Sequence[int], *, some_bodies: bool
 ) -> None:
-    """Copy messages that were received, while they are still in their queue.
+    """Copy received messages while they are still in their queue.
 
-    A body in pieces moves to the copy. `taken`: shelves that have messages.
+    A body in pieces moves to the copy. `taken`: shelves that may have messages.
     """
     if orders:
         for place in (NO_SHELF, *taken):
@@ -119,7 +119,7 @@ def retain(
 
 
 def write(script: Script, rare: Rare, *, some_bodies: bool) -> None:
-    """Write the part of a flush: retained messages, then what exceeds a limit."""
+    """Add to a flush's script retained messages, then the removal of those above a limit."""
     _insert.add(script, rare.retained)
     for key, limit in rare.trim.items():
         _trim(script, key, limit, some_bodies=some_bodies)
@@ -136,7 +136,7 @@ def _trim(script: Script, key: EndpointKey, limit: Trim, *, some_bodies: bool) -
 
 
 class RetainedMessages:
-    """Reads retained messages, for browsing alone."""
+    """The stored retained messages, for browsing only."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -152,7 +152,7 @@ class RetainedMessages:
         return [_row(row) for row in rows]
 
     async def counts(self) -> dict[QueueKey, int]:
-        """Return the number of messages each queue retains."""
+        """Return the number of messages that each queue retains."""
         return {QueueKey(key): count for key, count in await self._reader.rows(COUNTS)}
 
     async def in_ended_conversations(self) -> list[EndpointKey]:

@@ -3,7 +3,8 @@
 Reads:  the schema of a file and its revision.
 Calls:  Alembic, only when a file is older than this version.
 Never:  reads or writes a row, except where a migration does.
-Fails:  a file of an unknown revision, or with an object that no revision has, is refused as it is.
+Fails:  a file of an unknown revision, or with an object that no revision has, is refused and left
+        unchanged.
 """
 
 import sqlite3
@@ -70,8 +71,8 @@ def read_revision(connection: Connection, path: Path) -> str:
     """Return the revision of a file.
 
     Raises:
-        StoreDamaged: the file has none, or several.
-        StoreVersion: this program does not know it.
+        StoreDamaged: the file has no revision, or several.
+        StoreVersion: this program does not know the revision.
     """
     found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     if len(found) != 1:
@@ -99,13 +100,13 @@ def refuse_older(path: Path, revision: str) -> None:
 
 
 def refuse_code(connection: Connection, path: Path) -> None:
-    """Refuse a file with a trigger or a view, whatever its version (BI-D2).
+    """Refuse a file of any version if it has a trigger or a view (BI-D2).
 
-    Do this before any table is read: a view may have the name of a table, and a trigger would run
+    Call this before any table is read: a view may have the name of a table, and a trigger would run
     in a migration.
 
     Raises:
-        StoreDamaged: it has one.
+        StoreDamaged: the file has a trigger or a view.
     """
     query = "SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') ORDER BY name"
     for kind, name in connection.execute(query):
@@ -113,7 +114,7 @@ def refuse_code(connection: Connection, path: Path) -> None:
 
 
 def check_objects(connection: Connection, path: Path) -> None:
-    """Check that no object or column is missing or foreign (BI-D2)."""
+    """Raise `StoreDamaged` if an object or column is missing or foreign (BI-D2)."""
     found = {
         (kind, name)
         for kind, name in connection.execute("SELECT type, name FROM sqlite_schema")
@@ -150,7 +151,7 @@ def upgrade(connection: Connection, path: Path) -> None:
         StoreFault: the upgrade failed and was undone.
         sqlite3.Error: the upgrade failed and was undone; the file is read-only or the disk is full.
     """
-    # Takes a quarter of a second, and is rarely needed.
+    # This import takes a quarter of a second, and is rarely needed.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

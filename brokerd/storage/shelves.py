@@ -1,16 +1,16 @@
-"""Shelves: tables that are emptied at once, for messages beyond a window (design D4).
+"""Shelves: tables that are emptied as a whole, for messages beyond a window (design D4).
 
 Reads:  nothing.      Calls: nothing.
 Never:  gives a shelf to another queue while a message may be on it.
 
-Deleting a message by its number takes SQLite longer than anything else that is done with it, as
-each page that it leaves is written once more. Emptying a whole table takes a twentieth of that, as
-its pages are only freed. So messages beyond the window of a queue are written to a shelf, a table
-that has messages of this queue only, some tens of thousands; when the last of them has been
-received, the shelf is emptied. It is full with as many messages, or bytes, as a window holds: up to
-that much may lie there that was received long ago. The number of shelves is fixed. When all are
-taken, the newest shelf of a queue grows on, and a queue without one writes to the table of messages
-in windows, from which received messages are deleted by number.
+Deleting a message by its number takes SQLite longer than any other step in the message's life, as
+each page that it leaves is written once more. Emptying a whole table takes a twentieth of the time,
+as its pages are only freed. So messages beyond the window of a queue are written to a shelf, a
+table that has some tens of thousands of messages of this queue only; when the last message has been
+received, the shelf is emptied. A shelf is full when it has as many messages, or bytes, as a window
+holds: the file may keep up to this many messages that were received long ago. The number of shelves
+is fixed. When all are taken, the newest shelf of a queue continues to grow, and a queue without one
+writes to the table of messages in windows, from which received messages are deleted by number.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from brokerd.ids import QueueKey
 
 NO_SHELF: Final = 1
-"""The place of messages beyond a window that are on no shelf; they share the table of those in
+"""Place of messages beyond a window that are on no shelf; they share a table with messages in
 windows."""
 SHELVES: Final = range(2, 18)
 """Numbers of the shelves."""
@@ -28,26 +28,27 @@ PLACES: Final = (NO_SHELF, *SHELVES)
 
 
 class Shelf:
-    """A shelf that is taken."""
+    """A shelf in use."""
 
     __slots__ = ("added", "bytes", "coming", "first", "is_counted", "live", "number", "queue")
 
     def __init__(self, number: int, queue: QueueKey | None, first: int, live: int) -> None:
         self.number = number
         self.queue = queue
-        """Queue of its messages; None = several queues, since a service was given another one."""
+        """Queue of the messages; None = several queues, since a service was given another queue."""
         self.first = first
-        """Lower bound of the queuing orders on it."""
+        """Lower bound of the queuing orders on the shelf."""
         self.live = live
-        """Messages on it that are not removed, after all flushes begun so far."""
+        """Number of messages on the shelf that are not removed, after all flushes begun so far."""
         self.is_counted = True
-        """Whether `live` is right: messages deleted by index are not counted."""
+        """Whether `live` is exact; it is not after messages were deleted by index."""
         self.added = live
-        """Messages put on it, as far as this process knows."""
+        """Number of messages put on the shelf, as far as this process knows."""
         self.bytes = 0
-        """Bytes of the bodies of these messages."""
+        """Bytes of the bodies of the messages in `added`."""
         self.coming = 0
-        """Messages that were given a place on it and are in no flush that has begun."""
+        """Number of messages with a place on the shelf that are not yet in a flush that has
+        begun."""
 
 
 class Place(NamedTuple):
@@ -55,7 +56,7 @@ class Place(NamedTuple):
 
     number: int
     first: int
-    """Lower bound of the queuing orders there."""
+    """Lower bound of the queuing orders at the place."""
 
 
 _OTHERS: Final = Place(NO_SHELF, 0)
@@ -65,13 +66,13 @@ class Places(NamedTuple):
     """The places to search for a set of messages."""
 
     each: Sequence[Place]
-    """The places, the one with the lowest orders first."""
+    """The places, in ascending order of their queuing orders."""
     before: int
-    """The queuing order that was to be given next when the places were listed."""
+    """The next unused queuing order when the places were listed."""
 
 
 class _Open(dict[QueueKey, Shelf]):
-    """The shelf to which the next message of a queue goes."""
+    """The shelf for the next message of each queue."""
 
     def __init__(self, take_one: Callable[[QueueKey], Shelf]) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class _Open(dict[QueueKey, Shelf]):
 
 
 class Shelves:
-    """Which queues' messages are on which shelf."""
+    """The assignment of shelves to queues, and the count of the messages on each."""
 
     def __init__(
         self,
@@ -94,15 +95,18 @@ class Shelves:
         has_others: bool,
         coming_order: Callable[[], int],
     ) -> None:
-        """`size`, `size_bytes`: messages or bytes with which a shelf is full; `size` 0 = none is
-        used. `has_others`: whether there are messages beyond windows on no shelf. `coming_order`:
-        returns the queuing order that is given next."""
+        """Create the assignment.
+
+        `size`, `size_bytes`: number of messages, or bytes, at which a shelf is full; `size` 0 = no
+        shelf is used. `found`: shelves that have messages at the start. `has_others`: whether
+        messages beyond windows are on no shelf. `coming_order`: returns the next queuing order.
+        """
         self._size = size
         self._size_bytes = size_bytes
         self._coming_order = coming_order
         self._none = Shelf(NO_SHELF, None, 0, 0)
         found = sorted(found, key=lambda one: one.first)
-        # Later ones are added behind: in the order of `first`.
+        # Later shelves are added at the end, so the order is that of `first`.
         self._taken = {shelf.number: shelf for shelf in found}
         self._free = [number for number in SHELVES if number not in self._taken] if size else []
         self._has_others = has_others
@@ -129,7 +133,7 @@ class Shelves:
             self._has_others = True
             return self._none
         number = self._free.pop(0)
-        # The message that asks for it may have its order already.
+        # The message for which a shelf is taken may already have its queuing order.
         shelf = self._taken[number] = Shelf(number, queue, self._coming_order() - 1, 0)
         return shelf
 
@@ -150,20 +154,20 @@ class Shelves:
         ]
 
     def moved(self) -> None:
-        """Note that messages have moved to another queue, which may now have some on any shelf."""
+        """Note that messages were moved to another queue, which may have them on any shelf."""
         for shelf in self._taken.values():
             shelf.queue = None
 
-    # The part of a flush; all of it in the order in which flushes begin.
+    # The steps of a flush, called in the order in which flushes begin.
 
     def begin(self) -> None:
         """Begin the count of a flush."""
         self._joined.clear()
 
     def joined(self, number: int, count: int, size: int) -> None:
-        """Count messages of a flush that have this place, and the size of their bodies.
+        """Count messages of a flush that have the place `number`, and the size of their bodies.
 
-        Those that are deleted by index before they are written count, too.
+        Messages that are deleted by index before they are written count, too.
         """
         self._has_others |= number == NO_SHELF
         shelf = self._taken.get(number)
@@ -179,10 +183,10 @@ class Shelves:
             self._close(number)
 
     def on(self, number: int, orders: Sequence[int]) -> Sequence[int]:
-        """Return those of the messages that are on the shelf as it is now.
+        """Return the messages in `orders` that belong to the shelf in its present use.
 
-        A message that was deleted by index may still be received by a transaction that had it
-        before, after its shelf was given to another queue.
+        A transaction that had a message before it was deleted by index may still receive it after
+        its shelf was given to another queue.
         """
         shelf = self._taken.get(number)
         if shelf is None:
@@ -192,9 +196,9 @@ class Shelves:
         return orders
 
     def removed(self, number: int, count: int) -> bool:
-        """Count messages removed by number; return whether none is left, nor will come.
+        """Count messages removed by number; return whether the shelf is empty and stays empty.
 
-        False if the same flush puts some on the shelf, which it does after all that it removes.
+        False if the same flush puts messages on the shelf: it writes them after its removals.
         """
         shelf = self._taken[number]
         shelf.live -= count
@@ -202,7 +206,7 @@ class Shelves:
         return is_over and number not in self._joined
 
     def lost_count(self) -> None:
-        """Stop counting: messages are deleted by index, from any shelf.
+        """Stop counting, since messages on any shelf are deleted by index.
 
         From here on each shelf is released only when a read finds it empty.
         """
@@ -212,8 +216,8 @@ class Shelves:
     def perhaps_empty(self, *, is_writing: bool) -> dict[int, int]:
         """Return shelves that a read may find empty, and the number of messages put on each.
 
-        Shelves to which the flush being written puts messages are left out: while the disk is full
-        it is written again and again.
+        Shelves on which the flush being written puts messages are left out: while the disk is
+        full, this flush is retried again and again.
         """
         but = self._joined if is_writing else ()
         return {
@@ -225,7 +229,7 @@ class Shelves:
         }
 
     def is_as_it_was(self, number: int, added: int) -> bool:
-        """Return whether nothing was put on the shelf since `added` was noted, nor will be now."""
+        """Return whether no message was put on the shelf since `added`, and none is about to be."""
         shelf = self._taken.get(number)
         return shelf is not None and shelf.added == added and not shelf.coming
 
@@ -238,6 +242,6 @@ class Shelves:
         self._close(NO_SHELF)
 
     def _close(self, number: int) -> None:
-        """Let queues that write to this place take another shelf."""
+        """Make queues that write to this place take another shelf for their next message."""
         for queue in [queue for queue, shelf in self._open.items() if shelf.number == number]:
             del self._open[queue]

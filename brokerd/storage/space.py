@@ -1,9 +1,9 @@
-"""Space: gives pages that a store no longer needs back to the file system, while it is in use.
+"""Space: pages that a store no longer needs are returned to the file system while it is in use.
 
 Reads:  the list of free pages of the file.      Calls: SQLite, on the writer's connection.
-Never:  gives back pages that the next messages would fill again: callers name only what has been
-        free for a while. Nothing here changes the content of the store, so a crash in between is
-        harmless.
+Never:  returns pages that the next messages would fill again: callers count only pages that have
+        been free for a while. This module never changes the content of the store, so a crash in
+        between is harmless.
 """
 
 from typing import Final
@@ -12,19 +12,19 @@ from brokerd.storage.connections import BUSY_SECONDS, Connection
 from brokerd.storage.writers import fold_and_cut
 
 STEP: Final = 256
-"""Pages given back at a time: a few milliseconds in which no flush is written."""
+"""Number of pages freed at a time: a few milliseconds in which no flush is written."""
 
 MOST: Final = 64 * STEP
-"""Pages given back in one pass at most."""
+"""Most pages freed in one pass."""
 
 
 def prepare(connection: Connection) -> None:
-    """Let a file that has no tables yet give back single pages later."""
+    """Prepare a file that has no tables yet for freeing single pages later."""
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
 
 
 def prepare_full(connection: Connection) -> None:
-    """Prepare a file of a version that did not: it is rewritten, once."""
+    """Prepare a file of a version that did not prepare it; this rewrites the file, once."""
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         prepare(connection)
         connection.execute("VACUUM")
@@ -38,13 +38,13 @@ def free_pages(connection: Connection) -> int:
 def give_back(connection: Connection, pages: int) -> int:
     """Free at most `pages` unused pages at the end of the file; return the number freed."""
     before = free_pages(connection)
-    # As a script: this pragma frees a page with each step, and the driver takes one step only.
+    # Run as a script: this pragma frees one page per step, and the driver takes only one step.
     connection.executescript(f"PRAGMA incremental_vacuum({pages})")
     return before - free_pages(connection)
 
 
 def fold(connection: Connection) -> None:
-    """Fold the log into the file, which shrinks, and cut the log, unless a read is under way."""
+    """Fold the log into the file, which then shrinks, and cut the log, unless a read is running."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         fold_and_cut(connection)

@@ -1,6 +1,6 @@
-"""Errors of SQLite: what a failed statement means for the store (reliability section 2).
+"""Errors of SQLite: the meaning of a failed statement for the store (reliability section 2).
 
-Reads: nothing.      Calls: nothing.      Never: decides what to do; the pipeline does.
+Reads: nothing.      Calls: nothing.      Never: decides how to react; the pipeline does.
 """
 
 import errno
@@ -15,7 +15,7 @@ _EXIT_STATUSES: Final = {
     sqlite3.SQLITE_CONSTRAINT: 70,
 }
 _PRIMARY: Final = 0xFF
-"""Mask for the part of an extended result code that gives the kind of error."""
+"""Mask for the part of an extended result code that is the kind of error."""
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -31,13 +31,16 @@ def is_read_only(error: BaseException | None) -> bool:
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Return whether another connection was reading or writing what was wanted."""
+    """Return whether another connection held a lock that the statement needed."""
     code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
-    """Return the fault to stop with (reliability section 2): what failed, and the known outcome."""
+    """Return the fault to stop with (reliability section 2); it names `doing` and the outcome.
+
+    `known`: whether the outcome is known: a rollback.
+    """
     if isinstance(error, StoreFault):
         return error
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__

@@ -2,12 +2,12 @@
 
 Reads:  the tables.      Calls: nothing.      Never: puts a value into the text of a statement.
 
-A flush is a script: statements with their rows, in order, as data. It runs in multi-row statements:
-beginning and ending a statement takes as long as half a row does. Building one anew costs more than
-running it (design D3), so each comes in a few sizes, which SQLite keeps prepared: for the driver
-those with one digit in base 8. Three or four statements then write any number of rows up to a
-thousand, and each further one is a wait for the interpreter lock. A writer without the interpreter
-manages with two sizes (`Script.steps`).
+A flush is a script: statements with their rows, in order, as data. It runs in multi-row statements,
+since beginning and ending a statement takes as long as half a row. Building a statement again costs
+more than running it (design D3), so each has a few sizes, which SQLite keeps prepared. The driver
+uses the sizes with one non-zero digit in base 8: three or four statements then write any number of
+rows up to a thousand, and each further statement would be a wait for the interpreter lock. A writer
+outside the interpreter needs only two sizes (`Script.steps`).
 """
 
 import sqlite3
@@ -23,12 +23,12 @@ Value = int | str | bytes | None
 Row = Sequence[Value]
 
 DIALECT: Final = sqlite.dialect(paramstyle="qmark")
-"""The dialect of all texts: it remembers what it has worked out about each type of column."""
+"""The dialect of all texts; one object, since it caches its work for each type of column."""
 MOST: Final = 512
-"""Rows, or keys, in one statement at most."""
+"""Most rows, or keys, in one statement."""
 _STEP: Final = 8
-"""Rows in one statement where further statements cost little. With 64 a row costs the flusher a
-tenth less time, and a client that is alone on the daemon a tenth more."""
+"""Rows in one statement where further statements cost little. With 64 rows, a row would cost the
+flusher a tenth less time, and the only client of a daemon a tenth more."""
 
 
 def sql(statement: ClauseElement) -> str:
@@ -37,7 +37,7 @@ def sql(statement: ClauseElement) -> str:
 
 
 def _size(left: int) -> int:
-    """Return the number of rows that the next statement takes: one of 22 sizes."""
+    """Return the number of rows for the next statement: one of 22 sizes."""
     if left >= MOST:
         return MOST
     unit = 64 if left >= 64 else 8 if left >= 8 else 1  # noqa: PLR2004  # the digits in base 8
@@ -62,9 +62,9 @@ class Part(NamedTuple):
     text: str
     """The text for one row, or one key."""
     rows: tuple[Row, ...]
-    """Tuples of values: nobody changes them while they are written."""
+    """Tuples of values, which must not change while they are written."""
     texts: _Texts | None
-    """The texts for several rows at a time, by their number; None = one row at a time."""
+    """The texts for several rows at a time, by number of rows; None = one row at a time."""
 
 
 class Step(NamedTuple):
@@ -73,7 +73,7 @@ class Step(NamedTuple):
     text: str
     rows: tuple[Row, ...]
     at_a_time: int
-    """Rows that the statement takes; the number of `rows` is a multiple of it."""
+    """Number of rows that the statement takes; the number of `rows` is a multiple."""
 
 
 class Script:
@@ -84,15 +84,15 @@ class Script:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.is_fenced = False
-        """Whether nothing is done unless the first statement changes one row."""
+        """Whether the script ends unless its first statement changes one row."""
 
     def add(self, text: str, *rows: Row) -> None:
-        """Add a statement to be run for each of these rows."""
+        """Add a statement, to be run once for each of the rows."""
         if rows:
             self.parts.append(Part(text, rows, None))
 
     def fence(self, text: str, row: Row) -> None:
-        """Add the first statement: nothing is done unless it changes one row."""
+        """Add the first statement as a fence: the script ends unless it changes one row."""
         self.parts.append(Part(text, (row,), None))
         self.is_fenced = True
 
@@ -113,7 +113,10 @@ class Script:
         return True
 
     def steps(self) -> tuple[Step, ...]:
-        """Return the script for a writer outside the interpreter; 2/3 of the time of row by row."""
+        """Return the script for a writer outside the interpreter.
+
+        It takes two thirds of the time of a script with one row per statement.
+        """
         steps: list[Step] = []
         for text, rows, texts in self.parts:
             left = rows
@@ -126,10 +129,10 @@ class Script:
 
 
 class Inserts:
-    """INSERT of many rows, each with a value for every column of the table in its order.
+    """INSERT of many rows; a row has a value for every column of the table, in the same order.
 
-    With `replace`, an existing row with the same key gets the new values. That takes a third less
-    than OR REPLACE, and less again for rows in the order of the key.
+    With `replace`, an existing row with the same key gets the new values. This takes a third less
+    time than OR REPLACE, and still less for rows in the order of the key.
     """
 
     def __init__(self, table: Table, *, replace: bool = False) -> None:
@@ -164,9 +167,9 @@ class Deletes:
 
 
 def update_by_key(table: Table, key: str, columns: Sequence[str]) -> str:
-    """Return the UPDATE of some columns of one row; it takes their values in order, then the key.
+    """Return the UPDATE of some columns of one row; its values: those columns, then the key.
 
-    `columns` are in the order of the table.
+    `columns`: names in the order of the table.
     """
     statement = (
         update(table)

@@ -1,7 +1,8 @@
 """Store: the interface through which every other package reads and commits (design D2, D3, D11).
 
 Reads:  one broker's file, on connections that only query.      Calls: the commit pipeline.
-Never:  lets an SQL row or an SQL error out, or confirms before the sync (REL-1, REL-4).
+Never:  lets an SQL row or an SQL error leave the package, or confirms before the sync (REL-1,
+        REL-4).
 Fails:  a failing flush is reported once to `on_fault`; nothing is confirmed after it (REL-5).
 """
 
@@ -116,8 +117,8 @@ def _close_late(opening: "asyncio.Future[Opened]") -> None:
 class Store:
     """The store of one broker, open in this process only (REL-16).
 
-    Every method is called on the event loop. Reads see what is committed and never wait for the
-    writer.
+    Every method is called on the event loop. Reads see only committed changes and never wait for
+    the writer.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -135,7 +136,7 @@ class Store:
         self.catalog: Catalog = parts.opened.catalog
         self.known: Known = parts.opened.known
         self.is_new = parts.opened.is_new
-        """Whether this open made the file."""
+        """Whether this open has made the file."""
         self.loss_accepted_at = parts.opened.loss_accepted_at
         """When an administrator accepted a loss of the log; None = not since the store was last
         open."""
@@ -185,7 +186,7 @@ class Store:
 
         `on_fault` is called at most once, on the loop, when writing has failed; the daemon then
         stops (REL-5). `on_full` is called each time a write found no room, and returns whether
-        there may be some now; the write is tried until it succeeds, and `on_room` is called then
+        there may be room now; the write is repeated until it succeeds, and then `on_room` is called
         (REL-26).
         """
         chosen = options or StoreOptions()
@@ -204,7 +205,7 @@ class Store:
         )
         try:
             opened = await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on: close what it opens
+        except asyncio.CancelledError:  # the thread continues: close the file that it opens
             opening.add_done_callback(_close_late)
             raise
         pipeline = CommitPipeline(
@@ -241,14 +242,14 @@ class Store:
         return EndpointKey(number)
 
     def next_queuing_order(self) -> int:
-        """Return a queuing order above all given before (RCV-37)."""
+        """Return a queuing order above all earlier ones (RCV-37)."""
         numbers = self._numbers
         number = numbers.next_queuing_order
         numbers.next_queuing_order = number + 1
         return number
 
     def next_transmission_order(self) -> int:
-        """Return a transmission order above all given before."""
+        """Return a transmission order above all earlier ones."""
         numbers = self._numbers
         number = numbers.next_transmission_order
         numbers.next_transmission_order = number + 1
@@ -263,13 +264,13 @@ class Store:
     async def keep(self, body: bytes, piece_size: int) -> BodyKey:
         """Store a large body in pieces, ahead of its message; return its key once all are synced.
 
-        Each flush takes a piece. The body has no owner until a changeset names one;
-        `discard_bodies` gives it up.
+        Each flush writes one piece. The body has no owner until a changeset names one;
+        `discard_bodies` gives the body up.
         """
         return await self._pipeline.bodies.keep(body, piece_size)
 
     def discard_bodies(self, keys: Sequence[BodyKey]) -> None:
-        """Delete bodies that were kept and that no changeset gave to a message."""
+        """Delete bodies stored by `keep` that no changeset has given to a message."""
         self._pipeline.bodies.discard(keys)
 
     async def replace_body(self, order: int, body: bytes | None, stored: bytes | None) -> None:
@@ -280,7 +281,7 @@ class Store:
         self._pipeline.bodies.left()
 
     def join(self, changes: Changes, done: Callable[[], None], *, urgent: bool = True) -> None:
-        """Add a changeset to the gathering flush; the store owns it from here on.
+        """Add a changeset to the gathering flush; from then on the store owns the changeset.
 
         `done` is called on the loop once the changes are synced, in the order of joining, or never
         if the store fails. A changeset that is not urgent starts no flush: it waits for an urgent
@@ -299,7 +300,7 @@ class Store:
     def accepted_loss(self) -> AcceptedLoss | None:
         """Return the loss that an administrator accepted for this store (REL-40).
 
-        None: no loss, or the file beside the store that recorded it was removed.
+        None: no loss, or the file that recorded it in the store's directory was removed.
         """
         return accepted_loss(self.path, self.identity.incarnation)
 
@@ -309,17 +310,20 @@ class Store:
         client: ClientId | None = None,
         tokens: Sequence[int] = (),
     ) -> None:
-        """Complete changesets written into the flush: one, or one per token; `done`: see `join`."""
+        """Complete changesets written directly into the gathering flush: one per token, or one.
+
+        `done`: as for `join`.
+        """
         self._pipeline.join_written(done, client, tokens)
 
     def after(self, done: Callable[[], None]) -> None:
-        """Call `done` once all that has joined so far is durable; immediately if it already is."""
+        """Call `done` once every changeset that has joined is durable; immediately if all are."""
         self._pipeline.after(done)
 
     def behind(self, call: Callable[[], None]) -> None:
         """Call `call` after the flush that is being confirmed; immediately if none is.
 
-        This serves choices among all that becomes durable in one moment.
+        This serves choices among everything that becomes durable with one flush.
         """
         self._confirmations.behind(call)
 
@@ -328,11 +332,11 @@ class Store:
         self._confirmations.soon(call)
 
     async def commit(self, changes: Changes) -> None:
-        """Join, and return when the changes are durable. After `StoreFault` that is unknown."""
+        """Join the changeset, and return when it is durable. After `StoreFault` this is unknown."""
         await self._pipeline.commit(changes)
 
     async def apply_catalog(self, changes: CatalogChanges) -> Catalog:
-        """Change the catalog, all or nothing, and return it whole; `self.catalog` is that, too.
+        """Change the catalog, all or nothing; return the whole new catalog, also `self.catalog`.
 
         Keys of new queues and services are assigned here. `ObjectsRefused`: a named object does not
         exist or is still in use; nothing was changed (design D9).
@@ -348,7 +352,7 @@ class Store:
         return self.catalog
 
     async def change_identity(self, **facts: object) -> None:
-        """Change facts of `identity`, by their names; durable when this returns."""
+        """Change facts in `identity`, by name; the change is durable when this returns."""
         await self._pipeline.run(lambda connection: change_facts(connection, facts))
         self.identity = msgspec.structs.replace(self.identity, **facts)
 
@@ -364,14 +368,15 @@ class Store:
     def moved(self) -> StoreFault | None:
         """Return the fault to stop with if the file, its log or the log's index was moved (FD-9).
 
-        None: all are in place. A log that is gone has been saved beside its place by then.
+        None: all are in place. A log that was removed has been saved in the store's directory by
+        then.
         """
         place = place_of(self._opened.connection)
         return place.fault() if place is not None else None
 
     @property
     def is_head_synced(self) -> bool:
-        """Whether the record of how far the log was confirmed is synced (REL-39)."""
+        """Whether the record of the log's confirmed position is synced (REL-39)."""
         head = head_of(self._opened.connection)
         return head is None or head.is_synced
 
@@ -380,18 +385,18 @@ class Store:
         await self._pipeline.run(sync_head, writes=False)
 
     async def recover_again(self) -> None:
-        """Read `recovered` again, after objects were changed since the start read it."""
+        """Read `recovered` again, because objects were changed after the start read it."""
         self.recovered = await self._pipeline.run(read_recovered)
 
     async def try_catalog(self, changes: CatalogChanges) -> Catalog:
-        """Return the catalog as `apply_catalog` would make it, or raise its refusal."""
+        """Return the catalog that `apply_catalog` would make, or raise its refusal."""
         return await self._pipeline.run(lambda connection: try_changes(connection, changes))
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
-        """Redirect unwritten messages of these endpoints that have joined to another queue.
+        """Redirect to another queue the messages of these endpoints that are not yet being written.
 
-        Messages that are written, or being written, are moved by an `apply_catalog` that must
-        follow immediately.
+        Messages that are written, or being written, are moved by a call of `apply_catalog`, which
+        must follow immediately.
         """
         self._pipeline.redirect(endpoints, queue)
 
@@ -406,10 +411,10 @@ class Store:
         not_in: Collection[Path] = (),
         below: Sequence[Path] | None = None,
     ) -> int:
-        """Copy the committed state to a new file, beside all other work; return its size (MAN-11).
+        """Copy the committed state to a new file, during other work; return its size (MAN-11).
 
         `not_in`: directories of stores. `below`: the only directories below which the copy may be
-        written, None = anywhere (SX-22). `InvalidArgument`: it may not be written at `target`.
+        written, None = anywhere (SX-22). `InvalidArgument`: it may not be written to `target`.
         """
 
         def check_and_copy() -> int:
@@ -420,15 +425,15 @@ class Store:
         return await self._parts.executor.call(check_and_copy)
 
     def breathe(self) -> None:
-        """Confirm a flush that has come back; yield the interpreter lock to the writer thread (D3).
+        """Confirm a finished flush; yield the interpreter lock to the writer thread (D3).
 
         Readers of sockets call this once per socket read, before anything else: it starts the next
-        flush, and sleeps 0.1 ms when one has been out for more than 2 ms.
+        flush, and sleeps 0.1 ms if a flush has been with the writer for more than 2 ms.
         """
         self._pipeline.breathe()
 
     async def close(self) -> None:
-        """Write what has gathered, fold the log into the file, release the lock."""
+        """Write all changesets that have joined, fold the log into the file, release the lock."""
         try:
             await self._pipeline.close()
         finally:
@@ -436,14 +441,14 @@ class Store:
             self._opened.lock.release()
 
     async def abandon(self) -> None:
-        """Stop as in a crash: lose what is not committed, call no more `done`, release the lock."""
+        """Stop as in a crash: lose uncommitted changes, call no more `done`, release the lock."""
         self._pipeline.abandon()
         await self._reader.close()
         self._opened.lock.release()
 
     @property
     def oldest_unflushed_age(self) -> float:
-        """Seconds since the oldest changeset that is not durable joined; 0.0 = none (D3)."""
+        """Seconds since the oldest changeset that is not durable has joined; 0.0 = none (D3)."""
         return self._pipeline.oldest_unflushed_age
 
     @property
@@ -453,12 +458,12 @@ class Store:
 
     @property
     def durable(self) -> int:
-        """Serial number of the latest durable changeset; all before it are durable, too."""
+        """Serial number of the latest durable changeset; all earlier ones are durable, too."""
         return self._pipeline.confirmed
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes of bodies that joined and are not durable yet."""
+        """Bytes of bodies that have joined and are not durable yet."""
         return self._pipeline.backlog_bytes
 
     @property
@@ -471,9 +476,9 @@ class Store:
     def token_outcome(self, client: ClientId, number: int) -> TokenOutcome:
         """Return the outcome of a commit.
 
-        "unknown": it is still being written (see `settled`), or no longer remembered. Callers ask
-        this before joining a changeset with a token: a number already committed must not join
-        again.
+        "unknown": the commit is still being written (see `settled`), or no longer remembered.
+        Callers check this before a changeset with a token joins: a number that is already committed
+        must not join again.
         """
         return self._tokens.outcome(client, number, self._pipeline.now())
 
@@ -482,26 +487,26 @@ class Store:
         return self._tokens.highest(client)
 
     async def settled(self, client: ClientId) -> None:
-        """Return when no changeset with a token of this client is being written."""
+        """Wait until no changeset with a token of this client is being written."""
         await self._pipeline.settled(client)
 
     def sweep_left(
         self, outgoing: Sequence[ended_dialogs.LeftOutgoing], retained: Sequence[EndpointKey]
     ) -> None:
-        """Delete the remaining rows of dialogs that are over, some at a time (REL-36)."""
+        """Delete the remaining rows of ended dialogs, some at a time (REL-36)."""
         self._pipeline.deletions.sweep_left(outgoing, retained)
 
     @property
     def is_deleting(self) -> bool:
-        """Whether rows that nobody needs may still be in the file, and are being deleted."""
+        """Whether rows that are no longer needed may still be in the file, until deleted."""
         return self._pipeline.is_deleting
 
     def sweep(self) -> int:
-        """Delete received messages from the file, within limits of options; return their number."""
+        """Begin to delete received messages, some with each flush; return the number to delete."""
         return self._pipeline.sweep()
 
     async def reclaim(self) -> int:
-        """Give pages free since the last call back to the file system; return their number.
+        """Return to the file system pages free since the last call; return their number.
 
         At most `space.MOST` pages, in steps between which flushes are written (MAN-13).
         """
@@ -521,25 +526,25 @@ class Store:
 
     @property
     def has_nothing_free(self) -> bool:
-        """Whether `reclaim` would return no page, as far as is known without a read."""
+        """Whether the cache shows, without a read, that `reclaim` would free no page."""
         return not self._free and self._cache.known("free pages") == (0,)
 
     async def _free_pages(self) -> int:
         return await self._pipeline.run(space.free_pages, writes=False)
 
     async def fold(self) -> None:
-        """Fold the log into the file, as far as readers allow. `StoreFull`: no room for that."""
+        """Fold the log into the file, as far as readers allow. `StoreFull`: no room on the disk."""
         await self._pipeline.run(space.fold)
 
     def prune_clients(self, now: Instant) -> int:
-        """Remove clients idle for 24 h, and the oldest above 100,000; return their number."""
+        """Remove clients idle for 24 h, and the oldest above 100,000; return the number removed."""
         return self._pipeline.prune_clients(now)
 
     async def count_uses(self, those: Sequence[Use]) -> list[int]:
-        """Return the number of open dialogs of each use, in their order (OBJ-37, OBJ-38)."""
+        """Return the number of open dialogs for each use, in the given order (OBJ-37, OBJ-38)."""
         return await references.count(self._reader, those)
 
     @property
     def coming_order(self) -> int:
-        """The queuing order that is given next."""
+        """The next unused queuing order."""
         return self._numbers.next_queuing_order

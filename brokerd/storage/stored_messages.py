@@ -1,7 +1,7 @@
 """Stored messages: pages of the messages that wait for local services, from all their places.
 
 Reads:  queue_messages and the shelves, merged in order.      Calls: the reader it is given.
-Never:  decides what may be received, or returns a message that counts as deleted.
+Never:  decides which messages may be received, or returns a message that counts as deleted.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,12 +43,12 @@ class _Statements(NamedTuple):
 
 
 SPAN: Final = 20_000
-"""Messages of all queues in one place that one read of `browse` scans."""
+"""Most messages, of all queues in one place, that one read of `browse` scans."""
 
 
 @cache
 def statements(place: int) -> _Statements:
-    """Return the statements for a place, made when it is first read."""
+    """Return the statements for a place; they are made when the place is first read."""
     table = messages_at[place]
     order = table.c.queuing_order
     # The condition is that of the partial indexes, word for word, or SQLite does not use them.
@@ -98,17 +98,20 @@ def statements(place: int) -> _Statements:
 
 
 _message: Final[Callable[[Values], QueueRow]] = partial(tuple.__new__, QueueRow)
-"""`QueueRow._make`, which costs as much again to call."""
+"""Equivalent of `QueueRow._make`, without the cost of calling it, which would double the time."""
 
 
 QueuePage = Page[QueueRow]
 
 
 class StoredMessages:
-    """Reads pages of the messages that wait for local services."""
+    """The stored messages that wait for local services, read in pages."""
 
     def __init__(self, reader: Reader, *, shelves: Shelves, skip: Skip) -> None:
-        """`skip`: messages that count as deleted."""
+        """Create the reads of messages.
+
+        `skip`: messages that count as deleted.
+        """
         self._reader = reader
         self._shelves = shelves
         self._skip = skip
@@ -121,10 +124,10 @@ class StoredMessages:
         limit: int,
         max_bytes: int,
     ) -> QueuePage:
-        """Return messages of one priority that were written past the window, oldest first.
+        """Return messages of one priority that were written beyond the window, oldest first.
 
-        The page has at most `limit` messages, and no further one once their bodies reach
-        `max_bytes`. A row with a wrong body is in `damaged`, not in `rows` (REL-6).
+        The page has at most `limit` messages, and ends when their bodies reach `max_bytes`. A row
+        whose body is not as it was written is in `damaged`, not in `rows` (REL-6).
         """
         places = self._shelves.places_for(queue)
         values = {
@@ -149,9 +152,10 @@ class StoredMessages:
         after: tuple[int, int] | None = None,
         queue: QueueKey | None = None,
     ) -> QueuePage:
-        """Return paged messages of an endpoint, or only of its `queue`, by sequence, then order.
+        """Return paged messages of an endpoint, by sequence, then queuing order.
 
-        `after`: queuing order and sequence of the message after which the page begins.
+        `after`: queuing order and sequence of the message after which the page begins. `queue`:
+        only messages in this queue.
         """
         places = self._shelves.places_for(queue)
         order, sequence = after or BEFORE_ALL
@@ -181,8 +185,8 @@ class StoredMessages:
     ) -> QueuePage:
         """Return messages of a queue by queuing order, inside its window or not; change nothing.
 
-        After `reads` reads the page is returned even if it is empty, and `end` says where the next
-        one continues: messages of other queues may lie between. No `end` = there are no more.
+        After `reads` reads the page is returned even if it is empty, since messages of other queues
+        may lie in between; the next page continues at `end`. `end` None = no more messages.
         """
         while True:
             page = await self._browse(queue, limit, max_bytes, after)
@@ -194,7 +198,7 @@ class StoredMessages:
     async def _browse(self, queue: QueueKey, limit: int, max_bytes: int, after: int) -> QueuePage:
         """Return messages of a queue among the next `SPAN` messages of all queues.
 
-        The next page continues at `end`; None = there are no further messages in any queue.
+        The next page continues at `end`; None = no further messages in any queue.
         """
         places = self._shelves.all_places()
         until = await self._until(places.each, after)
@@ -235,7 +239,7 @@ class StoredMessages:
         )
 
     async def _until(self, places: Sequence[Place], after: int) -> int | None:
-        """Return the queuing order up to which all places are scanned; None = no place has more."""
+        """Return the queuing order up to which to scan all places; None = no place has more."""
         whole: list[int] = []
         more: list[int] = []
         for place in places:
@@ -249,10 +253,10 @@ class StoredMessages:
 
 
 def _below(before: int, page: QueuePage) -> QueuePage:
-    """Keep the messages of a page that existed when its places were listed.
+    """Return the page with only the messages that existed when its places were listed.
 
-    Places are read one after the other. A newer message may lie on a shelf that was not listed,
-    while a still newer one lies on a shelf that was: returning the latter would skip the former.
+    Places are read one after the other. A new message may lie on a shelf that was not listed,
+    while a still newer message lies on a listed shelf: returning the latter would skip the former.
     """
     if page.end is None or page.end[0] < before:
         return page
@@ -272,8 +276,8 @@ async def _of_all(
 ) -> QueuePage:
     """Read one page from several places, the place with the lowest orders first.
 
-    Rows that a place has after the end of its page may precede rows of another place: nothing is
-    returned after the lowest of these ends. Mostly the first place that has any rows fills the
+    Rows that a place has after the end of its page may precede rows of another place: no row is
+    returned after the lowest of these ends. Usually the first place that has any rows fills the
     page.
     """
     found: list[QueuePage] = []

@@ -1,13 +1,13 @@
 """Stretches: messages beyond a queue's window, found by conversation (design D4).
 
 Reads:  nothing; this module makes SQL text.      Calls: nothing.
-Never:  reads messages of another conversation, or more of one than is asked for.
+Never:  reads messages of another conversation, or more messages than requested.
 
-An index by conversation is written all over: each message of a flush goes to a page of its own, and
-the sweep that deletes it comes to that page again. So the index begins with a stretch of queuing
-orders. New messages all lie in the newest stretch, deleted ones in the oldest, and each stretch is
-some eighty pages. The price is paid by reads of a conversation: a few seeks for each stretch in
-use; ten million messages lie in 600.
+In an index by conversation, each message of a flush is written to a different page, and the sweep
+that deletes the message writes that page again. So the index begins with a stretch of queuing
+orders. All new messages lie in the newest stretch, deleted ones in the oldest, and each stretch has
+some eighty pages. The cost lies in reads of a conversation: a few seeks for each stretch in use;
+ten million messages lie in 600 stretches.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ from brokerd.storage.tables import AHEAD, PAGED, STRETCH, messages_at
 
 _BITS: Final = STRETCH.rpartition(" ")[2]
 STRETCH_ORDERS: Final = 1 << int(_BITS)
-"""Queuing orders of a stretch."""
+"""Number of queuing orders in a stretch."""
 _LOWEST: Final = f"ORDER BY {STRETCH} LIMIT 1"
 
 
@@ -30,20 +30,20 @@ EVERYWHERE: Final = " UNION ALL ".join(
     f"SELECT * FROM {table}"  # noqa: S608
     for table in map(table_at, PLACES)
 )
-"""All messages of all places, for readers that scan whole tables."""
+"""Query for all messages of all places, for readers that scan whole tables."""
 
 
 def found_at(place: int) -> str:
     """Return the condition of the messages at a place that are found by index.
 
-    It has to be word for word the condition in the index."""
+    It must be, word for word, the condition in the index."""
     return "1" if place in SHELVES else PAGED
 
 
 def among(place: int, after: str = "-1", before: str | None = None) -> str:
-    """Return the condition, besides the endpoint, by which its messages are found by index.
+    """Return the condition that, together with the endpoint, finds its messages by index.
 
-    `after`, `before`: SQL for queuing orders between which they are known to lie.
+    `after`, `before`: SQL for queuing orders between which the messages are known to lie.
     """
     most = "" if before is None else f" AND {STRETCH} <= {before} >> {_BITS}"
     find = _find(place)
@@ -61,11 +61,11 @@ def _find(place: int) -> str:
 
 
 BEFORE_ALL: Final = (-1, -(1 << 62))
-"""Queuing order and sequence before those of every message."""
-# Sequences and queuing orders of one conversation rise together, except for the few sequences below
-# 0, of messages that come before all others however late they are (RCV-9): these are found
-# separately, and none is on a shelf. Each part stops at the limit, and the second reads no stretch
-# behind that with the last row.
+"""A queuing order and sequence before those of every message."""
+# Sequences and queuing orders of one conversation rise together. The exception is the few sequences
+# below 0, of messages that come before all others however late they arrive (RCV-9): these are found
+# separately, and none is on a shelf. Each part stops at the limit, and the second part reads no
+# stretch after the one with the last row.
 _OF: Final = "endpoint_key = :key"
 _LATER: Final = f"{_OF} AND sequence > max(:after_sequence, -1)"
 _FIRST: Final = (
@@ -79,8 +79,8 @@ _FIRST: Final = (
 def first_of(place: int) -> str:
     """Return SQL for the first `limit` messages of an endpoint after a given one, by sequence.
 
-    It finds some more if there are messages that come before all others. `least`: queuing order of
-    the given message, or -1.
+    The result may exceed `limit` if some messages come before all others (RCV-9). `least`: queuing
+    order of the given message, or -1.
     """
     table, found, find = table_at(place), found_at(place), _find(place)
     return (

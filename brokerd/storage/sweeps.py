@@ -1,7 +1,8 @@
-"""Sweeps: delete very many rows some at a time, between flushes (REL-35, REL-36).
+"""Sweeps: very many rows are deleted some at a time, between flushes (REL-35, REL-36).
 
-Reads:  how long the last step took.      Calls: the writer, through the function it is given.
-Never:  has two steps under way, or lets a step take long: the next one then deletes half as many.
+Reads:  the duration of the last step.      Calls: the writer, through the function it is given.
+Never:  has two steps under way. After a step that took too long, the next one deletes half as many
+        rows.
 Wakes:  when rows are left to delete, after each step, and at each tick.
 Fails:  a step that found no room is repeated at the next tick.
 """
@@ -16,10 +17,10 @@ from brokerd.storage.shelves import NO_SHELF
 from brokerd.storage.writers import Job, Reported
 
 FIRST: Final = 256
-"""Messages that the first step deletes: its time shows how long large ones take."""
+"""Number of messages that the first step deletes; its time shows how long larger steps take."""
 LEAST: Final = 16
 _LONG: Final = 0.005
-"""Seconds above which a step was long: the next one deletes half as many."""
+"""Seconds above which a step took too long: the next step deletes half as many rows."""
 _SHORT: Final = 0.002
 
 
@@ -27,9 +28,9 @@ class Step(NamedTuple):
     """The result of a step of a sweep."""
 
     place: int
-    """The place where it has deleted; 0 = nothing was left, and the note is deleted."""
+    """The place where the step has deleted; 0 = no row was left, and the note is deleted."""
     last: int
-    """The highest queuing order that it has deleted there."""
+    """The highest queuing order that the step has deleted at this place."""
     messages: int
     seconds: float
 
@@ -39,7 +40,7 @@ class Sweep(Protocol):
 
     place: int
     last: int
-    """The place and order of the last step, as in its result."""
+    """`place` and `last` of the last step's result."""
 
     def step(
         self,
@@ -54,7 +55,7 @@ class Sweep(Protocol):
         ...
 
     def finish(self) -> None:
-        """Handle that a step has found nothing more; the sweep is not used again."""
+        """Finish the sweep after a step has found no more rows; the sweep is not used again."""
         ...
 
 
@@ -71,9 +72,13 @@ class Sweeper:
         submit: Callable[[Job[Step], Reported[Step]], None],
         swept: Callable[[int], None],
     ) -> None:
-        """`most`: rows that a step deletes. `taken`: shelves that may have messages. `submit`:
-        passes a step to the writer, unless the store is closed. `swept`: called with the number of
-        rows that a step has deleted."""
+        """Create the sweeper.
+
+        `most`: most rows that a step deletes. `taken`: returns the shelves that may have messages.
+        `some_bodies`: returns whether any body may be in pieces. `submit`: passes a step to the
+        writer, unless the store is closed. `swept`: called with the number of rows that a step has
+        deleted.
+        """
         self._most = most = max(1, most)
         self._clock = clock
         self._taken = taken
@@ -90,7 +95,7 @@ class Sweeper:
         return bool(self._due)
 
     def add(self, sweeps: Iterable[Sweep]) -> None:
-        """Delete the rows of these sweeps as well, after those already due."""
+        """Run these sweeps as well, after the sweeps already due."""
         self._due += sweeps
         self.resume()
 

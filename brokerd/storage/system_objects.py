@@ -1,4 +1,4 @@
-"""System objects: services of the broker itself, created when first needed (EVT-3, BCN-3).
+"""System objects: the broker's own services, created when first needed (EVT-3, BCN-3).
 
 Reads:  nothing.      Calls: nothing.
 Never:  changes an object that exists.

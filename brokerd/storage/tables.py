@@ -1,7 +1,7 @@
-"""All tables of a broker's store, each with a comment saying what one row means.
+"""All tables of a broker's store, each with a comment on the meaning of a row.
 
-The catalog has foreign keys; the tables a message passes through do not:
-`store verify` checks those.  Times are UTC microseconds, ids sixteen bytes.
+The catalog has foreign keys; the tables that a message passes through do not: `store verify` checks
+their references. Times are UTC microseconds, ids sixteen bytes.
 """
 
 from typing import Final
@@ -48,15 +48,15 @@ def _flag(name: str) -> Column[int]:
 
 
 def _option(name: str, default: int) -> Column[int]:
-    """Return a flag that was added later: older rows have its default."""
+    """Return the column of a flag that was added later: older rows have its default."""
     return Column(name, Integer, nullable=False, server_default=text(str(default)))
 
 
 # The one row of facts about this store. `incarnation` is drawn when a store is created, restored or
 # cloned; `epoch` rises at each open; `next_*` are numbers never reused. `host` is the machine on
-# which it was last enabled (MAN-7), `disabled_reason` why delivery is off, `unfinished` an
-# operation of administration that is to be finished at the next open, `former_ids` the former
-# identifiers of this broker, newest first, one after the other (MAN-6).
+# which delivery was last enabled (MAN-7), `disabled_reason` why delivery is off, `unfinished` an
+# administrative operation to be finished at the next open, `former_ids` the former identifiers of
+# this broker, newest first, one after the other (MAN-6).
 store = Table(
     "store",
     metadata,
@@ -91,7 +91,7 @@ message_types = Table(
     _option("validate_on_send", 0),
 )
 
-# Who may send what (OBJ-23): the contract, and one row per message type in it.
+# The allowed senders of message types (OBJ-23): the contract, and one row per message type in it.
 contracts = Table("service_contracts", metadata, Column("name", String, primary_key=True))
 contract_types = Table(
     "service_contract_message_usages",
@@ -116,11 +116,11 @@ queues = Table(
     Column("run_as", String),
     _option("is_retention_enabled", 0),
     _option("is_poison_message_handling_enabled", 1),
-    # Limits of what is retained of one conversation (PBT-24).
+    # Limits of the messages retained for one conversation (PBT-24).
     Column("retention_max_rows", Integer),
     Column("retention_max_bytes", Integer),
     Column("retention_policy", String),
-    # What repeated rollbacks do, where that is not the default (PSN-14, PBT-3).
+    # The effect of repeated rollbacks, where it is not the default (PSN-14, PBT-3).
     Column("poison_mode", String),
     Column("poison_threshold", Integer),
     Column("poison_disconnects", Integer),
@@ -136,7 +136,7 @@ queues = Table(
     sqlite_autoincrement=True,
 )
 
-# A service, bound to one queue (OBJ-32), and the contracts it may be a target for.
+# A service, bound to one queue (OBJ-32), and the contracts for which it may be a target.
 services = Table(
     "services",
     metadata,
@@ -196,7 +196,7 @@ event_notifications = Table(
 )
 
 # A dialog that is open for an event notification (EVT-4). The row stays until the dialog has ended,
-# even if the notification was dropped, so that no such dialog is forgotten.
+# even if the notification was dropped, so that no such dialog is lost.
 event_dialogs = Table(
     "event_dialogs",
     metadata,
@@ -262,7 +262,8 @@ endpoint_progress = Table(
     Column("send_sequence", Integer, nullable=False),
     Column("receive_sequence", Integer, nullable=False),
     Column("receive_fragment", Integer, nullable=False),
-    # The message that was received last: another one with its number is another history (REL-15).
+    # The message that was received last: another message with its number shows another history
+    # (REL-15).
     Column("last_message", LargeBinary),
 )
 
@@ -285,9 +286,8 @@ def _messages(name: str, *more: Index, found: str | None) -> Table:
         Column("body_hash", LargeBinary),
         Column("body", LargeBinary),
         Index(f"{name}_paged", "queue_key", "priority", "queuing_order", sqlite_where=where),
-        # By stretch first, so that a flush writes few pages of the index, and so does the sweep:
-        # with the endpoint first, each of 300 messages in turn of 512 dialogs rewrote a page of its
-        # own.
+        # By stretch first, so that a flush, and later the sweep, writes few pages of the index:
+        # with the endpoint first, 300 messages of 512 dialogs in turn rewrote 300 different pages.
         Index(f"{name}_of", text(STRETCH), "endpoint_key", "sequence", sqlite_where=where),
         *more,
     )
@@ -301,9 +301,9 @@ queue_messages = _messages(
     found=PAGED,
 )
 
-# Messages that were written beyond a window, while there was a shelf for their queue: when the last
-# of its messages is received, a shelf is emptied at once (`shelves.py`). `paged` is the number of
-# the shelf. No message on a shelf comes before all others of its conversation (RCV-9).
+# Messages that were written beyond a window, while a shelf was free for their queue: when its last
+# message is received, a shelf is emptied as a whole (`shelves.py`). `paged` is the number of the
+# shelf. No message on a shelf comes before all others of its conversation (RCV-9).
 _shelves = {number: _messages(f"shelf_{number}", found=None) for number in SHELVES}
 messages_at: Final = {NO_SHELF: queue_messages, **_shelves}
 """The tables of messages, by the number of the place (`shelves.py`)."""
@@ -345,9 +345,9 @@ conversation_timers = Table(
     sqlite_with_rowid=False,
 )
 
-# A conversation group whose transactions were rolled back, and none committed since (PBT-3): how
-# often, until when it waits for its next attempt, since when it is parked. `conversation_id` and
-# `message_id` are of what was received last, `error` is the cause given by that rollback.
+# A conversation group whose latest transactions were all rolled back (PBT-3): how often, until when
+# it waits for its next attempt, since when it is parked. `conversation_id` and `message_id` are
+# those of the message received last, `error` is the cause given by that rollback.
 held_groups = Table(
     "held_groups",
     metadata,
@@ -373,7 +373,7 @@ queue_removals = Table(
     Column("orders", String, nullable=False),
 )
 
-# An endpoint that has ended, all of whose messages in the tables above count as deleted: they are
+# An ended endpoint, all of whose messages in the tables above count as deleted: the messages are
 # many, and are deleted some at a time (`deferred_drops.py`).
 queue_drops = Table(
     "queue_drops",
@@ -394,7 +394,7 @@ bodies = Table(
     Index("bodies_owner", "owner", "number", unique=True),
 )
 
-# A piece of a body: a fragment as it arrived, or a part of what a client sent.
+# A piece of a body: a fragment as it arrived, or a part of a body that a client sent.
 body_pieces = Table(
     "body_pieces",
     metadata,

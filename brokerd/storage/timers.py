@@ -19,10 +19,10 @@ from brokerd.storage.tables import conversation_timers as timers
 
 
 class RunJob(Protocol):
-    """Runs a job alone on the writing connection."""
+    """A function that runs a job alone on the writing connection."""
 
     async def __call__(self, job: Callable[[Connection], None]) -> None:
-        """Return when the job is done; raise what it raises."""
+        """Run the job, and return when it is done; raise the error of the job."""
         ...
 
 
@@ -47,7 +47,7 @@ _hold = sql(
     .where(
         timers.c.endpoint_key == bindparam("key"),
         timers.c.name == bindparam("of"),
-        timers.c.due_at == bindparam("due"),  # otherwise it was set again meanwhile
+        timers.c.due_at == bindparam("due"),  # otherwise the timer was set again meanwhile
     )
     .values(is_held=1)
 )
@@ -69,7 +69,7 @@ FIRST: Final = select(func.min(timers.c.due_at)).where(_PENDING)
 
 
 def write(script: Script, rare: Rare) -> None:
-    """Write the part of a flush: timers set and cancelled, then those of ended endpoints."""
+    """Add to a flush's script set and cancelled timers, then the deletions for ended endpoints."""
     for which, due in rare.timers.items():
         if due is None:
             script.add(_delete, which)
@@ -78,15 +78,18 @@ def write(script: Script, rare: Rare) -> None:
 
 
 class StoredTimers:
-    """Reads pending timers, and leaves out those that cannot fire now."""
+    """The stored pending timers, without those that cannot fire now."""
 
     def __init__(self, reader: Reader, run: RunJob) -> None:
-        """`run`: runs a job alone on the writing connection."""
+        """Create the reads of timers.
+
+        `run`: runs a job alone on the writing connection.
+        """
         self._reader = reader
         self._run = run
 
     async def due(self, now: Instant, limit: int, after: Timer | None) -> list[Timer]:
-        """Return timers that are due and not held, oldest first, after `after`."""
+        """Return timers that are due and not held, oldest first, from the first after `after`."""
         last = after or Timer(EndpointKey(-1), "", Instant(-1))
         values = {
             "now": now,
@@ -98,12 +101,12 @@ class StoredTimers:
         return [_timer(row) for row in await self._reader.rows(DUE, values)]
 
     async def first_due(self) -> Instant | None:
-        """Return when the first timer that is not held is due; None = there is none."""
+        """Return when the first timer that is not held is due; None = no such timer."""
         ((found,),) = await self._reader.rows(FIRST)
         return None if found is None else Instant(found)
 
     async def hold(self, found: list[Timer]) -> None:
-        """Leave these timers out until `release` (DLG-41)."""
+        """Hold these timers: leave them out until `release` (DLG-41)."""
 
         def hold(connection: Connection) -> None:
             with transaction(connection):
@@ -112,7 +115,7 @@ class StoredTimers:
         await self._run(hold)
 
     async def release(self) -> None:
-        """Consider held timers again."""
+        """Release all held timers, so that they can fire again."""
 
         def release(connection: Connection) -> None:
             with transaction(connection):

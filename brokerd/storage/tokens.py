@@ -1,7 +1,7 @@
-"""Commit tokens: which commits of which client took effect (REL-2).
+"""Commit tokens: the record of each client's commits that took effect (REL-2).
 
 Reads:  the table of clients, once, at open.      Calls: nothing.
-Never:  guesses: a number still being written, or no longer remembered, is unknown.
+Never:  guesses: a number that is still being written, or no longer remembered, is "unknown".
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.tables import clients
 
 WINDOW: Final = 1024
-"""Numbers up to the highest that are remembered."""
+"""How many numbers, up to the client's highest, are remembered."""
 KEPT: Final = 24 * 3600 * SECOND
 """How long a client is remembered after its last commit."""
 MOST_CLIENTS: Final = 100_000
 NOBODY: Final = ClientId(b"")
-"""The client id of the row that says when a client removed early made its last commit."""
+"""Client id of a row for all clients removed early: it has the time of their latest commit."""
 
 _BITS = (1 << WINDOW) - 1
 _put = Inserts(clients, replace=True)
@@ -53,7 +53,7 @@ _read = sql(select(clients))
 
 
 class Tokens:
-    """The clients' rows, and the numbers that are being written."""
+    """The rows of the clients, and the numbers that are being written."""
 
     def __init__(self, most_clients: int = MOST_CLIENTS) -> None:
         self._clients: dict[ClientId, _Client] = {}
@@ -80,7 +80,7 @@ class Tokens:
         self._highest[client] = max(self._highest.get(client, -1), *numbers)
 
     def flush(self, tokens: Mapping[ClientId, Sequence[int]], now: Instant) -> list[Row]:
-        """Record these numbers; return the clients' rows to be written."""
+        """Record these numbers as committed; return the clients' rows to be written."""
         rows: list[Row] = []
         for client, numbers in tokens.items():
             state = self._clients.get(client)
@@ -93,7 +93,7 @@ class Tokens:
         return rows
 
     def durable(self, tokens: Mapping[ClientId, Sequence[int]]) -> list[ClientId]:
-        """Remove written numbers; return clients with no number left to write."""
+        """Note that numbers are written; return the clients that have no number left to write."""
         settled = []
         for client, numbers in tokens.items():
             pending = self._pending.get(client)
@@ -134,9 +134,9 @@ class Tokens:
         return max(durable, self._highest.get(client, -1))
 
     def prune(self, now: Instant) -> tuple[list[ClientId], list[Row]]:
-        """Remove old clients; return them, and the row that records early removals.
+        """Remove old clients; return them, and rows to write.
 
-        That row is written only if clients were removed early.
+        The rows are empty, or the one row that records early removals if there were any.
         """
         idle = [
             (state.used_at, client)

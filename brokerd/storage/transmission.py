@@ -1,7 +1,7 @@
-"""Transmission queue, messages waiting for the peer's acknowledgement: statements, row mapping.
+"""Transmission queue (messages that wait for the peer's acknowledgement): statements, row mapping.
 
 Reads:  transmission_queue.      Calls: the reader it is given.
-Never:  decides what is sent; the transmitter does.
+Never:  decides which messages are sent; the transmitter does.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ _DELETE_OF: Final = (
 
 
 def remove_of(script: Script, ends: Sequence[tuple[EndpointKey, int]]) -> None:
-    """Delete messages that are found by index, of endpoints up to a sequence each."""
+    """Delete messages of endpoints by index, up to a sequence for each endpoint."""
     script.add(_DELETE_OF, *ends)
 
 
 def write(script: Script, outgoing: Sequence[Row], acknowledged: Sequence[int]) -> None:
-    """Write messages, then delete those with these transmission orders."""
+    """Write messages, then delete the messages with the transmission orders `acknowledged`."""
     _insert.add(script, outgoing)
     _delete.add(script, acknowledged)
 
@@ -74,7 +74,7 @@ OutgoingPage = Page[OutgoingRow]
 
 
 class OutgoingMessages:
-    """Reads pages of the transmission queue."""
+    """The stored transmission queue, read in pages."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -1,11 +1,11 @@
 """Verifying a store: whether its rows agree with each other (HK-10, BI-D3).
 
 This is the half of the checker that needs no history: every row has the rows it refers to, numbers
-are in their range and without gaps, every body is as it was written. It sees one moment of the
-file, so a daemon may have it open.
+are in their range and without gaps, every body is as it was written. It reads one state of the
+file, so a daemon may have the file open.
 
 Reads:  the whole file, on a connection that only queries.      Calls: SQLite.
-Never:  changes anything, runs what is stored in the file (BI-D4), or stops at the first finding.
+Never:  changes anything, runs code stored in the file (BI-D4), or stops at the first finding.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ from brokerd.storage.stretches import EVERYWHERE
 from brokerd.units import counted
 
 MOST: Final = 100
-"""Findings of one kind that are reported at most; the file may be full of them."""
+"""Most findings of one kind that are reported; the file may be full of them."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     table: str
     where: str
-    """The keys of the row, or of what the row belongs to."""
+    """The keys of the row, or of the object to which the row belongs."""
     problem: str
     is_left_over: bool = False
     """Whether nothing is damaged: the next start deletes the rows, or the daemon that has the store
@@ -57,9 +57,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def refuse_damaged(path: Path, *, name: str) -> None:
-    """Verify a store for callers that need a whole one; leftovers do no harm.
+    """Raise `StoreDamaged` if a store is not whole; leftover rows do no harm.
 
-    `name`: what to call the file. `StoreDamaged` names the first contradiction.
+    `name`: the name of the file in the error, which also names the first contradiction.
     """
     damage = [one for one in verify(path) if one.is_damage]
     if damage:
@@ -71,14 +71,14 @@ def refuse_damaged(path: Path, *, name: str) -> None:
 
 
 def verify(path: Path) -> list[Finding]:
-    """Return all contradictions in the store at `path`, and what is left over.
+    """Return all contradictions in the store at `path`, and its leftover rows.
 
-    `StoreDamaged`, `StoreVersion`: it is no store, or not one of this version; `StoreDamaged` also
-    if SQLite cannot read on.
+    `StoreDamaged`, `StoreVersion`: the file is not a store, or not one of this version;
+    `StoreDamaged` also if SQLite cannot read the rest of the file.
     """
     file_checks.check_header(path)
     loss = find_loss(path, is_in_use=is_held(path))
-    if loss is not None:  # what SQLite makes of such a log says little about the store
+    if loss is not None:  # findings of SQLite with such a log would say little about the store
         return [Finding("", "its log", loss.show(), cure=loss.ways_on(path))]
     schema.refuse_older(path, file_checks.check_schema(path))
     unknown = what_is_unknown(path)
@@ -109,7 +109,7 @@ def _rows(connection: Connection) -> Iterator[Finding]:
 
 
 def _left_over(connection: Connection) -> Iterator[Finding]:
-    """Count the rows that dialogs that are over have left: there may be very many (REL-36)."""
+    """Count the rows that ended dialogs have left, as there may be very many (REL-36)."""
     for table, where in _LEFT_OVER:
         query = f"SELECT count(*), count(DISTINCT endpoint_key) FROM {table} WHERE {where}"  # noqa: S608  # ours
         rows, dialogs = connection.execute(query).fetchone()
@@ -128,7 +128,7 @@ def _bodies(connection: Connection) -> Iterator[Finding]:
         )
         found = 0
         for number, conversation, flag, sequence, body, stored, *there in connection.execute(query):
-            # A queue has the peer's messages.
+            # A queue has messages from the peer, the transmission queue those of this side.
             from_initiator = bool(flag) is (owner is Owner.OUTGOING)
             place = ConversationId(conversation), from_initiator, sequence
             if body is None and stored is not None:
@@ -166,7 +166,7 @@ def _size(connection: Connection, key: BodyKey) -> int | None:
 
 
 def _other_pieces(connection: Connection) -> Iterator[Finding]:
-    """Find such bodies without a waiting message: of incomplete messages, and retained ones."""
+    """Find such bodies of messages that do not wait: incomplete and retained ones."""
     rows = connection.execute(
         "SELECT body_key, owner, size FROM bodies WHERE owner IN (?, ?)",
         (int(Owner.ARRIVING), int(Owner.RETAINED)),
@@ -203,8 +203,8 @@ _WITH_GAP: Final = (
     " HAVING count(DISTINCT sequence) <= max(sequence) - min(sequence)"
 )
 _WRONG: Final = (
-    # Table, what is wrong, the columns that identify the row, and the rest of the query that finds
-    # it.
+    # Table, problem, the columns that identify the row, and the rest of the query that finds the
+    # row.
     (
         "conversation_endpoints",
         "has a state that does not exist",
@@ -327,7 +327,7 @@ _WRONG: Final = (
     ),
 )
 _BODIES: Final = (
-    # Table, where its messages are, their key, the owner of their bodies in pieces.
+    # Name of the table, its messages, their key, the owner of their bodies in pieces.
     ("queue_messages", "live", "queuing_order", Owner.WAITING),
     ("transmission_queue", "transmission_queue", "transmission_order", Owner.OUTGOING),
 )

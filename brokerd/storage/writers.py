@@ -1,4 +1,4 @@
-"""Writers: run one job after another on the writing connection, and report on the loop (D3).
+"""Writers: run jobs one by one on the writing connection, and report the results on the loop (D3).
 
 Reads:  nothing.      Calls: the jobs it is given.      Never: runs two at once, or out of order.
 """
@@ -38,31 +38,31 @@ class Ended(NamedTuple):
 
 
 class Scripted(Protocol[T_co]):
-    """A job that can also be expressed as a script, for writers that run scripts without Python."""
+    """A job that can also be given as a script, for writers that run scripts without Python."""
 
     def __call__(self, connection: Connection) -> T_co:
         """Run the job on the connection."""
         ...
 
     def script(self) -> Script | None:
-        """Return the job as the script of one transaction; None = it has to be called."""
+        """Return the job as the script of one transaction; None = the job must be called."""
         ...
 
     def outcome(self, ended: Ended) -> T_co:
-        """Return or raise what the call would have returned or raised."""
+        """Return the value, or raise the error, that the call would have given."""
         ...
 
 
 class Writer(Protocol):
-    """Runs jobs on the writing connection, one at a time, in order."""
+    """A writer that runs jobs on the writing connection, one at a time, in order."""
 
     @property
     def contends(self) -> bool:
-        """Whether its present work contends with the loop for the interpreter."""
+        """Whether the running job contends with the loop for the interpreter lock."""
         ...
 
     def write(self, job: Scripted[T], reported: Reported[T]) -> None:
-        """Run the job later, as `submit` does; it may be run as its script."""
+        """Run the job later, as `submit` does, but possibly as its script."""
         ...
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
@@ -74,7 +74,7 @@ class Writer(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; every job has been reported."""
+        """Close the connection; every job must have been reported."""
         ...
 
     def abandon(self) -> None:
@@ -111,7 +111,7 @@ class ThreadWriter:
             reported(value, error)
 
     def close(self) -> None:
-        """End the thread, then close."""
+        """End the thread, then close the connection."""
         self._jobs.put(None)
         self._thread.join()
         self._connection.close()
@@ -130,13 +130,13 @@ class ThreadWriter:
                 return
             value, error = run_job(job, self._connection)
             self._done.append((reported, value, error))
-            with suppress(RuntimeError):  # the loop was closed: there is nobody to report to
+            with suppress(RuntimeError):  # the loop was closed: no listener is left
                 self._loop.call_soon_threadsafe(self.poll)
-            del item, job, reported, value, error  # a waiting thread keeps nothing alive
+            del item, job, reported, value, error  # a waiting thread must keep no object alive
 
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Calls the function later, on the loop: soon, or after a drawn delay."""
+"""Function that calls its argument later, on the loop: on the next turn, or after a drawn delay."""
 
 
 def soon(function: Callable[[], None]) -> None:
@@ -145,7 +145,7 @@ def soon(function: Callable[[], None]) -> None:
 
 
 class InlineWriter:
-    """A writer on the loop, for tests and simulation; `schedule` says when a job completes."""
+    """A writer on the loop, for tests and simulation; `schedule` decides when a job completes."""
 
     contends = False
 
@@ -161,7 +161,7 @@ class InlineWriter:
         self.submit(job, reported)
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
-        """Run the job after a delay, and report it after another."""
+        """Run the job after one delay, and report it after another one."""
         self._jobs.append((job, reported))
         if not self._running:
             self._running = True
@@ -200,21 +200,21 @@ class InlineWriter:
 def roll_back_and_close(connection: Connection) -> None:
     """Roll back and close.
 
-    SQLite folds and removes the log as the last connection closes, so the record has to say before
-    that the log may be missing; hence the fold here, which updates the record.
+    SQLite folds and removes the log when the last connection closes, so the record must say before
+    this that the log may be missing; so this function folds the log, which updates the record.
     """
     roll_back(connection)
-    with suppress(sqlite3.Error, StoreFault):  # then SQLite cannot fold it either, and it stays
+    with suppress(sqlite3.Error, StoreFault):  # SQLite then cannot fold the log either: it stays
         fold(connection)
     connection.close()
 
 
 class NotRecorded(sqlite3.OperationalError):  # one of the errors of a job
-    """A job was done, but the record of the log does not say so: it must not be confirmed."""
+    """Error of a job that was done but not recorded: it must not be confirmed."""
 
 
 def run_job(job: Job[T], connection: Connection) -> tuple[T | None, BaseException | None]:
-    """Run a job, and record how far the log has got before the result is reported."""
+    """Run a job, and record the position of the log before the result is reported."""
     value, error = outcome_of(job, connection)
     if (head := head_of(connection)) is not None:
         _, failure = outcome_of(_recording, head.advance)
@@ -229,7 +229,7 @@ def sync_head(connection: Connection) -> None:
 
 
 def _recording(step: Callable[[], None]) -> None:
-    """Update the record; if that fails, the store has failed."""
+    """Run a step that updates the record; convert its failure to `NotRecorded`."""
     try:
         step()
     except OSError as error:
@@ -237,7 +237,7 @@ def _recording(step: Callable[[], None]) -> None:
 
 
 def head_of(connection: Connection) -> LogHead | None:
-    """Return the record beside the store of a writing connection; None if it has none."""
+    """Return the record of the log's head for a writing connection; None = it has no record."""
     return getattr(connection, "head", None)
 
 
@@ -251,9 +251,10 @@ def fold(connection: Connection) -> int:
 
 
 def fold_and_cut(connection: Connection) -> None:
-    """Fold all of the log, waiting for readers as `connection` waits for locks; then cut the log.
+    """Fold the whole log, then cut it; wait for readers as `connection` waits for locks.
 
-    The record is durable in between: before the log is gone it has to say that it is not needed.
+    In between, the record is made durable: it must say that the log is not needed before the log
+    is gone.
     """
     refuse_moved_log(connection)
     busy, pages, folded = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()

@@ -1,7 +1,7 @@
-"""Library: the part in C, if it was built, and its errors as the driver would raise them.
+"""Library: the module in C, if it was built, and its errors as the driver would raise them.
 
-Reads:  its sources, once.      Calls: nothing.
-Never:  uses a library that was built from other sources than those beside it.
+Reads:  the sources of the module, once.      Calls: nothing.
+Never:  uses a library that was built from other sources than those in its directory.
 """
 
 import sqlite3
@@ -28,11 +28,11 @@ def _built() -> Any:  # noqa: ANN401  # a module in C, or None
 
 
 BUILT: Final[Any] = _built()
-"""The module; None = there was no compiler, or its sources have changed since."""
+"""The module in C; None = there was no compiler, or its sources have changed since the build."""
 IS_BUILT: Final = BUILT is not None
 """Whether the installation has the compiled part."""
 SqliteError: Final[type[Exception]] = BUILT.SqliteError if IS_BUILT else RuntimeError
-"""Error for what SQLite refuses: an extended result code, and a message."""
+"""Error that SQLite returned: an extended result code, and a message."""
 
 _PRIMARY: Final = 0xFF
 # fmt: off
@@ -53,18 +53,18 @@ _CLASSES: Final[dict[str, type[sqlite3.Error]]] = {
 
 
 class Worker(Protocol):
-    """A thread with a connection of its own that does one thing at a time."""
+    """A thread with its own connection, which runs one statement at a time."""
 
     def execute(self, text: str, /) -> str:
-        """Run a statement now; return the first value of its last row, "" = none."""
+        """Run a statement immediately; return the first value of its last row, "" = no row."""
         ...
 
     def drain(self) -> None:
-        """Clear the descriptor, so that it is readable again only when a new result is there."""
+        """Clear the descriptor, so that it becomes readable again only with a new result."""
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable if there is, or was, a result."""
+        """Return the descriptor that becomes readable with a result, until `drain` is called."""
         ...
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Worker(Protocol):
 
 
 def driver() -> str:
-    """Return the file of Python's driver, through which its SQLite is found.
+    """Return the path of Python's SQLite driver, through which its SQLite library is found.
 
     "" = the driver is part of the interpreter.
     """

@@ -3,8 +3,8 @@
 Reads:  the statements it is given.      Calls: the reader in C.
 Never:  reads two pages at a time.
 
-The driver releases the interpreter lock for each row of a result, and a busy loop gives it back
-late. This reader takes the lock once, when all rows of a page are there.
+The driver releases the interpreter lock for each row of a result, and a busy loop returns it late.
+This reader takes the lock once, when all rows of a page have been read.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from brokerd.storage.compiled.library import SqliteError, Worker, sqlite_error
 
 Values = tuple[Any, ...]
 ALL: Final = -1
-"""`most` of a statement whose rows have no sizes."""
+"""The value of `most` for a statement whose rows have no sizes."""
 
 
 class Reader(Worker, Protocol):
     """The interface of the reader in `reader.c`."""
 
     def submit(self, text: str, values: Values, most: int, /) -> None:
-        """Submit a statement; `CompiledReader.rows` says what `most` means."""
+        """Submit a statement; for `most` see `CompiledReader.rows`."""
         ...
 
     def result(self) -> tuple[int, str, list[Values]] | None:
-        """Return result code, message, rows; None = it is still reading."""
+        """Return result code, message and rows; None = the reader is still reading."""
         ...
 
 
 def compiled_reader(path: Path, *, pragmas: Iterable[str], limit: float) -> "CompiledReader | None":
-    """Return a reader of this store; None = it is not built, or cannot be used here.
+    """Return a compiled reader of the store at `path`; None = it is not built or not usable.
 
     `limit`: seconds after which a read is interrupted.
     """
@@ -50,12 +50,12 @@ def compiled_reader(path: Path, *, pragmas: Iterable[str], limit: float) -> "Com
     except (OSError, RuntimeError, SqliteError):
         if reader is not None:
             reader.close()
-        return None  # Python's reader meets the same error, or does without
+        return None  # Python's reader meets the same error, or does not need what failed
     return CompiledReader(reader)
 
 
 class CompiledReader:
-    """Reads one page after another, in the order in which they are requested."""
+    """A reader of one page after another, in the order of the requests."""
 
     def __init__(self, reader: Reader) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,10 +66,10 @@ class CompiledReader:
         self._loop.add_reader(reader.fileno(), self._on_result)
 
     async def rows(self, text: str, values: Values, most: int = ALL) -> list[Values]:
-        """Return the rows of a statement. `sqlite3.Error`: it failed.
+        """Return the rows of a statement. `sqlite3.Error`: the statement failed.
 
-        `most`: the last column is the size of a row, and is left out of the values; a row is the
-        last one if the sizes up to it reach `most`.
+        `most`: end with the row at which the total of the sizes reaches `most`. The last column
+        is the size of the row, and is left out of the returned values.
         """
         future: asyncio.Future[list[Values]] = self._loop.create_future()
         self._waiting.append((text, values, most, future))
@@ -89,7 +89,7 @@ class CompiledReader:
     def _submit_next(self) -> None:
         while self._asked is None and self._waiting:
             text, values, most, future = self._waiting.popleft()
-            if future.done():  # nobody waits for it any more
+            if future.done():  # its caller no longer waits
                 continue
             try:
                 self._reader.submit(text, values, most)

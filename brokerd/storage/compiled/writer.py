@@ -1,12 +1,13 @@
 """Compiled writer: flushes on a thread that needs no interpreter, if it was built (D3).
 
 Reads:  nothing.      Calls: the flusher, which is written in C, and a `ThreadWriter` for the rest.
-Never:  runs a script and a job at the same time. A checkpoint beside a commit that begins the log
-        anew loses commits: a fault of SQLite's, mended in 3.51.3, and many have older ones.
+Never:  runs a script and a job at the same time. A checkpoint during a commit that restarts the
+        log loses commits. This is a bug of SQLite, fixed in 3.51.3, and many systems have an
+        older version.
 
-A thread of Python's needs the interpreter lock between statements, and a busy loop gives it away
-late: waiting for it costs a flush more than its statements do. The flusher is given all rows of a
-flush at once, has a connection of its own, and takes the lock again when everything is synced.
+A Python thread needs the interpreter lock between statements, and a busy loop releases it late:
+waiting for the lock costs a flush more than its statements do. The flusher is given all rows of a
+flush at once, has its own connection, and takes the lock again when everything is synced.
 """
 
 import asyncio
@@ -39,15 +40,18 @@ class Flusher(Worker, Protocol):
     """The interface of the flusher in `flusher.c`."""
 
     def keep_head(self, index: int, head: int, /) -> None:
-        """Record each commit beside the store, before its result; takes `LogHead.descriptors`."""
+        """Record each commit beside the store, before its result is reported.
+
+        The arguments are `LogHead.descriptors`.
+        """
         ...
 
     def submit(self, script: tuple[Step, ...], is_fenced: bool, /) -> None:
-        """Submit a script; the result of the one before has been read."""
+        """Submit a script; the result of the previous script must have been read."""
         ...
 
     def result(self) -> tuple[int, str, bool, bool, float, float, float] | None:
-        """Return result code and message, then the rest of an `Ended`; None = still writing."""
+        """Return result code, message and the other fields of an `Ended`; None = still writing."""
         ...
 
 
@@ -59,10 +63,10 @@ def compiled_writer(
     kept: Mapping[str, object],
     busy: float,
 ) -> "CompiledWriter | None":
-    """Return a writer to this store; None = it is not built, or cannot be used here.
+    """Return a compiled writer to the store at `path`; None = it is not built or not usable.
 
-    It can be used if it finds the very SQLite that `connection` uses, and if that keeps its
-    promises (REL-1). `kept`: values that pragmas must return then.
+    It is usable if it finds the same SQLite library that `connection` uses, and if its own
+    connection keeps its promises (REL-1): each pragma in `kept` must return the value given there.
     """
     if library.BUILT is None:
         return None
@@ -75,7 +79,7 @@ def compiled_writer(
             flusher.execute(f"PRAGMA {pragma}")
         fits = all(flusher.execute(f"PRAGMA {one}") == str(wanted) for one, wanted in kept.items())
     except (OSError, RuntimeError, SqliteError):
-        fits = False  # Python's writer meets the same error, or does without
+        fits = False  # Python's writer meets the same error, or does not need what failed
     if flusher is not None and fits:
         if (head := head_of(connection)) is not None and head.descriptors is not None:
             flusher.keep_head(*head.descriptors)
@@ -86,7 +90,7 @@ def compiled_writer(
 
 
 class CompiledWriter:
-    """Sends scripts to the flusher and other jobs to a thread: one at a time, in order."""
+    """A writer that sends scripts to the flusher and other jobs to a thread, one at a time."""
 
     def __init__(self, connection: Connection, flusher: Flusher) -> None:
         self._loop = asyncio.get_running_loop()
@@ -100,7 +104,7 @@ class CompiledWriter:
 
     @property
     def contends(self) -> bool:
-        """Whether a job has the connection."""
+        """Whether a job is running on the thread, not a script in the flusher."""
         return self._is_busy and self._written is None
 
     def submit(self, job: Job[T], reported: Reported[T]) -> None:
@@ -128,7 +132,7 @@ class CompiledWriter:
         self.poll()
 
     def close(self) -> None:
-        """Run what is left in the queue, and close both connections."""
+        """Run the remaining scripts and jobs, and close both connections."""
         self._closed = True
         self._loop.remove_reader(self._flusher.fileno())
         self._flusher.close()
