@@ -1,6 +1,6 @@
 """Catalog: all objects of one broker, from message types to event notifications (design D9).
 
-Reads:  the catalog tables, at open and after each change.      Calls: `uses`, `events`.
+Reads:  the catalog tables, at open and after each change.      Calls: `references`, `events`.
 Never:  decides whether an object may be dropped; foreign keys only refuse to drop an object to
         which another one refers.
 """

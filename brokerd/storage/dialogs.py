@@ -118,7 +118,7 @@ def write_log(
 
 
 def _joined(lines: Sequence[DialogLogRow]) -> DialogLogRow:
-    """Join lines in one row: they go to the metrics log together, a second or two later."""
+    """Join lines in one row, which is kept for a second or two until the metrics log has it."""
     return DialogLogRow(lines[0].endpoint, b"\n".join([one.line for one in lines]))
 
 
@@ -205,7 +205,7 @@ class StoredEndpoints:
     """The stored dialog endpoints, and the rows that belong to them."""
 
     def __init__(self, reader: Reader, cache: ReadCache) -> None:
-        """Create the reads of endpoints.
+        """Create the queries for endpoints.
 
         `cache`: answers that stay valid until something is written.
         """
@@ -299,7 +299,7 @@ class StoredEndpoints:
         return [EndpointKey(row[0]) for row in rows]
 
     async def first_purge(self) -> Instant | None:
-        """Return when the first guard time of a closed endpoint ends; None = no guard time runs."""
+        """Return when the first guard time of a closed endpoint ends; None = no guard time."""
         return await self._cache.answer("first purge", partial(self._instant, FIRST_PURGE))
 
     def nothing_purgeable(self, now: Instant) -> bool:

@@ -303,10 +303,7 @@ class Written(NamedTuple):
 
 
 class CommitFailed(Exception):
-    """Error of a COMMIT of which it is unknown whether it took effect (REL-5).
-
-    It stays inside the package.
-    """
+    """Error for a COMMIT that failed with unknown outcome (REL-5). Stays inside the package."""
 
 
 def write(

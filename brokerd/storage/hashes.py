@@ -1,4 +1,4 @@
-"""Hashes of stored bodies, which show damage, so that it is never served. PURE.
+"""Hashes of stored bodies, which show damage, so that a damaged body is never served. PURE.
 
 Reads: nothing.      Calls: nothing.      Never: hashes anything but a body.
 
@@ -44,8 +44,8 @@ def large_hash(
 ) -> bytes:
     """Return the hash of a message whose body is in pieces: it covers the body's key and size.
 
-    Each piece has its own hash (`piece_hash`), made when the piece is written: the message with a
-    body of hundreds of mebibytes does not wait until the whole body is hashed at once.
+    Each piece has its own hash (`piece_hash`), made when the piece is written, so that a message of
+    hundreds of mebibytes does not wait until its whole body is hashed at once.
     """
     return body_hash(conversation_id, from_initiator, sequence, _name(key, size))
 

@@ -71,7 +71,7 @@ class StoredParts(NamedTuple):
 
 
 class KnownParts(NamedTuple):
-    """The key, number and size of the stored fragments of an incomplete message."""
+    """The body key, number and size of the stored fragments of an incomplete message."""
 
     key: BodyKey | None
     """Key of the message's body; None = nothing is stored."""

@@ -63,7 +63,7 @@ class OwnerLock:
             raise
 
     def describe(self, broker_id: str, epoch: int) -> None:
-        """Write broker and epoch of the store to the file, for processes that wait (RTE-55)."""
+        """Write broker and epoch of the store to the file, for waiting processes (RTE-55)."""
         self._owner = msgspec.structs.replace(self._owner, broker_id=broker_id, epoch=epoch)
         self._write()
 

@@ -1,7 +1,7 @@
 """Log check: whether a store's log still has all confirmed changes (REL-39, FD-9).
 
 Reads:  the log and the record of its head, before SQLite opens either.      Calls: nothing.
-Never:  changes anything, or mistakes a log that a crash or a power cut has cut off for a loss.
+Never:  changes anything, or reports the end of a log after a crash or a power cut as a loss.
 """
 
 import shlex
@@ -59,7 +59,7 @@ class Loss(msgspec.Struct, frozen=True):
     is_gone: bool = False
     """Whether the log is missing though the store was open: another program may have folded it."""
     saved: tuple[str, ...] = ()
-    """Copies of the log that a daemon saved in its directory when it was removed, oldest first."""
+    """Copies that a daemon saved in the log's directory when the log was removed, oldest first."""
 
     def show(self) -> str:
         """Return the whole loss in a sentence, with the copies that may have the lost changes."""
@@ -122,7 +122,7 @@ def refuse_loss(path: Path, *, is_in_use: bool = False) -> None:
 
 
 def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
-    """Return the confirmed changes that the log of the store at `path` lacks; None = none.
+    """Return the loss in the log of the store at `path`; None = no confirmed change is missing.
 
     `is_in_use`: a daemon may write meanwhile. `OSError`: the log cannot be read.
     """

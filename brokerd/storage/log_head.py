@@ -169,7 +169,7 @@ class LogHead:
             raise
 
     def _expect_anything(self, *, is_new: bool) -> None:
-        """Record before the first commit that a new log follows, unless the record has the log."""
+        """Record, before the first commit, that a log follows, unless the record describes it."""
         if self._synced[:8] in (State.OPEN.value, State.FOLDED.value) and has_log(self._path):
             return
         self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
@@ -215,7 +215,7 @@ class LogHead:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the record is durable in its present content."""
+        """Whether the present record is durable."""
         return self._file < 0 or self._read() == self._synced
 
     def close(self, *, is_log_gone: bool = False) -> None:

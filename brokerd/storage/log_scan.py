@@ -59,7 +59,7 @@ class Scan(msgspec.Struct, frozen=True):
     last: int = 0
     """The last frame counted in `behind`."""
     is_damaged: bool = False
-    """Whether a synced transaction is lost: later transactions were written."""
+    """Whether a synced transaction is damaged, as shown by transactions written after it."""
 
     def offset_of(self, frame: int) -> int:
         """Return the offset of a frame in the file."""

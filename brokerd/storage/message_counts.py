@@ -117,8 +117,8 @@ class MessageCounts:
         """Count messages of an endpoint that were written beyond the window of any queue.
 
         Only messages with queuing orders between `after` and `before`, and not in `but`, count;
-        with `queue`, only messages of this queue. The number of rows read is bounded, even if
-        there are very many messages.
+        with `queue`, only messages of this queue. However many there are, each read returns one
+        row.
         """
         if key in self._skip.ended():
             return Tally(0, 0)

@@ -100,7 +100,7 @@ def refuse_moved_log(connection: sqlite3.Connection) -> None:
 
 
 def _save(log: Path, number: FileNumber) -> Path | None:
-    """Save a log that this process still has open in its directory; None = this failed.
+    """Copy a log that this process still has open to a file in its directory; None = failure.
 
     This reads SQLite's own descriptor: no lock depends on the log.
     """

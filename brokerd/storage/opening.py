@@ -119,7 +119,7 @@ def open_file(
     fault: Callable[[str], None],
     kept: Connection | None = None,
 ) -> Opened:
-    """Lock, check and upgrade the file, count the open, and page the messages memory held.
+    """Lock, check and upgrade the file, count the open, and page all messages that memory held.
 
     `kept`: an open connection to this file, which needs no further check (HK-3).
     """

@@ -39,7 +39,7 @@ def is_busy(error: BaseException | None) -> bool:
 def as_fault(error: BaseException, *, doing: str, known: bool) -> StoreFault:
     """Return the fault to stop with (reliability section 2); it names `doing` and the outcome.
 
-    `known`: whether the outcome is known: a rollback.
+    `known`: whether the outcome is known, that is, a rollback.
     """
     if isinstance(error, StoreFault):
         return error

@@ -498,7 +498,7 @@ class Store:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether rows that are no longer needed may still be in the file, until deleted."""
+        """Whether rows that are no longer needed are still to be deleted from the file."""
         return self._pipeline.is_deleting
 
     def sweep(self) -> int:
@@ -506,7 +506,7 @@ class Store:
         return self._pipeline.sweep()
 
     async def reclaim(self) -> int:
-        """Return to the file system pages free since the last call; return their number.
+        """Give the file system the pages free since the last call; return the number of pages.
 
         At most `space.MOST` pages, in steps between which flushes are written (MAN-13).
         """

@@ -108,7 +108,7 @@ class StoredMessages:
     """The stored messages that wait for local services, read in pages."""
 
     def __init__(self, reader: Reader, *, shelves: Shelves, skip: Skip) -> None:
-        """Create the reads of messages.
+        """Create the queries for messages.
 
         `skip`: messages that count as deleted.
         """

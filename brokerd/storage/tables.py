@@ -48,7 +48,7 @@ def _flag(name: str) -> Column[int]:
 
 
 def _option(name: str, default: int) -> Column[int]:
-    """Return the column of a flag that was added later: older rows have its default."""
+    """Return the column of a flag that was added later; older rows get its default."""
     return Column(name, Integer, nullable=False, server_default=text(str(default)))
 
 

@@ -81,7 +81,7 @@ class StoredTimers:
     """The stored pending timers, without those that cannot fire now."""
 
     def __init__(self, reader: Reader, run: RunJob) -> None:
-        """Create the reads of timers.
+        """Create the queries for timers.
 
         `run`: runs a job alone on the writing connection.
         """
