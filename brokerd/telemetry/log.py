@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Log(Protocol):
-    """An event log: `event` is a constant of `telemetry.logs`, `fields` are its values (MON-16)."""
+    """An event log: `event` is a constant of `telemetry.logs`, `fields` are the values (MON-16)."""
 
     def debug(self, event: str, **fields: object) -> object:
         """Write a line of level debug."""

@@ -1,8 +1,8 @@
-"""The event log: structlog set-up, the list of event names, and repeats summed up (design D12).
+"""The event log: structlog set-up, the list of event names, summaries of repeats (design D12).
 
-Reads:  the clock.      Calls: structlog; whoever logs calls `structlog.get_logger()`.
+Reads:  the clock.      Calls: structlog; components that log call `structlog.get_logger()`.
 Never:  holds bodies or keys (MON-10), waits for anything but the write itself, or lets a full
-        disk reach the daemon: a line that cannot be written is counted in `lost` (FD-5).
+        disk affect the daemon: a line that cannot be written is counted in `lost` (FD-5).
 Wakes:  a pass calls `EventLog.summarise` so that held-back repeats are written at the latest a
         minute after the first one (MON-11).
 """
@@ -57,15 +57,15 @@ EVENT_NOTIFICATION: Final = "broker.event_notification"
 DYNAMIC_ROUTING: Final = "broker.dynamic_routing"
 
 SUBCLASSES: Final = {name: frozenset(event.subclasses) for name, event in EVENTS.items()}
-"""Every event name, and the subclasses it may carry (none: the field is left out)."""
+"""Every event name, and its possible subclasses (none: the field is left out)."""
 
 SSB_EVENT_IDS: Final = {
     name: event.ssb_id for name, event in EVENTS.items() if event.ssb_id is not None
 }
-"""Service Broker's number of an event class, the field `ssb_event_id`."""
+"""Service Broker's number of the event class, by event name: the field `ssb_event_id`."""
 
 MAX_KEYS: Final = 10_000
-"""Repeats are told apart for at most so many different events at a time."""
+"""Most different events whose repeats are counted at a time."""
 
 _IDENTITY = (
     *("broker", "conversation_id", "address", "queue", "route", "pass_name", "listener", "reason"),
@@ -76,7 +76,7 @@ _Key = tuple[object, ...]
 
 
 class EventLog:
-    """The configured event log of one process: `log` to write, `summarise` for the pass."""
+    """The configured event log of one process: `log` writes, a pass calls `summarise`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class EventLog:
         self._output = output
 
     def identify(self, instance_id: InstanceId) -> None:
-        """Add this id to every further line; the id is known once the stores are open."""
+        """Add this id, which is known once the stores are open, to every further line."""
         self._common["instance_id"] = show(instance_id)
 
     def set_level(self, level: LogLevel) -> None:
@@ -118,7 +118,7 @@ class EventLog:
         self._copies.target = target
 
     def write_aside(self, severity: str, event: str, **fields: object) -> None:
-        """Write a line from another thread: repeats are not counted and nobody gets a copy."""
+        """Write a line from another thread: without a count of repeats, and without a copy."""
         line: Any = {"event": event, **fields}
         for process in self._direct:
             line = process(self._output, severity, line)
@@ -126,13 +126,13 @@ class EventLog:
 
     @property
     def lost(self) -> int:
-        """Lines that could not be written."""
+        """Number of lines that could not be written."""
         return self._output.lost
 
     def summarise(self) -> int:
         """Write one line for each event whose repeats were held back long enough (MON-11).
 
-        Returns how many lines that were.
+        Return the number of lines written.
         """
         due = self._repeats.due()
         for level, fields in due:
@@ -140,7 +140,7 @@ class EventLog:
         return len(due)
 
     def close(self) -> None:
-        """Write what is still held back and close the file."""
+        """Write the summaries of all repeats still held back, and close the file."""
         self._repeats.expire()
         self.summarise()
         self._output.close()
@@ -157,8 +157,8 @@ def configure(
 ) -> EventLog:
     """Set structlog up for this process and return its log; a second call replaces the first.
 
-    Every line carries `instance`, `instance_id` and `boot_id`. `terminal` is where lines go that
-    go to no file: standard error if it is not given.
+    Every line has `instance`, `instance_id` and `boot_id`. `terminal`: the output for lines if the
+    settings name no file; None = standard error.
 
     Raises:
         OSError: the log file cannot be opened.
@@ -204,20 +204,23 @@ def configure(
 
 
 def _take_level(kind: type, level: LogLevel) -> None:
-    """Give a class of loggers the methods of one with this level: loggers are bound and kept
-    everywhere, and what is below the level has to cost as little as a call of nothing."""
+    """Give a class of loggers the methods of a class with this level.
+
+    The class itself must change, since components keep bound loggers. A line below the level must
+    cost no more than an empty call.
+    """
     for name, method in vars(structlog.make_filtering_bound_logger(level.value)).items():
         if not name.startswith("__"):
             setattr(kind, name, method)
 
 
 class Repeats:
-    """Lets the first of identical events pass, counts the others, sums them up (MON-11).
+    """A processor that passes the first of identical events, and counts the others (MON-11).
 
-    Identical: same event, subclass, broker, conversation or address, queue,
-    route, pass, listener and reason.
-    Only events about a conversation, an address or a reason repeat; what is written at level
-    debug was asked for and passes.
+    The counts are written as summaries. Events are identical if they have the same event,
+    subclass, broker, conversation or address, queue, route, pass, listener and reason. Only events
+    about a conversation, an address or a reason count as repeats; events of level debug were
+    requested and always pass.
     """
 
     def __init__(self, *, clock: Clock, window: float) -> None:
@@ -226,7 +229,7 @@ class Repeats:
         self._held: dict[_Key, _Held] = {}
 
     def __call__(self, _logger: WrappedLogger, method: str, fields: _Fields) -> _Fields:
-        """Processor: pass the event on, or drop it as a repeat."""
+        """Pass the event on, or drop it as a repeat; structlog calls this as a processor."""
         if method == "debug" or "repeated" in fields:
             return fields
         if not any(name in fields for name in _REPEATABLE):
@@ -253,12 +256,12 @@ class Repeats:
         return summaries
 
     def expire(self) -> None:
-        """Make everything held back due now, for the end of the process."""
+        """Make all summaries due now, because the process ends."""
         for held in self._held.values():
             held.until = float("-inf")
 
     def _open(self, key: _Key, held: "_Held") -> None:
-        """Remember the event; when there are too many kinds, forget those that did not repeat."""
+        """Add the event; if there are too many, first drop some that have not repeated."""
         if len(self._held) >= MAX_KEYS:
             quiet = [known for known, other in self._held.items() if not other.count]
             for known in quiet[: MAX_KEYS // 2]:
@@ -278,11 +281,11 @@ class _Held:
 
 
 Target = Callable[[str, _Fields], None]
-"""Takes level and fields of an event, before it is stamped."""
+"""Function that receives level and fields of an event, before time and ids are added."""
 
 
 class _Copies:
-    """Processor: lets somebody else have what is written (design D12)."""
+    """A processor that passes a copy of each event to `target` (design D12)."""
 
     def __init__(self) -> None:
         self.target: Target | None = None
@@ -316,7 +319,7 @@ class _Output:
             self.lost += 1
 
     def reopen(self, path: Path | None) -> None:
-        """Open the file that lines go to from now on; it may be another one of the same name."""
+        """Open the file for further lines; it may be a new file of the same name."""
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -336,7 +339,7 @@ _Processor = Callable[[WrappedLogger, str, _Fields], Any]
 
 
 def _stamp(clock: Clock, form: LogTime, common: dict[str, str]) -> _Processor:
-    """Processor: the fields every line has."""
+    """Return the processor that adds the common fields of all lines."""
 
     def stamp(_logger: WrappedLogger, method: str, fields: _Fields) -> _Fields:
         now = clock.utc()
@@ -355,7 +358,7 @@ def _stamp(clock: Clock, form: LogTime, common: dict[str, str]) -> _Processor:
 
 
 def _as_json(_logger: WrappedLogger, _method: str, fields: _Fields) -> bytes:
-    """Processor: one JSON object and a line end; control characters are escaped (SX-14)."""
+    """Return the fields as one line of JSON, with control characters escaped (SX-14)."""
     return orjson.dumps(fields, default=_plain, option=orjson.OPT_APPEND_NEWLINE | _OPTIONS)
 
 

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 
 class MetricKind(StrEnum):
-    """Where a line has the figure, and what it is."""
+    """The kind of a figure, which is also its place in a line."""
 
     COUNTER = "counter"
-    """The increase during the interval; left out if there was none."""
+    """The increase during the interval; left out if it is 0."""
     GAUGE = "gauge"
     """The value at the end of the interval."""
     HISTOGRAM = "histogram"
@@ -30,7 +30,7 @@ class Scope(StrEnum):
     PAIR = "pair"
     """The dialogs of one broker from one service to another under one contract."""
     DESTINATION = "destination"
-    """One address that messages are sent to."""
+    """One address to which messages are sent."""
     BROKER = "instance, with a broker"
     """One broker: the line has scope `instance` and names the broker."""
     INSTANCE = "instance"
@@ -38,16 +38,16 @@ class Scope(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One figure, or a family of them."""
+    """One figure, or a family of figures."""
 
     name: str
-    """`{…}` stands for a word that is only known at run time."""
+    """Name in the line; `{…}` is a word that is only known at run time."""
     kind: MetricKind
     unit: str
     meaning: str
 
     def matches(self, name: str) -> bool:
-        """Return whether this describes the figure of that name."""
+        """Return whether this entry describes the figure `name`."""
         parts = (re.escape(part) for part in re.split(r"\{\w+\}", self.name))
         return re.fullmatch(r"\w+".join(parts), name) is not None
 
@@ -223,6 +223,6 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
 
 
 def described(scope: Scope, name: str) -> Metric | None:
-    """Return what is said of a figure; None for one that is in no table."""
+    """Return the description of a figure; None = it is in no table."""
     exact = [one for one in METRICS[scope] if one.name == name]
     return next(iter(exact or [one for one in METRICS[scope] if one.matches(name)]), None)

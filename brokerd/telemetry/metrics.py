@@ -14,15 +14,15 @@ from typing import Final
 import msgspec
 
 GROWTH: Final = 1.02
-"""Ratio of the bounds of a bucket: each is 2 % wider than the one below it."""
+"""Ratio of the bounds of a bucket: each bucket is 2 % wider than the one below it."""
 MAX_MICROSECONDS: Final = 1e15
-"""Largest value (31 years); values above count as this one."""
+"""Largest value (31 years); larger values count as this one."""
 
 _PER_LOG: Final = 1 / log(GROWTH)
 MAX_BUCKET: Final = int(log(MAX_MICROSECONDS) * _PER_LOG)
 _SHORT: Final = 32_768
 _BUCKET_OF: Final = [0, *(int(log(us) * _PER_LOG) for us in range(1, _SHORT))]
-"""Bucket of each whole microsecond below 33 ms: a look-up is twice as fast as a logarithm."""
+"""Bucket of each whole number of microseconds below 33 ms: twice as fast as a logarithm."""
 _ABOVE: Final = 1 + 1e-9
 """Distance from the edge of a bucket, as a factor, beyond which rounding cannot cross the edge."""
 
@@ -94,9 +94,9 @@ def bucket_value(bucket: int) -> float:
 
 
 class Deltas:
-    """Turns rising totals into their increases since the last call.
+    """The latest values of rising totals, from which their increases are computed.
 
-    A total that fell counts from zero: its owner was created again.
+    A total that has fallen counts from zero, as its owner was created again.
     """
 
     __slots__ = ("_last",)
@@ -105,7 +105,7 @@ class Deltas:
         self._last: dict[str, int] = {}
 
     def since(self, totals: Mapping[str, int]) -> dict[str, int]:
-        """Return the increase of each total since the last call; leave out names without one."""
+        """Return the increase of each total since the last call; leave out unchanged totals."""
         gained: dict[str, int] = {}
         for name, total in totals.items():
             last = self._last.get(name, 0)
@@ -129,7 +129,7 @@ class HeldLock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Metrics of one scope in one interval; `scope` tells which of the key fields are set."""
+    """Metrics of one scope in one interval; `scope` determines which key fields are set."""
 
     scope: str
     """`queue`, `pair`, `destination` or `instance`."""
@@ -143,12 +143,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gauges: dict[str, float] = {}
     histograms: dict[str, dict[str, int]] = {}
     groups: dict[str, int] = {}
-    """In a queue row: the groups with most of the received messages, over some minutes."""
+    """In a queue row: the groups with the most received messages, over some minutes."""
     groups_within: int = 0
-    """Upper bound of the undercount of each listed group, and of the count of any unlisted one
+    """Upper bound of the undercount of each listed group, and of the count of any other group
     (`broker.hot_groups`)."""
     held: list[HeldLock] = []
-    """In a queue row: the group locks held longest now."""
+    """In a queue row: the current group locks that have been held longest."""
 
     @property
     def is_empty(self) -> bool:
@@ -158,7 +158,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DialogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """State or outcome of one dialog endpoint, for comparing both sides (design D16)."""
+    """State or outcome of one dialog endpoint, to compare both sides (design D16)."""
 
     broker: str
     state: str

@@ -29,7 +29,7 @@ from brokerd.telemetry.segments import OPEN, Facts, day_of, seal
 VERSION: Final = 1
 """The field `v` of every line."""
 MAX_EVENTS: Final = 10_000
-"""Most events copied in one interval; further ones are counted as dropped."""
+"""Most events copied in one interval; further events are counted as dropped."""
 
 _MAX_BUFFER = 256 * 1024
 _TAIL = 64 * 1024
@@ -37,16 +37,16 @@ _NAME = re.compile(r"(?P<instance>.+)-(?P<boot>[0-9a-f]{32})-(?P<seq>\d{10})\.js
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Later = Callable[[Callable[[], None]], object]
-"""Runs slow work (compress, synchronise and rename), in place or in a thread."""
+"""Function that runs slow work (compress, synchronise and rename), in place or on a thread."""
 
 
 def at_once(work: Callable[[], None]) -> None:
-    """Run the work in place."""
+    """Run the work before this returns."""
     work()
 
 
 class MetricsLog:
-    """Writes the metrics log of one boot of one instance."""
+    """The metrics log of one boot of one instance."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class MetricsLog:
         self._events = 0
         self._interval_from = Instant(0)
         self.dropped = 0
-        """Number of lines lost because they could not be written, or beyond `MAX_EVENTS`."""
+        """Number of lines lost, because they could not be written or exceeded `MAX_EVENTS`."""
 
     def start(self) -> int:
         """Make the directory and seal the segments that earlier boots of this instance left open.
@@ -115,8 +115,8 @@ class MetricsLog:
     def write_dialogs(self, rows: Iterable[DialogLine]) -> None:
         """Buffer a line for each dialog endpoint, and seal the segment if it has become large.
 
-        There may be millions of lines, and the next boot has to seal a segment that a kill leaves
-        open before it is ready."""
+        There may be millions of lines; a segment that a kill leaves open must be short, since the
+        next boot has to seal it before it is ready."""
         now = self._clock.utc()
         for row in rows:
             self._line("dialog", now, {}, row)
@@ -126,8 +126,8 @@ class MetricsLog:
     def write_closed(self, broker: str, lines: Iterable[bytes]) -> None:
         """Buffer lines of closed endpoints of one broker; `to_sync` makes them durable.
 
-        `lines` are JSON objects already. There is one for each dialog, and decoding and encoding it
-        again would be most of its cost."""
+        `lines`: encoded JSON objects, one for each endpoint. Decoding and encoding a line again
+        would be most of its cost."""
         now = self._clock.utc()
         head = self._encoder.encode(self._head("dialog", broker))[:-1] + b',"seq":'
         at = b',"at":%d,' % now
@@ -139,7 +139,7 @@ class MetricsLog:
     def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
         """Buffer a copy of a line of the event log (MON-16); its values become text.
 
-        Lines that the event log sums up (MON-11) are summed up here as well.
+        Repeats that the event log summarises (MON-11) have only a summary in this log as well.
         """
         if self._events >= MAX_EVENTS:
             self.dropped += 1
@@ -161,9 +161,9 @@ class MetricsLog:
         self.flush()
 
     def flush(self) -> bool:
-        """Write the buffered lines to the segment; return whether that worked.
+        """Write the buffered lines to the segment; return whether this succeeded.
 
-        Lines that could not be written are dropped, and not tried again."""
+        Lines that could not be written are dropped, without another attempt."""
         return self._flush_buffer()
 
     def to_sync(self) -> Callable[[], bool]:
@@ -179,7 +179,7 @@ class MetricsLog:
         return lambda: sync() and whole
 
     def seal(self) -> None:
-        """Flush and seal the segment; the next line opens a new one, under the day of that line."""
+        """Flush and seal the segment; the next line opens a new one, for the day of that line."""
         self._close()
         self._day = ""
 
@@ -190,7 +190,7 @@ class MetricsLog:
             self._later(segment.seal)
 
     def close_day(self, day: str) -> None:
-        """Assign all lines until the next `seal` to this day, which is over."""
+        """Assign all lines until the next `seal` to the day `day`, which is over."""
         if self._segment is not None and self._segment.day != day:
             self.seal()
         self._day = day
@@ -211,7 +211,7 @@ class MetricsLog:
         self._added()
 
     def _head(self, kind: str, broker: str) -> dict[str, object]:
-        """Return the fields that each line begins with; its number and time follow."""
+        """Return the first fields of each line; the line's number and time follow."""
         return {
             "v": VERSION,
             "kind": kind,
@@ -250,7 +250,7 @@ class MetricsLog:
 
 
 class _Tally:
-    """The facts about the buffered lines, until they are in a segment."""
+    """The facts about the buffered lines, until the lines are in a segment."""
 
     __slots__ = ("first", "kinds", "last")
 
@@ -267,7 +267,7 @@ class _Tally:
             self.first = self.last
 
     def begin(self, instance: str, boot: str, day: str = "") -> Facts:
-        """Return the facts of a segment that begins with these lines but does not hold them yet.
+        """Return the facts of a segment that begins with these lines but does not have them yet.
 
         `day`: the day that the segment belongs to; "" = the day of its first line."""
         assert self.first is not None, "there is something to write"
@@ -291,7 +291,7 @@ class _Tally:
 
 
 class _Segment:
-    """One file being written; holds only whole lines between two calls."""
+    """A segment file that is being written; between two calls it has only whole lines."""
 
     def __init__(self, path: Path, opened: float, facts: Facts) -> None:
         self._path = path
@@ -311,7 +311,7 @@ class _Segment:
         return self._end >= size or now - self._opened >= age or day != self.day
 
     def write(self, lines: bytes, tally: _Tally) -> None:
-        """Append whole lines, all of them or, with `OSError`, none."""
+        """Append whole lines: all of them, or with `OSError` none."""
         at = self._end
         try:
             view = memoryview(lines)
@@ -326,9 +326,9 @@ class _Segment:
         tally.add_to(self._facts)
 
     def to_sync(self) -> Callable[[], bool]:
-        """Return a function that syncs the file, and returns whether that worked.
+        """Return a function that syncs the file, and returns whether this succeeded.
 
-        It must be called exactly once, on any thread."""
+        The function must be called exactly once, on any thread."""
         fd = os.dup(self._fd)  # sealing closes the original
 
         def sync() -> bool:
@@ -343,7 +343,10 @@ class _Segment:
         return sync
 
     def seal(self) -> None:
-        """Seal and close the segment; remove an empty one. If that fails the next boot seals it."""
+        """Seal and close the segment, or remove an empty one.
+
+        If this fails, the next boot seals the segment.
+        """
         try:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
@@ -357,7 +360,7 @@ class _Segment:
 
 
 def _recover(path: Path) -> None:
-    """Seal a segment that another boot left open, without the torn end that a power cut leaves."""
+    """Seal a segment that another boot left open, after cutting off a torn last line."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.ftruncate(fd, _end_of_whole_lines(fd, os.fstat(fd).st_size))
@@ -372,7 +375,7 @@ def _recover(path: Path) -> None:
 
 
 class _Head(msgspec.Struct):
-    """The fields that every line has."""
+    """The fields of every line."""
 
     kind: str
     seq: int
@@ -382,7 +385,7 @@ class _Head(msgspec.Struct):
 def _facts_of(path: Path) -> Facts | None:
     """Return the facts of a segment that another boot wrote; None = it has no usable line.
 
-    A line that a power cut spoilt in the middle is left in place; readers skip it.
+    An earlier line that a power cut has damaged is left in place; readers skip it.
     """
     name = _NAME.fullmatch(path.name)
     assert name is not None, "it was found by this name"
@@ -399,7 +402,7 @@ def _facts_of(path: Path) -> Facts | None:
 
 
 def _end_of_whole_lines(fd: int, size: int) -> int:
-    """Return where the last line of whole JSON ends, searching backwards; 0 = no such line."""
+    """Return the offset of the end of the last line of whole JSON; 0 = no such line."""
     end = size
     while end:
         start = _line_start(fd, end)
@@ -411,7 +414,7 @@ def _end_of_whole_lines(fd: int, size: int) -> int:
 
 
 def _line_start(fd: int, end: int) -> int:
-    """Return where the line begins whose last byte (a line end or not) lies before `end`."""
+    """Return the offset of the line whose last byte (a line end or not) lies before `end`."""
     at = end - 1
     while at > 0:
         begin = max(0, at - _TAIL)

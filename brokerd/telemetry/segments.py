@@ -1,14 +1,14 @@
-"""Sealed segments of the metrics log: compressed, one directory a day, each with a manifest (D12).
+"""Sealed segments of the metrics log: compressed, a directory per day, each with a manifest (D12).
 
 Reads:  a segment that is complete but still has the name of an open one.   Calls: the file system.
 Never:  lets a reader see half a file, or trust a segment without its manifest: every file is
-        written aside and renamed, the manifest last, and only then is the open segment removed.
-        Sealing again gives the same bytes, which repairs a seal that a crash interrupted.
+        written under another name and renamed, the manifest last, and only then is the open segment
+        removed. Sealing again gives the same bytes, which repairs a seal that a crash interrupted.
 
-`<directory>/<day>/<instance>-<boot>-<first seq>.jsonl.gz`, and beside it the same name with
-`.manifest`. The day is the UTC date of the segment's first line, or of the day that its lines close
-(a line for each dialog that is still open is written just after midnight); a line belongs to the
-day of its segment.
+The file is `<directory>/<day>/<instance>-<boot>-<first seq>.jsonl.gz`, its manifest has the same
+name with `.manifest`. The day is the UTC date of the segment's first line, or the day that its
+lines close (a line for each dialog that is still open is written just after midnight); a line
+belongs to the day of its segment.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from brokerd.clock import SECOND
 VERSION: Final = 1
 """The field `v` of a manifest."""
 OPEN: Final = ".jsonl.open"
-"""Suffix of a segment that only its writer may read."""
+"""Suffix of an open segment, which only its writer may read."""
 SEALED: Final = ".jsonl.gz"
 MANIFEST: Final = ".manifest"
 
@@ -48,21 +48,21 @@ class Facts(msgspec.Struct, kw_only=True):
     first_at: int
     last_at: int
     day: str
-    """UTC day that the segment belongs to."""
+    """UTC day to which the segment belongs."""
     lines: dict[str, int]
     """Number of lines of each kind."""
 
 
 class Manifest(Facts, kw_only=True):
-    """The facts that a sealed segment is checked against when it is shipped or read."""
+    """The facts about a sealed segment, checked when it is shipped or read."""
 
     v: int
     segment: str
-    """Name of the file beside the manifest."""
+    """Name of the segment's file, in the directory of the manifest."""
     bytes: int
-    """Size of that file."""
+    """Size of the segment's file."""
     sha256: str
-    """Hash of that file."""
+    """Hash of the segment's file."""
 
 
 def day_of(at: int) -> str:
@@ -116,7 +116,7 @@ def read_manifest(path: Path) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ValueError: the file is no manifest, or its name or day differs from the content.
+        ValueError: the file is not a manifest, or its name or day differs from the content.
         OSError: the file cannot be read.
     """
     manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -128,7 +128,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    with suppress(PermissionError):  # a directory that may be written but not read
+    with suppress(PermissionError):  # the directory may be written but not read
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)

@@ -13,7 +13,7 @@ from brokerd.config.exposure import OpenListener
 from brokerd.units import counted
 
 STUCK_AFTER: Final = 5 * 60 * SECOND
-"""Microseconds of waiting without progress that are worth a warning (Numbers: stuck message)."""
+"""Microseconds of waiting without progress that cause a warning (Numbers: stuck message)."""
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,17 +28,17 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 0
     max_readers: int = 0
     reason: str = ""
-    """Trouble with the readers; empty if there is none."""
+    """Problem with the readers; empty = no problem."""
     parked: int = 0
     """Number of parked groups (PBT-3)."""
     retrying: int = 0
-    """Number of groups that wait for their next attempt, which is no concern yet."""
+    """Number of groups that wait for their next attempt, which is not a concern yet."""
     last_error: str = ""
     """Error of the latest attempt."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages that wait for one destination, and why (MON-8, XMT-19)."""
+    """The messages that wait for one destination, and the reason (MON-8, XMT-19)."""
 
     address: str
     """Normalised address; empty for dialogs without a destination."""
@@ -46,22 +46,22 @@ class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Broker of the dialogs, if there is no address."""
     messages: int = 0
     state: str = "idle"
-    """idle, connecting, online, suppressed; delayed if there is no destination."""
+    """State: idle, connecting, online, suppressed; delayed if there is no destination."""
     status_key: str = ""
     detail: str = ""
     since: Instant | None = None
     oldest_at: Instant | None = None
     next_attempt_at: Instant | None = None
     failures: int = 0
-    """Number of attempts to connect that failed in a row. Without a destination: the highest number
-    of failed searches for a route among the dialogs."""
+    """Number of successive failed attempts to connect. Without a destination: the highest number of
+    failed searches for a route among the dialogs."""
 
 
 class TransmissionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Transmission status of one dialog (SND-23, XMT-16 to XMT-19)."""
 
     status_key: str = ""
-    """Key of XMT-19; empty only if nothing waits to be sent or acknowledged."""
+    """Key of XMT-19; empty only if no message waits to be sent or acknowledged."""
     transmission_status: str = ""
     """Meaning of the key, with the detail."""
     status_since: Instant | None = None
@@ -79,7 +79,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: str
     state: str = "ok"
-    """ok, full, slow, read_only, refused, missing; disabled = delivery is off."""
+    """State: ok, full, slow, read_only, refused, missing; disabled = delivery is off."""
     path: str = ""
     size_bytes: int = 0
     wal_bytes: int = 0
@@ -89,11 +89,11 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The loss that an administrator accepted, shown until `loss_file` is removed (REL-40)."""
     loss_accepted_at: Instant | None = None
     loss_file: str = ""
-    """The file that an operator removes once the loss is dealt with."""
+    """The file that an operator removes once the loss is resolved."""
 
 
 class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or directory of the instance that does not belong to it alone (SX-24)."""
+    """A problem with a file or directory that is not exclusively the instance's own (SX-24)."""
 
     path: str
     problem: str
@@ -101,19 +101,19 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
     mend: str
     """Command or instruction that solves the problem."""
     is_refused: bool = True
-    """Whether the daemon refuses to start because of it; else the problem is only reported."""
+    """Whether the daemon refuses to start with this problem; otherwise it is only reported."""
 
 
 class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker that two instances deliver for (RTE-71)."""
+    """A broker for which two instances deliver (RTE-71)."""
 
     broker_id: str
     broker: str = ""
-    """Name of the broker, if it is one of this instance."""
+    """Name of the broker, if it belongs to this instance."""
     earlier: str = ""
     """Instance that receives the messages for the broker, with its address."""
     later: str = ""
-    """Instance that is sent nothing for the broker."""
+    """Instance that receives no messages for the broker."""
     since: Instant | None = None
 
 
@@ -144,7 +144,7 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant = Instant(0)
     started_at: Instant | None = None
     state: str = "ready"
-    """starting, ready, draining."""
+    """State: starting, ready, draining."""
     listening: tuple[str, ...] = ()
     listen_error: str = ""
     clients: int = 0
@@ -156,16 +156,16 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Number of dialog endpoints by state (CO, DI ...)."""
     stores: tuple[StoreStatus, ...] = ()
     duplicates: tuple[DuplicateStatus, ...] = ()
-    """Brokers that two instances deliver for (PBT-13)."""
+    """Brokers for which two instances deliver (PBT-13)."""
     warnings: tuple[str, ...] = ()
     """Warnings about periodic work that fails."""
     clock: str = ""
-    """How far the machine's clock has jumped, while the jump is not followed (REL-24)."""
+    """Jump of the machine's clock that the daemon does not follow, as text (REL-24)."""
     unknown_users: tuple[str, ...] = ()
     """Users named in the settings that the machine does not know (CLP-130)."""
     open_listeners: tuple[OpenListener, ...] = ()
-    """Listeners that other machines can reach (SX-21). The settings permit each, so they are shown
-    but are no concern."""
+    """Listeners that other machines can reach (SX-21). The settings permit each listener, so they
+    are shown but are not a concern."""
     file_problems: tuple[FileProblem, ...] = ()
     """Files and directories that are not exclusively the instance's own (SX-24)."""
     open_files: int = 0
@@ -173,15 +173,15 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_files: int = 0
     """Limit of descriptors (`ulimit -n`)."""
     min_free: int = 0
-    """Free bytes below which the stores accept nothing new (`store.min_free`)."""
+    """Free bytes below which the stores accept no new messages (`store.min_free`)."""
     lingering_after: float = 3600.0
     """Seconds after which an unfinished dialog is reported; 0 = never (PBT-5)."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:
     """Return the concerns for an operator, worst first; empty if all is well."""
-    # The order is that of the display. States that need no one are left out: a destination without
-    # messages, groups between two attempts, listeners that the settings permit.
+    # The order is that of the display. States that need no action are left out: a destination
+    # without messages, groups between two attempts, listeners that the settings permit.
     found = [f"store {s.broker}: {s.state} {s.reason}".strip() for s in status.stores if _bad(s)]
     found += [accepted_loss(one) for one in status.stores if one.loss_accepted_at is not None]
     if status.state != "ready":
