@@ -22,11 +22,11 @@ class Outcome(StrEnum):
 
     FIT = "fit"
     UNFIT = "unfit"
-    """The body is not as its message type requires."""
+    """The body does not meet the requirements of its message type."""
     OVERRUN = "overrun"
     """No verdict: the check took more time or memory than allowed, crashed, or gave up."""
     UNAVAILABLE = "unavailable"
-    """No verdict, for no fault of the body: checks cannot be run at present."""
+    """No verdict, for a reason other than the body: checks cannot be run at present."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -45,9 +45,9 @@ class Limits(msgspec.Struct, frozen=True):
     """Limits of the check of one body."""
 
     time: timedelta = timedelta(seconds=1)
-    """Processor time for each 4 MiB of the body, or part of that."""
+    """Processor time for each 4 MiB of the body; a remainder counts as 4 MiB."""
     memory: int = 256 * 1024 * 1024
-    """Bytes in addition to what the process has before."""
+    """Bytes in addition to the memory that the process has before the check."""
 
     def seconds(self, size: int) -> float:
         """Return the processor time, in seconds, allowed for a body of this many bytes."""
@@ -64,11 +64,11 @@ class Counts(msgspec.Struct):
     checked: int = 0
     unfit: int = 0
     overruns: Counter[str] = msgspec.field(default_factory=Counter)
-    """Checks without a verdict, by cause: time, memory, crash, gave_up."""
+    """Number of checks without a verdict, by cause: time, memory, crash, gave_up."""
     unavailable: int = 0
-    """Checks that could not be run at all."""
+    """Number of checks that could not be run at all."""
     restarts: int = 0
-    """Processes that ended while they had bodies to check, or that did not start."""
+    """Number of processes that ended while they had bodies to check, or that did not start."""
     failing: str = ""
     """Why the process does not start; empty while it does."""
 
@@ -80,10 +80,10 @@ class Pending(msgspec.Struct, eq=False):
     body: bytes
     done: Done
     cancelled: bool = False
-    """Set by a caller that no longer needs the verdict: the body is not checked when its turn
+    """Whether the caller no longer needs the verdict; the body is then not checked when its turn
     comes."""
     alone: bool = False
-    """Whether the process gets the body while it has no other, so that its end is attributable."""
+    """Whether the process gets no other body meanwhile, so that its end is due to this one."""
     refused: bool = False
     """Whether the process has reported the body as unfit; the reason may follow."""
 
@@ -92,7 +92,7 @@ CANCELLED: Final = Verdict(Outcome.UNAVAILABLE, "its verdict is not needed any m
 
 
 class Checker(Protocol):
-    """Checks bodies without blocking its caller."""
+    """A checker of bodies that does not block its caller."""
 
     counts: Counts
 
@@ -102,7 +102,7 @@ class Checker(Protocol):
         ...
 
     def check(self, kind: MessageType, body: bytes, done: Done) -> Pending:
-        """Check a body, and call `done` on a later turn of the loop, in any case."""
+        """Check a body, and call `done` with a verdict, always on a later turn of the loop."""
         ...
 
     def limit(self, limits: Limits) -> None:
@@ -110,7 +110,7 @@ class Checker(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop all checks; no pending one is answered any more."""
+        """Stop all checks; pending checks get no verdict."""
         ...
 
 

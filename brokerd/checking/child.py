@@ -1,11 +1,11 @@
 """Child: the process that checks bodies, one after another, each with its limits (OBJ-61).
 
 Reads:  requests from standard input.      Calls: validation.
-Never:  opens a file, talks to anything but its parent, or outlives it: the end of its input ends
-        it.
-Fails:  as a whole. Too much processor time ends it with SIGPROF. Too much memory is an error of
-        Python, which is answered, or ends the process in the library that asked for it; the parent
-        knows which check it was.
+Never:  opens a file, talks to any process but its parent, or outlives it: the process ends at the
+        end of its input.
+Fails:  as a whole. Too much processor time ends the process with SIGPROF. Too much memory either
+        is an error in Python, which is answered, or ends the process in the library that requested
+        the memory; the parent knows which check was running.
 
     python -m brokerd.checking.child MEMORY
 
@@ -29,24 +29,24 @@ from brokerd.model import MessageType, Validation
 from brokerd.objects.validation import GaveUp, problem
 
 READY: Final = 0
-"""The child has started. Each answer is one of these numbers and a text."""
+"""Answer of a child that has started. Each answer is one of these numbers and a text."""
 FIT: Final = 1
 UNFIT: Final = 2
 REFUSED: Final = 3
-"""The body is unfit; the answer with the reason follows, if there is time for it."""
+"""Answer for an unfit body; the answer with the reason follows, if there is time for it."""
 NO_MEMORY: Final = 4
 GAVE_UP: Final = 5
 EXPLAINING: Final = 0.1
-"""Seconds of processor time to find the place of a fault in a body that is already refused."""
+"""Seconds of processor time to find the position of a fault in a body that is already refused."""
 LENGTH: Final = 4
 
 _LOADED_AHEAD: Final = ("lxml.etree", "jsonschema_rs")
 _READ: Final = 1024 * 1024
 _MOST_UNWRITTEN: Final = 32
 _LONGEST_UNWRITTEN: Final = 0.01
-"""Seconds after which answers are written although more requests have come: a caller must not wait
-for the checks behind its own, nor the parent take a busy child for a stalled one. Answers to small
-bodies come faster and are written together."""
+"""Seconds after which answers are written although more requests wait: a caller must not wait for
+the checks behind its own, and the parent must not mistake a busy child for a stalled one. Answers
+to small bodies come faster and are written together."""
 
 Definition = int | tuple[int, str, str | None]
 Request = tuple[float, Definition, bytes]
@@ -54,13 +54,13 @@ Answer = tuple[int, str]
 
 
 def frame(value: object) -> bytes:
-    """Return a value as both sides write it."""
+    """Return a value encoded as a frame, as both sides write it."""
     encoded = msgspec.msgpack.encode(value)
     return len(encoded).to_bytes(LENGTH, "big") + encoded
 
 
 class Child:
-    """Reads requests and writes answers."""
+    """The loop of the process, which reads requests and writes answers."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.msgpack.Decoder(Request)
@@ -84,7 +84,10 @@ class Child:
                 self._write()
 
     def _next(self) -> Request | None:
-        """Return the next request; None at the end. Write the answers before waiting for input."""
+        """Return the next request; None = the input has ended.
+
+        Write all answers before waiting for input.
+        """
         left = self._left
         while len(left) < LENGTH or len(left) < (end := LENGTH + _length(left)):
             self._write()
@@ -149,7 +152,7 @@ def limit(memory: int) -> None:
 
 
 def main() -> None:
-    """Load what checks may need, then lower the limits and begin."""
+    """Load the libraries that checks may need, then set the limits and answer requests."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for name in _LOADED_AHEAD:
         with suppress(ImportError):  # no type can need it: its schema would have been refused

@@ -1,11 +1,12 @@
-"""Check process: runs checks in a child process, started when needed and after each end (OBJ-61).
+"""Check process: checks run in a child process, started when needed and after each end (OBJ-61).
 
 Reads:  nothing.      Calls: the operating system.
-Never:  checks a body in this process, or blames one for the end of the child unless it was the only
-        one that the child had.
-Wakes:  once per turn of the loop, for all that was requested meanwhile.
-Fails:  a check whose time, memory or process ran out has `Outcome.OVERRUN`; all waiting ones have
-        `Outcome.UNAVAILABLE` once the child has failed to start a few times in a row.
+Never:  checks a body in this process, or blames a body for the end of the child unless the child
+        had no other body.
+Wakes:  once per turn of the loop, for all checks requested meanwhile.
+Fails:  a check that exceeds its time or memory, or ends its process, has `Outcome.OVERRUN`; all
+        waiting checks have `Outcome.UNAVAILABLE` once the child has failed to start a few times in
+        a row.
 """
 
 import asyncio
@@ -35,18 +36,18 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import CHECKS
 
 MOST_SENT: Final = 256
-"""Bodies that the child has at a time, at most."""
+"""Most bodies that the child has at a time."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of these, unless a single one has more."""
+"""Most bytes of these bodies, unless a single body has more."""
 STALLED_AFTER: Final = 10.0
 """Seconds without an answer, in addition to ten times the processor time of the check, after which
 the child is killed: it was stopped, or waits for memory that is swapped out."""
 START_WITHIN: Final = 60.0
 """Seconds within which the child has to be ready."""
 MOST_STARTS: Final = 3
-"""Failed starts in a row after which waiting checks are given up as unavailable."""
+"""Number of successive failed starts after which waiting checks are given up as unavailable."""
 FIRST_DELAY: Final = 0.1
-"""Seconds before the second attempt to start the child; doubled with each further one."""
+"""Seconds before the second attempt to start the child; doubled with each further attempt."""
 LONGEST_DELAY: Final = 30.0
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV")
 _MIB: Final = 1024 * 1024
@@ -97,7 +98,7 @@ class CheckProcess:
         return pending
 
     def limit(self, limits: Limits) -> None:
-        """Use other limits for checks from now on; replace a child with another limit of memory."""
+        """Use other limits for checks from now on; replace a child with another memory limit."""
         if limits.memory != self._limits.memory and self._child is not None:
             for asked in self._sent:
                 asked.alone = False  # the child does not end because of any of these
@@ -105,7 +106,7 @@ class CheckProcess:
         self._limits = limits
 
     async def stop(self) -> None:
-        """End the child; no pending check is answered any more."""
+        """End the child; pending checks get no verdict."""
         self._stopped = True
         self._queue.clear()
         self._sent.clear()
@@ -199,7 +200,7 @@ class CheckProcess:
                 running.kill()
                 await running.ended
                 failed = f"it was not ready within {START_WITHIN:g} s"
-        # Whatever it is, `_not_started` answers the waiting checks.
+        # For any error, `_not_started` answers the waiting checks.
         except Exception as error:  # noqa: BLE001
             failed = f"{type(error).__name__}: {error}"
         except asyncio.CancelledError:
@@ -243,7 +244,7 @@ class CheckProcess:
     # Answers.
 
     def answered(self, running: "_Pipes", answers: list[child.Answer]) -> None:
-        """Pass the child's answers on, in the order of the bodies sent."""
+        """Report the child's answers as verdicts, in the order of the bodies sent."""
         if running is not self._child:
             return
         for what, text in answers:
@@ -291,7 +292,7 @@ class CheckProcess:
     # The end of the child.
 
     def ended(self, running: "_Pipes") -> None:
-        """Send the bodies of an ended child to the next one, except the one that has ended it."""
+        """Send the bodies of an ended child to the next child, except a body that has ended it."""
         if running is not self._child or self._stopped:
             return
         self._child = None
@@ -299,8 +300,8 @@ class CheckProcess:
             self.counts.restarts += 1
             self._blame(running.returncode)
         self._stalled = False
-        # Nobody knows which of them ended the child: each is sent alone now, so that its end is
-        # attributed to the right one.
+        # It is unknown which body ended the child: each is sent alone now, so that an end of the
+        # child is attributed to the right body.
         for asked in self._sent:
             asked.alone = True
         self._queue.extendleft(reversed(self._sent))
@@ -310,7 +311,7 @@ class CheckProcess:
         self._start()
 
     def _blame(self, status: int) -> None:
-        """Give the first body a verdict if it was refused or alone; the others are tried again."""
+        """Give the first body a verdict if it was refused or alone; others are checked again."""
         first, how = self._sent[0], _how(status)
         if first.refused:
             text = "not valid (to find out where takes more than a check may)"
@@ -324,7 +325,7 @@ class CheckProcess:
         self._report(first, self._overrun(cause, how, len(first.body)), cause)
 
     def _watch(self) -> None:
-        """Kill the child if the first outstanding answer does not come."""
+        """Start the timer that kills the child if the first outstanding answer does not come."""
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
@@ -340,7 +341,7 @@ class CheckProcess:
 
 
 class _Pipes(asyncio.SubprocessProtocol):
-    """One child and its output."""
+    """One child, with its pipes and its unread output."""
 
     def __init__(self, owner: CheckProcess) -> None:
         loop = asyncio.get_running_loop()
@@ -361,7 +362,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         """Write to the child's standard input."""
         assert self._transport is not None, "it was started"
         pipe = cast("asyncio.WriteTransport | None", self._transport.get_pipe_transport(0))
-        # Otherwise the child has ended, and is replaced soon.
+        # Otherwise the child has ended, and will be replaced.
         if pipe is not None and not pipe.is_closing():
             pipe.write(data)
 
