@@ -1,4 +1,4 @@
-"""Addresses of a daemon, and the connector that reaches them (CLP-1).
+"""Addresses of a daemon, and the connectors for them (CLP-1).
 
 Reads:  the address as text, or BROKERD_ADDRESS.     Calls: the running loop.
 """
@@ -16,7 +16,8 @@ ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
 
 Factory = Callable[[], asyncio.Protocol]
 Connector = Callable[[Factory], Awaitable[tuple[asyncio.Transport, asyncio.Protocol]]]
-"""Makes one connection; `OSError` if it cannot. Tests and in-process daemons give their own."""
+"""A function that makes one connection, or raises `OSError`; tests and in-process daemons pass
+their own."""
 
 
 def default_address() -> str:

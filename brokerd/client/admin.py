@@ -1,8 +1,8 @@
 """Admin: the verbs of an administrator: delivery, identity, clean-up, backups (MAN, DLG-23).
 
 Reads:  arguments.     Calls: client.link.
-Never:  part of a transaction: each call stands alone, and the daemon writes it to its log.
-A new identifier is made here, so that a repeat of `new_broker` changes nothing.
+Never:  takes part in a transaction: each call stands alone, and the daemon writes it to its log.
+The client makes the new identifier, so that a repeat of `new_broker` changes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,42 +32,42 @@ class BrokerState(msgspec.Struct, frozen=True):
     is_broker_enabled: bool
     disabled_reason: str | None = None
     endpoints: dict[str, int] = {}
-    """Dialog endpoints that were ended or removed, by the state they were in."""
+    """Number of dialog endpoints that were ended or removed, by their state before."""
 
 
 class CleanedUp(msgspec.Struct, frozen=True):
-    """The result of a bulk cleanup, by state (MAN-15)."""
+    """The result of a bulk cleanup: numbers of dialog endpoints by state (MAN-15)."""
 
     matched: dict[str, int] = {}
     removed: dict[str, int] = {}
     locked: dict[str, int] = {}
-    """Left alone, because a transaction had locked their group."""
+    """Endpoints that were left alone, because a transaction had locked their group."""
 
 
 class Drained(msgspec.Struct, frozen=True):
     """The result of draining a queue: how its readers ended (PBT-25)."""
 
     ended: int = 0
-    """Ended by themselves within the grace period."""
+    """Readers that ended by themselves within the grace period."""
     stopped: int = 0
-    """Ended after it, their transactions rolled back."""
+    """Readers that were ended after the grace period, with their transactions rolled back."""
     left: int = 0
-    """Not ended even so: handlers in the daemon that do not let themselves be cancelled."""
+    """Readers that could not be ended: handlers in the daemon that ignore their cancellation."""
     activation: str = "on"
-    """How the activation of the queue stood before: on, off, or none if it has none."""
+    """Activation of the queue before the drain: on, off, or none if the queue has none."""
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """A message that was given another body (CLP-117)."""
+    """A message whose body was replaced (CLP-117)."""
 
     message_id: str
     message_type: str
     validation: str
-    """The validation of its message type, as a file of objects writes it."""
+    """The validation of the message type, as written in a file of objects."""
 
     @property
     def is_checked(self) -> bool:
-        """Return whether a schema has said that the body is what its readers expect."""
+        """Whether a schema has accepted the new body."""
         return self.validation.startswith("valid_")
 
 
@@ -75,27 +75,27 @@ class RouteStep(msgspec.Struct, frozen=True):
     """One rule of routing that was applied."""
 
     table: str
-    """own, instance, or empty for what no table decides."""
+    """Routing table: own, instance, or empty for a rule without a table."""
     step: str
-    """1 to 7 of finding, A to D of choosing, or a word."""
+    """1 to 7 for finding routes, A to D for choosing among them, or a word."""
     finding: str
     routes: tuple[str, ...] = ()
-    """Names of the routes it is about."""
+    """Names of the routes that the finding is about."""
 
 
 class RouteExplanation(msgspec.Struct, frozen=True):
-    """Where something goes, and every step that led there."""
+    """The destination of a service name or a dialog, and every routing step that led to it."""
 
     service: str
     broker_id: str | None
     outcome: str
     """local, remote, delayed, dropped or refused (by the broker that is named)."""
     where: str
-    """Name of the broker, or the address; empty where it goes nowhere."""
+    """Name of the broker, or the address, of the destination; empty if there is none."""
     reason: str
-    """Key of what keeps it (XMT-19); empty if nothing does."""
+    """Key of the reason why messages do not reach it (XMT-19); empty if they do."""
     route: str
-    """Name of the route it follows; empty where no table was asked."""
+    """Name of the chosen route; empty if no routing table was used."""
     hops_used: int
     steps: tuple[RouteStep, ...]
     attempts: int = 0
@@ -107,24 +107,24 @@ class PingStep(msgspec.Struct, frozen=True):
     """The decision of one instance about a ping (NBT-7)."""
 
     leg: str
-    """out, or back."""
+    """Direction: out, or back."""
     instance: str
     broker: str
-    """The broker whose routes were asked; empty for those of the instance."""
+    """The broker whose routes were used; empty for the routes of the instance."""
     outcome: str
     """local, remote, delayed, dropped or refused (by the broker that is named)."""
     step: str
     """The step of finding that had routes, 1 to 7."""
     route: str
     where: str
-    """Address or broker that it goes to; empty where it goes nowhere."""
+    """Address or broker that the ping goes to next; empty if it goes no further."""
     reason: str
-    """Key of what keeps it (XMT-19); empty if nothing does."""
+    """Key of the reason why the ping goes no further (XMT-19); empty if it does."""
     detail: str
 
 
 class PingAnswer(msgspec.Struct, frozen=True):
-    """How a ping went."""
+    """The result of a ping."""
 
     service: str
     from_service: str
@@ -135,10 +135,11 @@ class PingAnswer(msgspec.Struct, frozen=True):
 
 
 class Admin:
-    """`session.admin`. `broker` is a name, by default the broker of the session.
+    """The verbs of an administrator, `session.admin`.
 
-    Every method may also raise `ObjectNotFound` for a broker that does not exist, `AccessDenied`
-    without the permission `control`, and what every request may raise; see `Session`.
+    The argument `broker` is a name, by default that of the session's broker. Every method may also
+    raise `ObjectNotFound` for a broker that does not exist, `AccessDenied` without the permission
+    `control`, and the errors common to all requests; see `Session`.
     """
 
     def __init__(self, link: "Link", ids: IdSource, broker: str) -> None:
@@ -151,41 +152,41 @@ class Admin:
     ) -> BrokerState:
         """Switch delivery of a broker on (MAN-2).
 
-        It waits for open transactions at most `wait` seconds; `force` rolls them back instead
-        (MAN-1).
+        `wait`: seconds, or a timedelta, to wait for the end of open transactions. `force`: roll
+        them back instead (MAN-1).
 
         Raises:
             DuplicateBroker: another broker of the instance has the same identifier.
-            Busy: transactions were still open.
-            BrokerError: what every request may raise; see `Session`.
+            Busy: transactions were still open after the wait.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return await self._switch("enable", broker, force, wait)
 
     async def disable(
         self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
     ) -> BrokerState:
-        """Switch delivery of a broker off: sends wait, receiving and ending go on (MAN-3).
+        """Switch delivery of a broker off: sent messages wait; receive and end still work (MAN-3).
 
-        It waits for open transactions at most `wait` seconds; `force` rolls them back instead
-        (MAN-1).
+        `wait`: seconds, or a timedelta, to wait for the end of open transactions. `force`: roll
+        them back instead (MAN-1).
 
         Raises:
-            Busy: transactions were still open.
-            BrokerError: what every request may raise; see `Session`.
+            Busy: transactions were still open after the wait.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return await self._switch("disable", broker, force, wait)
 
     async def error_conversations(
         self, broker: str | None = None, *, force: bool = False, wait: Duration = DEFAULT_WAIT
     ) -> BrokerState:
-        """End every dialog with error -9719, at the peer -9720 (MAN-5).
+        """End every dialog of a broker with error -9719, and -9720 at the peer (MAN-5).
 
-        This is for a broker that was restored to an earlier point than its peers know. `force` and
-        `wait` are those of `disable`.
+        Use it for a broker that was restored to another point in time than its peers. `force`
+        and `wait`: as for `disable`.
 
         Raises:
-            Busy: transactions were still open.
-            BrokerError: what every request may raise; see `Session`.
+            Busy: transactions were still open after the wait.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return await self._switch("error_conversations", broker, force, wait)
 
@@ -197,16 +198,16 @@ class Admin:
         force: bool = False,
         wait: Duration = DEFAULT_WAIT,
     ) -> BrokerState:
-        """Remove every dialog and take a new identifier, for a copy of a broker (MAN-6).
+        """Remove every dialog of a copied broker, and give it a new identifier (MAN-6).
 
-        Peers are not told; when they send again, they get error -8462. `broker_id` is drawn if it
-        is not given. `force` and `wait` are those of `disable`.
+        Peers are not notified; when they send again, they get error -8462. `broker_id`: 16 bytes,
+        or a GUID as text; drawn if not given. `force` and `wait`: as for `disable`.
 
         Raises:
             InvalidArgument: `broker_id` is not 16 bytes.
-            ValueError: `broker_id` is a text and no GUID.
-            Busy: transactions were still open.
-            BrokerError: what every request may raise; see `Session`.
+            ValueError: `broker_id` is a text, but not a GUID.
+            Busy: transactions were still open after the wait.
+            BrokerError: an error common to all requests; see `Session`.
         """
         chosen = self._ids.fresh() if broker_id is None else broker_id
         wanted = parse(chosen) if isinstance(chosen, str) else bytes(chosen)
@@ -215,18 +216,18 @@ class Admin:
         return await self._ask("new_broker", broker or self._broker, wanted, _how(force, wait))
 
     async def clean_up(self, handle: bytes, reason: str, *, tell_peer: bool = False) -> None:
-        """Remove this side of a dialog, whatever its state (WITH CLEANUP, DLG-T27).
+        """Remove this side of a dialog, in any state (WITH CLEANUP, DLG-T27).
 
-        Its messages that were not sent or not read are deleted. The other side is notified only
-        with `tell_peer`; otherwise it may go on until the dialog's lifetime is over. The messages
-        it repeats are refused, never delivered again (DLG-24, PBT-9). `reason` is for the log. To
-        remove many dialogs at once, use `clean_up_endpoints`.
+        Its unsent and unread messages are deleted. The other side is notified only with
+        `tell_peer`; otherwise it may continue until the lifetime of the dialog is over. Messages
+        that it sends again are refused, never delivered twice (DLG-24, PBT-9). `reason`: a text
+        for the log. To remove many dialogs at once, use `clean_up_endpoints`.
 
         Raises:
-            ConversationNotFound: no dialog with this handle is open here.
-            InvalidArgument: an argument has the wrong form, or there is no reason.
+            ConversationNotFound: this broker has no open dialog with this handle.
+            InvalidArgument: an argument has the wrong form, or `reason` is empty.
             LockTimeout: another transaction holds the conversation group.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         args = (wire_id(handle, "handle"), wire_text(reason, "reason"), bool(tell_peer))
         await self._link.ask("clean_up", args)
@@ -244,16 +245,17 @@ class Admin:
         dry_run: bool = False,
         progress: Callable[[CleanedUp], None] = lambda _so_far: None,
     ) -> CleanedUp:
-        """Remove the dialog endpoints that match, without telling their peers (MAN-15).
+        """Remove the dialog endpoints that match, without notifying their peers (MAN-15).
 
-        `states`: in one of these; empty means any. `older_than`: in their present state for so many
-        seconds. `batch`: endpoints looked at in one step. `progress` is called after each step.
-        With `dry_run` they are only counted. Dangerous: a peer that lacks an acknowledgement
-        repeats its messages (DLG-24).
+        `reason`: a text for the log. An endpoint matches if it is in one of `states` (empty = any),
+        has been in its state for `older_than` seconds (or a timedelta), and if its own and its far
+        service have the names given. `batch`: endpoints examined in one step. `progress`: called
+        with the result so far after each step. `dry_run`: only count the endpoints. Dangerous: a
+        peer that lacks an acknowledgement sends its messages again (DLG-24).
 
         Raises:
             InvalidArgument: a state or another argument has the wrong form.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         wanted: dict[str, object] = {"states": list(states), "batch": batch, "dry_run": dry_run}
         wanted |= {"service": service, "far_service": far_service}
@@ -279,7 +281,7 @@ class Admin:
 
         Raises:
             InvalidArgument: a key or a value is wrong, or the instance has no endpoint.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         plain = {
             key: value.total_seconds() if isinstance(value, timedelta) else value
@@ -288,26 +290,26 @@ class Admin:
         return _map(await self._link.ask("alter_endpoint", (plain,)))
 
     async def retry_destination(self, address: str | None = None) -> int:
-        """Connect to a suppressed destination now, and return how many were tried (NBT-8).
+        """Connect to a suppressed destination now; return the number of destinations tried (NBT-8).
 
-        None means every destination.
+        `address`: None = every destination.
 
         Raises:
-            ObjectNotFound: nothing was ever sent to that address.
+            ObjectNotFound: the instance has never sent to that address.
             InvalidArgument: the endpoint is not started.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = _map(await self._link.ask("retry_destination", (address,)))
         return msgspec.convert(answer["destinations"], int)
 
     async def confirm_clock(self) -> timedelta:
-        """Follow a jump of the clock that the daemon holds, and return how far it is (REL-24).
+        """Accept a jump of the clock that the daemon has held back; return its size (REL-24).
 
-        What expires because of it expires now.
+        Timers and lifetimes that are over by the new time expire now.
 
         Raises:
-            InvalidArgument: no jump is held.
-            BrokerError: what every request may raise; see `Session`.
+            InvalidArgument: the daemon holds no jump back.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = _map(await self._link.ask("confirm_clock", ()))
         return timedelta(seconds=msgspec.convert(answer["seconds"], int))
@@ -321,15 +323,16 @@ class Admin:
         arriving: bool = False,
         reply: bool = False,
     ) -> RouteExplanation:
-        """Return where a service name, or a dialog, would be sent, and by which steps (RTE-4).
+        """Return the destination of a service name, or of a dialog, and the steps to it (RTE-4).
 
-        `arriving`: as if it came from another instance. `reply`: sent by the side of the target.
-        Nothing is sent, and no route loses its turn.
+        `service` or `handle`: the name of a service, or a dialog. `broker_id`: the only broker to
+        send to. `arriving`: as if the message came from another instance. `reply`: as if the
+        target had sent it. No message is sent, and no route loses its turn.
 
         Raises:
             InvalidArgument: neither `service` nor `handle` is given, or both are.
-            ConversationNotFound: no dialog with this handle is open here.
-            BrokerError: what every request may raise; see `Session`.
+            ConversationNotFound: this broker has no open dialog with this handle.
+            BrokerError: an error common to all requests; see `Session`.
         """
         options = {
             "handle": None if handle is None else wire_id(handle, "handle"),
@@ -348,16 +351,17 @@ class Admin:
         broker_id: bytes | None = None,
         wait: Duration = 10.0,
     ) -> PingAnswer:
-        """Walk the routing of a service name, out as a first message and back as its reply (NBT-7).
+        """Follow the routes of a service name, out like a first message and back like a reply.
 
-        Every instance on the way says by which route it goes on, or why it does not. No dialog is
-        begun and nothing is queued. `from_service`: where replies would come to, by default the
-        first service of the broker. After `wait` seconds what is known is the answer.
+        Every instance on the way reports the route that it uses, or why it stops (NBT-7). No dialog
+        begins and no message is queued. `from_service`: the service that replies would go to, by
+        default the first service of the broker. `wait`: seconds, or a timedelta, after which the
+        answer has the steps that are known.
 
         Raises:
-            ObjectNotFound: there is no service `from_service`.
+            ObjectNotFound: the service `from_service` does not exist.
             InvalidArgument: the broker has no service at all.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         options = {
             "from_service": from_service,
@@ -370,29 +374,27 @@ class Admin:
     async def backup(self, path: str | Path, broker: str | None = None) -> int:
         """Have the daemon write a copy of a broker's store; return its size in bytes (MAN-11).
 
-        The copy is consistent; work goes on meanwhile.
-
-        `path` is a new file on the daemon's machine, absolute, and below a directory that
-        `store.backup_dirs` names (SX-22).
+        The copy is consistent; the broker works on meanwhile. `path`: the absolute path of a new
+        file on the daemon's machine, below a directory in `store.backup_dirs` (SX-22).
 
         Raises:
             InvalidArgument: the path is not allowed, or the file exists.
             BackupFailed: the copy could not be written; no file is left.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = _map(await self._link.ask("backup", (broker or self._broker, str(path))))
         return msgspec.convert(answer["bytes"], int)
 
     async def forget_broker(self, broker: str) -> str:
-        """Forget a broker whose file is gone for good, and return its identifier (MAN-18).
+        """Remove a broker whose file is lost for good; return its identifier (MAN-18).
 
-        Its name may be used for another broker then.
+        Its name is then free for another broker.
 
         Raises:
             InUse: the file exists.
             ObjectNotFound: the instance has no such broker.
             InvalidArgument: the broker is msdb.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = _map(await self._link.ask("forget_broker", (wire_text(broker, "broker"),)))
         return msgspec.convert(answer["broker_id"], str)
@@ -402,15 +404,16 @@ class Admin:
     async def release_group(
         self, group: bytes, reason: str = "", broker: str | None = None
     ) -> None:
-        """Let a parked group, or one that waits for its next attempt, be received again (PBT-3).
+        """Release a parked group, or one that waits for its next attempt (PBT-3).
 
-        Its rollbacks are counted anew. `reason` is for the log.
+        Its messages can be received again, and its rollbacks count from 0. `reason`: a text for the
+        log.
 
         Raises:
-            GroupNotFound: there is no such group.
-            InvalidArgument: it is neither parked nor waiting, or a message of it is damaged
-                (REL-6).
-            BrokerError: what every request may raise; see `Session`.
+            GroupNotFound: the group does not exist.
+            InvalidArgument: the group is neither parked nor waiting, or one of its messages is
+                damaged (REL-6).
+            BrokerError: an error common to all requests; see `Session`.
         """
         await self._of_group("release_group", broker, group, reason)
 
@@ -422,16 +425,17 @@ class Admin:
         *,
         everything: bool = False,
     ) -> int:
-        """Delete the message that would be received first, or all of the group; return how many.
+        """Delete the next message of a group, or all its messages; return the number deleted.
 
-        If a message is damaged, only that one is deleted, wherever it is (REL-6). The group is
-        released. The other side is not told: for it the messages were delivered. `reason` is for
-        the log.
+        The next message is the one that would be received first; `everything`: delete all. If a
+        message is damaged, only that one is deleted, at any position (REL-6). The group is
+        released. The other side is not notified; for it the messages were delivered. `reason`: a
+        text for the log.
 
         Raises:
-            GroupNotFound: there is no such group.
-            InvalidArgument: its queue was dropped, or the message cannot be reached.
-            BrokerError: what every request may raise; see `Session`.
+            GroupNotFound: the group does not exist.
+            InvalidArgument: the group's queue was dropped, or the message cannot be reached.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = await self._of_group("discard_group", broker, group, everything, reason)
         return msgspec.convert(answer["messages"], int)
@@ -439,14 +443,15 @@ class Admin:
     async def end_group(
         self, group: bytes, code: int, description: str, broker: str | None = None
     ) -> int:
-        """End every dialog of the group with this error; return how many. Its messages are deleted.
+        """End every dialog of a group with an error; return the number of dialogs.
 
-        Handlers of this side see neither an end nor an error (PSN-11).
+        The messages of the group are deleted. Handlers of this side see neither an end nor an
+        error (PSN-11).
 
         Raises:
-            GroupNotFound: there is no such group.
-            InvalidArgument: `code` is not above 0, or there is no description.
-            BrokerError: what every request may raise; see `Session`.
+            GroupNotFound: the group does not exist.
+            InvalidArgument: `code` is not above 0, or `description` is empty.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = await self._of_group("end_group", broker, group, code, description)
         return msgspec.convert(answer["dialogs"], int)
@@ -460,16 +465,18 @@ class Admin:
         *,
         as_it_is: bool = False,
     ) -> Edited:
-        """Give the message that is received first another body, and release the group.
+        """Replace the body of the next message of a group, and release the group.
 
-        `body` None means no body at all. `as_it_is` accepts a body that is not JSON where the old
-        one was, for which its reader would end the dialog.
+        The next message is the one that would be received first. `body`: None = no body.
+        `as_it_is`: accept a body that is not JSON in place of one that is, although its reader
+        would end the dialog because of it. `reason`: a text for the log.
 
         Raises:
-            ValidationFailed: the message type does not accept the body, or it is no longer JSON.
-            GroupNotFound: there is no such group.
-            InvalidArgument: no message is left, or the first one is not of a program.
-            BrokerError: what every request may raise; see `Session`.
+            ValidationFailed: the message type does not accept the body, or the old body was JSON
+                and the new one is not.
+            GroupNotFound: the group does not exist.
+            InvalidArgument: the group has no message, or no program has sent its next message.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = await self._of_group("edit_group", broker, group, body, reason, as_it_is)
         return msgspec.convert(answer, Edited)
@@ -479,12 +486,13 @@ class Admin:
     ) -> str:
         """End the dialog for which a queue was switched off, and switch the queue on (PSN-11).
 
-        Return its conversation id. Look at the message before: `session.browse(queue)`.
+        Return the conversation id of the dialog. To inspect its message first, use
+        `session.browse(queue)`.
 
         Raises:
-            QueueNotFound: there is no such queue.
+            QueueNotFound: the queue does not exist.
             InvalidState: the queue is not off because of a dialog.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         asked = (broker or self._broker, wire_text(queue, "queue"), code, description)
         answer = _map(await self._link.ask("cure_queue", asked))
@@ -495,15 +503,15 @@ class Admin:
     ) -> Drained:
         """Switch the activation of a queue off and let its readers end (PBT-25).
 
-        The receives of its readers return nothing, and reader processes get SIGTERM. A reader
-        that runs longer than `grace` seconds is ended and its transaction rolled back; this
-        rollback does not count for poison. Receives of other clients that wait on the queue
-        return nothing, once. This returns when the readers are gone. The queue stays on;
-        `alter("queue", NAME, activation={"status": "on"})` starts readers again.
+        The receives of its readers return no messages, and reader processes get SIGTERM. A reader
+        that runs longer than `grace` (seconds, or a timedelta) is ended, and its transaction rolled
+        back; this rollback does not count for poison. Waiting receives of other clients on the
+        queue return no messages, once. This call returns when the readers have ended. The queue
+        stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers again.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            BrokerError: what every request may raise; see `Session`.
+            QueueNotFound: the queue does not exist.
+            BrokerError: an error common to all requests; see `Session`.
         """
         asked = (broker or self._broker, wire_text(queue, "queue"), _seconds(grace))
         return msgspec.convert(await self._link.ask("drain_queue", asked), Drained)

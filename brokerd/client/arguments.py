@@ -1,8 +1,8 @@
-"""Arguments of verbs: checked on this side, and in the form in which they travel (SDK-18). PURE.
+"""Arguments of verbs: checked by the client, and encoded for requests (SDK-18). PURE.
 
-What cannot be right fails at the call. What only the broker knows (states, rights, names that
-exist) is left to it: such an error comes with the answer, or at the commit of a transaction whose
-verbs are only collected.
+An argument of a wrong form fails at the call. Conditions that only the broker knows (states,
+rights, existing names) are checked by the broker: their errors come with the answer, or at the
+commit of a transaction whose verbs are only collected.
 
 Reads:  arguments.     Calls: nothing.
 Never:  asks the daemon.
@@ -34,12 +34,12 @@ from brokerd.protocol.client_verbs import (
 from brokerd.protocol.wire import MAX_ERROR
 
 MAX_REMOTE_NAME: Final = 256
-"""Characters of a service elsewhere (OBJ-8)."""
+"""Maximum length of the name of a remote service, in characters (OBJ-8)."""
 MAX_LIFETIME: Final = 2**31 - 1
 MAX_ERROR_TEXT: Final = 3000
-"""Characters (DLG-20)."""
+"""Maximum length of the description of an error, in characters (DLG-20)."""
 MAX_TIMER_NAME: Final = 128
-"""Characters (PBT-23)."""
+"""Maximum length of the name of a timer, in characters (PBT-23)."""
 _NOTHING_SPECIAL: Final = (None,) * 5
 
 
@@ -47,12 +47,12 @@ _NOTHING_SPECIAL: Final = (None,) * 5
 
 
 def wire_body(body: Body, limit: int) -> bytes | None:
-    """Return the body as it travels; None for no body.
+    """Check a body and return it as a request contains it; None = no body.
 
     Raises:
-        NullBody: it is None.
-        MessageTooLarge: it has more than `limit` bytes.
-        InvalidArgument: it is not bytes.
+        NullBody: the body is None.
+        MessageTooLarge: the body has more than `limit` bytes.
+        InvalidArgument: the body is not bytes.
     """
     if type(body) is not bytes:
         if body is ABSENT:
@@ -71,10 +71,10 @@ def wire_body(body: Body, limit: int) -> bytes | None:
 
 
 def wire_id(value: object, what: str) -> bytes:
-    """Return an id as it travels.
+    """Check an id and return it; `what`: the name of the argument, for the message.
 
     Raises:
-        InvalidArgument: it is not 16 bytes; the message names it.
+        InvalidArgument: the id is not 16 bytes.
     """
     if type(value) is not bytes or len(value) != 16:  # noqa: PLR2004
         raise InvalidArgument(
@@ -86,10 +86,10 @@ def wire_id(value: object, what: str) -> bytes:
 
 
 def wire_text(value: object, what: str) -> str:
-    """Return a text as it travels.
+    """Check a text and return it; `what`: the name of the argument, for the message.
 
     Raises:
-        InvalidArgument: it is no text; the message names it.
+        InvalidArgument: the value is not a text.
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{what} is {_describe(value)}, not a text", hint=f"name the {what}")
@@ -97,11 +97,11 @@ def wire_text(value: object, what: str) -> str:
 
 
 def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
-    """Return one handle, or several of one atomic send or end, as they travel (SND-8, DLG-47).
+    """Check one handle, or several of one atomic send or end, and return them (SND-8, DLG-47).
 
     Raises:
-        InvalidArgument: one of them is not 16 bytes.
-        DuplicateHandle: one is given twice.
+        InvalidArgument: a handle is not 16 bytes.
+        DuplicateHandle: a handle is given twice.
     """
     if type(value) is bytes:
         return wire_id(value, "handle")
@@ -122,10 +122,10 @@ def _describe(value: object) -> str:
 
 
 def wire_wait(wait: Wait) -> int | None:
-    """Return a duration in milliseconds as it travels, rounded up; None for no wait.
+    """Return a wait in milliseconds for a request, rounded up; None = no wait.
 
     Raises:
-        InvalidArgument: it is no duration.
+        InvalidArgument: `wait` is not a duration, or out of range.
     """
     if wait is None:
         return None
@@ -141,10 +141,10 @@ def wire_wait(wait: Wait) -> int | None:
 
 
 def wire_after(after: float | timedelta | None) -> int | None:
-    """Return the time of a timer in milliseconds as it travels, rounded up; None cancels (DLG-35).
+    """Return the time of a timer in milliseconds for a request, rounded up; None cancels (DLG-35).
 
     Raises:
-        InvalidArgument: it is no duration above 0.
+        InvalidArgument: `after` is not a duration above 0, or out of range.
     """
     if after is None:
         return None
@@ -158,10 +158,10 @@ def wire_after(after: float | timedelta | None) -> int | None:
 
 
 def wire_name(name: object) -> str | None:
-    """Return the name of a timer as it travels; None is the unnamed one (PBT-23).
+    """Check the name of a timer and return it; None = the unnamed timer (PBT-23).
 
     Raises:
-        InvalidArgument: it is no text of 1 to 128 characters.
+        InvalidArgument: the name is not a text of 1 to 128 characters.
     """
     if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_TIMER_NAME):
         raise InvalidArgument(
@@ -192,10 +192,10 @@ def whole_seconds(lifetime: float | timedelta | None) -> int | None:
 
 
 def check_services(from_service: object, to_service: object) -> int:
-    """Check that both are names; return how many characters they have.
+    """Check the names of both services; return the sum of their lengths in characters.
 
     Raises:
-        InvalidArgument: one of them is no text.
+        InvalidArgument: a name is not a text.
         InvalidName: `to_service` is empty or too long.
     """
     if not isinstance(from_service, str):
@@ -238,11 +238,11 @@ def check_dialog(contract: object, lifetime: int | None, encryption: object) -> 
 
 
 def check_end(handles: bytes | Sequence[bytes], error: object, description: object) -> None:
-    """Check that an end has an error of number and text, or none (DLG-20).
+    """Check that an end has both an error number and a description, or neither (DLG-20).
 
     Raises:
         ErrorNeedsCodeAndText: one of the two is missing, or the number is not above 0.
-        InvalidArgument: one has the wrong type, or is too large.
+        InvalidArgument: one of the two has the wrong type, or is too large.
     """
     if error is None and description is None:
         return
@@ -276,7 +276,7 @@ def check_handles(handles: Sequence[bytes]) -> None:
     """Check that no handle is given twice (SND-8, DLG-47).
 
     Raises:
-        DuplicateHandle: one is.
+        DuplicateHandle: a handle is given twice.
     """
     if len(set(handles)) != len(handles):
         twice = next(at for at, one in enumerate(handles) if one in handles[:at])
@@ -284,9 +284,9 @@ def check_handles(handles: Sequence[bytes]) -> None:
 
 
 def check_receive(queue: object, max_messages: object, groups: object, *, named: bool) -> None:
-    """Check that a receive names its queue, and its limits (RCV-1, RCV-12, RCV-44).
+    """Check the queue and the limits of a receive (RCV-1, RCV-12, RCV-44).
 
-    `named`: whether it names a conversation or a group.
+    `named`: whether the receive names a conversation or a group.
 
     Raises:
         InvalidArgument: an argument has the wrong form.
@@ -323,7 +323,7 @@ def _is_count(value: object) -> bool:
 def as_wire(declared: object) -> Any:  # noqa: ANN401  # as deep as a declaration is
     """Return a declaration with the dates and times of TOML as text.
 
-    The daemon then names the key for which they are no value.
+    The daemon then reports the key that does not accept such a value.
 
     Raises: nothing.
     """
@@ -343,13 +343,13 @@ def dialog_options(
     related_group: bytes | None,
     encryption: bool | None,
 ) -> dict[str, object]:
-    """Return the map of `begin_dialog`, with only what was given.
+    """Check the options of `begin_dialog` and return those that are given, as a map.
 
     Raises:
         InvalidArgument, InvalidLifetime: an option has the wrong form.
     """
     special = (broker_id, related_conversation, related_group, lifetime, encryption)
-    if special == _NOTHING_SPECIAL:  # as nearly always
+    if special == _NOTHING_SPECIAL:  # nearly always
         check_dialog(contract, None, None)
         return {} if contract is None else {"contract": contract}
     if isinstance(broker_id, str):
@@ -386,7 +386,7 @@ def receive_args(
     wait_ms: int | None,
     groups: int = 1,
 ) -> tuple[object, ...]:
-    """Return the arguments of `receive`, checked (RCV-1).
+    """Check the arguments of a `receive` and return them for a request (RCV-1).
 
     Raises:
         InvalidArgument: an argument has the wrong form, or both selectors are given.

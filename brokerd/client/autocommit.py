@@ -23,14 +23,14 @@ LONGEST_WAIT: Final = 240.0
 """Seconds after which a waiting receive begins another transaction, so that none comes near the age
 limit of transactions."""
 REFUSED_WITHIN: Final = 1.0
-"""Seconds: an empty answer that comes sooner than this, and too soon, is a refusal to wait."""
+"""Seconds within which an empty answer, before the end of the wait, is a refusal to wait."""
 
 Selectors = tuple[str, bytes | None, bytes | None]
 """Queue, conversation and group of a receive."""
 
 
 class AutocommitReceiver:
-    """The receives of one session that are transactions of their own."""
+    """The receives of one session outside a transaction, each a transaction of its own."""
 
     def __init__(self, link: Link, begin: Callable[[], Transaction], *, is_recorded: bool) -> None:
         self._link = link
@@ -42,13 +42,13 @@ class AutocommitReceiver:
     async def receive(
         self, selectors: Selectors, max_messages: int | None, wait_ms: int | None
     ) -> list[Message]:
-        """Receive messages of one group, first those that a cancelled receive has left behind.
+        """Receive messages of one group, first the messages kept from a cancelled receive.
 
-        The arguments have been checked.
+        The caller has checked the arguments.
 
         Raises:
             OutcomeUnknown: messages may have been lost with the connection.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         if selectors in self._kept:
             return self._kept_messages(selectors, max_messages)
@@ -85,15 +85,15 @@ class AutocommitReceiver:
                     queue, max_messages, conversation=conversation, group=group, wait=left
                 )
                 await self._commit(tx, selectors, messages)
-            except Interrupted:  # nothing was consumed: ask again on the next connection
+            except Interrupted:  # no message was consumed: retry on the next connection
                 continue
             finally:
                 tx.rollback(counts=False)
             now = self._clock.monotonic()
             if messages or (wait_ms != FOREVER_MS and now >= deadline):
                 return messages
-            # A daemon that stops ends a wait early: wait on. One that refuses at once twice in a
-            # row wants this reader to end (PBT-25).
+            # A daemon that stops ends a wait early: keep waiting. A daemon that refuses at once,
+            # twice in a row, wants this reader to end (PBT-25).
             early = now - began < min(left, REFUSED_WITHIN)
             if early and refused:
                 return []
@@ -127,7 +127,7 @@ class AutocommitReceiver:
             self._kept.setdefault(selectors, []).extend(messages)
 
     def _kept_messages(self, selectors: Selectors, max_messages: int | None) -> list[Message]:
-        """Return the leading kept messages of one group, and keep the others."""
+        """Return the first kept messages, all of one group, and keep the rest."""
         kept = self._kept.pop(selectors)
         leading = takewhile(lambda message: message.group_id == kept[0].group_id, kept)
         found = list(leading)[:max_messages]

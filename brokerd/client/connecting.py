@@ -1,7 +1,7 @@
 """Connecting: the first connection of a session, made when `connect(…)` is awaited or entered.
 
 Reads:  addresses and options, BROKERD_ADDRESS, BROKERD_READER.      Calls: client.link.
-Never:  knows a verb: the caller names the class of the session.
+Never:  knows a verb; the caller passes the class of the session.
 """
 
 import os
@@ -24,27 +24,27 @@ from brokerd.protocol.client_frames import encode_hello
 SDK: Final = "python 1"
 READER: Final = "BROKERD_READER"
 RETRY: Final = 60.0
-"""Seconds for which a lost connection is tried again."""
+"""Seconds for which the client tries to replace a lost connection, by default."""
 
 S = TypeVar("S", bound=AbstractAsyncContextManager[Any])
 
 
 class Connecting(Generic[S]):
-    """A session to come: await it, or use it with `async with`."""
+    """A session that is not connected yet: await it, or enter it with `async with`."""
 
     def __init__(self, open_one: Callable[[], Coroutine[Any, Any, S]]) -> None:
         self._open = open_one
         self._session: S | None = None
 
     def __await__(self) -> Generator[Any, None, S]:
-        """Connect."""
+        """Connect, and return the session."""
         return self._open().__await__()
 
     async def __aenter__(self) -> S:
         """Connect, and return the session, which is closed at the end of the block.
 
         Raises:
-            BrokerError: what `connect` names.
+            BrokerError: an error that `connect` names.
         """
         self._session = await self._open()
         return self._session
@@ -77,17 +77,17 @@ class Options(TypedDict, total=False):
 async def open_session(
     make: Callable[..., S], address: str | None, broker: str, **options: Unpack[Options]
 ) -> S:
-    """Make the first connection, and return a session on it, made by `make`.
+    """Make the first connection, and return the session that `make` creates on it.
 
     Raises:
-        BrokerError: what `connect` names.
+        BrokerError: an error that `connect` names.
     """
     where = address or default_address()
     ids = options.get("ids") or RandomIds()
     given, pid = options.get("client_id"), options.get("pid")
     client = ClientId(ids.fresh() if given is None else wire_id(given, "client_id"))
     info: dict[str, str | int] = {"sdk": SDK, "pid": os.getpid() if pid is None else pid}
-    if READER in os.environ:  # started by activation: the daemon knows by it which reader this is
+    if READER in os.environ:  # started by activation: this tells the daemon which reader it is
         info["reader"] = os.environ[READER]
     link = Link(
         connector=options.get("connector") or connector_for(where),

@@ -1,7 +1,7 @@
-"""Connection: one stream to the daemon; frames out in few writes, frames in, silence noticed.
+"""Connection: one stream to the daemon: frames out in few writes, frames in, pings in silence.
 
-Reads:  the socket.      Calls: protocol.client_frames; its `Listener` with what arrived.
-Never:  knows what a frame is for, repeats anything, or reconnects; that is the link's part.
+Reads:  the socket.      Calls: protocol.client_frames; its `Listener` with the frames.
+Never:  knows the purpose of a frame, repeats a request, or reconnects; the link does.
 """
 
 import asyncio
@@ -34,28 +34,28 @@ class Listener(Protocol):
     """The owner of a connection; called from inside the loop, must not raise."""
 
     def arrived(self, frames: list[DaemonFrame]) -> None:
-        """Handle these frames, which arrived in this order.
+        """Handle frames that have arrived, in this order.
 
         Raises: nothing.
         """
         ...
 
     def writable(self) -> None:
-        """Go on writing: the connection has room again.
+        """Resume writing: the connection has room again.
 
         Raises: nothing.
         """
         ...
 
     def lost(self, connection: "Connection") -> None:
-        """Note that the connection is gone; called once, after `open_connection` has returned it.
+        """Handle the loss of the connection; called once, after `open_connection` has returned it.
 
         Raises: nothing.
         """
         ...
 
     def expects(self) -> bool:
-        """Return whether an answer is due, so that silence means something (CLP-60).
+        """Return whether an answer is due, so that silence may mean a failure (CLP-60).
 
         Raises: nothing.
         """
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
     # Out.
 
     def write(self, frame: bytes) -> None:
-        """Write at the end of this turn of the loop, together with whatever else is written.
+        """Write a frame at the end of this turn of the loop, in one piece with the turn's others.
 
         Raises: nothing.
         """
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._out.append(frame)
 
     def close(self) -> None:
-        """Write what is left and close.
+        """Write the buffered frames, then close the connection.
 
         Raises: nothing.
         """
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once.
+        """Close the connection at once, without writing the buffered frames.
 
         Raises: nothing.
         """
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(_WRITE_HIGH)
 
     def data_received(self, data: bytes) -> None:
-        """Decode frames and hand them to the listener. Called by the loop.
+        """Decode frames and pass them to the listener. Called by the loop.
 
         Raises: nothing.
         """
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
             self._listener.arrived(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the listener. Called by the loop.
+        """Notify the listener of the loss. Called by the loop.
 
         Raises: nothing.
         """
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Tell the listener that there is room again. Called by the loop.
+        """Notify the listener that the transport has room again. Called by the loop.
 
         Raises: nothing.
         """
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
             self._listener.writable()
 
     def opened(self) -> None:
-        """Hand frames to the listener from now on, those that came right behind WELCOME first.
+        """Pass frames to the listener from now on, first those that followed WELCOME directly.
 
         Raises: nothing.
         """
@@ -190,10 +190,10 @@ class Connection(asyncio.Protocol):
     # Silence.
 
     async def watch(self) -> None:
-        """Wait until the connection is gone; end it if it stays silent when asked (CLP-60).
+        """Wait until the connection is lost; abort it if it is silent even after a ping (CLP-60).
 
-        This side writes as often as the daemon has to: an answer that came late does not say how
-        long ago the daemon heard from this client (CLP-61).
+        A pause in this side's own writes also causes a ping, because a late answer does not show
+        how long ago the daemon heard from this client (CLP-61).
 
         Raises: nothing.
         """
@@ -218,9 +218,9 @@ class Connection(asyncio.Protocol):
 async def open_connection(
     connector: Connector, hello: bytes, *, listener: Listener, clock: Clock
 ) -> tuple[Connection, Welcome]:
-    """Connect, say HELLO, and return the connection with the WELCOME of the daemon.
+    """Connect, send HELLO, and return the connection with the WELCOME of the daemon.
 
-    `deadline` is on the monotonic clock, in seconds.
+    The attempt fails after `OPEN_WITHIN` seconds.
 
     Raises:
         OSError: the connection cannot be made.
@@ -252,9 +252,9 @@ async def open_connection(
 
 
 async def within(clock: Clock, deadline: float, awaitable: Awaitable[_T]) -> _T:
-    """Return the result of `awaitable`.
+    """Return the result of `awaitable`, if it is done before the deadline.
 
-    `deadline` is on the monotonic clock, in seconds.
+    `deadline`: in seconds of the monotonic clock.
 
     Raises:
         ConnectionLost: the deadline came first, or the connection was closed.
@@ -272,9 +272,9 @@ async def within(clock: Clock, deadline: float, awaitable: Awaitable[_T]) -> _T:
 
 
 async def until(clock: Clock, deadline: float, future: asyncio.Future[_T]) -> None:
-    """Return when `future` is done or the deadline has come; leave `future` as it is.
+    """Wait until `future` is done or the deadline has come; leave `future` as it is.
 
-    `deadline` is on the monotonic clock, in seconds.
+    `deadline`: in seconds of the monotonic clock.
 
     Raises: nothing.
     """
@@ -286,7 +286,7 @@ async def until(clock: Clock, deadline: float, future: asyncio.Future[_T]) -> No
 
 
 async def _dispose(task: asyncio.Future[_T]) -> None:
-    """Leave no task behind and no exception unlooked at."""
+    """Cancel the task, wait for its end, and retrieve its exception."""
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled():

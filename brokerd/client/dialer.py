@@ -1,7 +1,7 @@
-"""Dialer: opens the connections of one client, trying again with growing delays (CLP-50).
+"""Dialer: opens the connections of one client, retrying with growing delays (CLP-50).
 
 Reads:  the clock.     Calls: client.connection.
-Never:  repeats a request: it returns a connection or raises why there is none.
+Never:  repeats a request. It returns a connection, or raises the reason why it has none.
 Fails:  at a deadline with the error of the last attempt, at once if the daemon refuses for good.
 """
 
@@ -23,7 +23,7 @@ _NEVER: Final = float("-inf")
 
 
 class Dialer:
-    """Opens one connection after another for one client."""
+    """The opener of one client's connections, one after another."""
 
     def __init__(self, *, connector: Connector, hello: bytes, clock: Clock, rng: Random) -> None:
         self._connector = connector
@@ -33,7 +33,9 @@ class Dialer:
         self._abandoned_at = _NEVER
 
     async def connect(self, deadline: float, *, listener: Listener) -> tuple[Connection, Welcome]:
-        """Try until the deadline, in seconds of the monotonic clock; return the connection.
+        """Open a connection, retrying until the deadline; return it with the daemon's WELCOME.
+
+        `deadline`: in seconds of the monotonic clock.
 
         Raises:
             ConnectionLost: the last attempt failed.
@@ -69,7 +71,7 @@ class Dialer:
     def replaced_itself(self) -> bool:
         """Return whether an abandoned HELLO may have taken this client id (CLP-14).
 
-        Each abandoned HELLO explains one such loss: it is forgotten afterwards.
+        An abandoned HELLO explains only one such loss, so this call forgets it.
 
         Raises: nothing.
         """
@@ -79,7 +81,7 @@ class Dialer:
 
 
 def reconnect_delay(attempt: int, rng: Random) -> float:
-    """Return the seconds before attempt 0, 1, 2, ...: doubling up to 5, half of it random.
+    """Return the seconds to wait after attempt 0, 1, 2, ...: doubling up to 5, half of it random.
 
     Raises: nothing.
     """
@@ -88,7 +90,7 @@ def reconnect_delay(attempt: int, rng: Random) -> float:
 
 
 def _explain(error: OSError) -> ConnectionLost:
-    """Return the error for a program; a lack of descriptors is not the daemon's fault."""
+    """Return `TooManyOpenFiles` for a lack of descriptors, otherwise `ConnectionLost`."""
     if error.errno == errno.EMFILE:
         return TooManyOpenFiles(f"this process may open no more files: {error}")
     if error.errno == errno.ENFILE:

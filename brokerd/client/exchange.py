@@ -7,7 +7,7 @@ verbs are written first, and then each verb as it comes. The first error of any 
 failure of the transaction, and surfaces at the next verb with an answer, or at the commit.
 
 Reads:  answers.     Calls: client.link.
-Never:  writes after a failure or after the end, or commits if a cancelled receive took messages.
+Never:  writes after a failure or the end, or commits if a cancelled receive consumed messages.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from brokerd.protocol.client_frames import FRAME_LIMIT
 from brokerd.protocol.client_verbs import MAX_VERBS
 
 _OVERHEAD: Final = 256
-"""Bytes of a verb beside its texts and bodies, generously."""
+"""A generous estimate of the bytes of a verb in addition to its texts and bodies."""
 
 
 class Exchange:
     """The requests of one transaction."""
 
-    # Defaults of the class rather than of `__init__`: a transaction is made for each small commit.
+    # Class attributes, not assignments in `__init__`, since each small commit makes a transaction.
     _size = 0
     _tx: int | None = None
     """Number of the transaction on the link; None while verbs are only collected."""
     _latest: Pending | None = None
     _last_savepoint = 0
     late: Sequence[asyncio.Future[object]] = ()
-    """Answers of receives that were cancelled: they may have taken messages (CLP-41)."""
+    """Answers to cancelled receives, which may have consumed messages (CLP-41)."""
     is_open = True
     has_effect = False
     """Whether a commit would change anything in the broker."""
@@ -49,9 +49,10 @@ class Exchange:
     # Verbs.
 
     def collect(self, verb: str, args: tuple[object, ...], size: int) -> bool:
-        """Keep a verb for the commit; False: it does not fit, or earlier ones are written already.
+        """Keep a verb for the commit; False = it does not fit, or earlier verbs were written.
 
-        No coroutine: the commonest transaction does nothing but this and its commit.
+        This is not a coroutine, because the most common transaction consists of calls to this
+        method and its commit.
 
         Raises:
             NoSuchTx: the transaction is over.
@@ -84,7 +85,7 @@ class Exchange:
 
         Raises:
             NoSuchTx: the transaction is over.
-            BrokerError: the failure, and what every request may raise; see `Session`.
+            BrokerError: the failure, or an error common to all requests; see `Session`.
         """
         self.check_open()
         if self._tx is None:
@@ -103,7 +104,7 @@ class Exchange:
             raise (self.failure or error) from None
 
     def check_open(self) -> None:
-        """Check that a verb is possible.
+        """Check that the transaction accepts further verbs.
 
         Raises:
             NoSuchTx: the transaction is over.
@@ -121,7 +122,7 @@ class Exchange:
 
         Raises:
             NoSuchTx: the transaction is over.
-            BrokerError: the failure, and what every request may raise; see `Session`.
+            BrokerError: the failure, or an error common to all requests; see `Session`.
         """
         self._last_savepoint += 1
         number = self._last_savepoint
@@ -152,7 +153,7 @@ class Exchange:
         pending = self._request("rollback_to", (number,))
         try:
             await asyncio.shield(pending.future)
-        except BrokerError as error:  # the transaction is lost as a whole: its reason is kept
+        except BrokerError as error:  # the whole transaction is lost: keep the error
             self._fail(error)
         else:
             self._recording.event("rollback_to", kind="ok", savepoint=number)
@@ -176,7 +177,7 @@ class Exchange:
         self.is_open = False
 
     async def took_messages_unseen(self) -> bool:
-        """Return whether a cancelled receive took messages that the program has not seen (CLP-41).
+        """Return whether a cancelled receive consumed messages unseen by the program (CLP-41).
 
         Raises: nothing.
         """
@@ -193,7 +194,7 @@ class Exchange:
     def commit(self, not_counted: Sequence[str]) -> "asyncio.Future[Any]":
         """Write the commit, and return its future.
 
-        `not_counted`: codes of errors that do not count as a rollback of the queue.
+        `not_counted`: codes of errors after which the rollback does not count for the queue.
 
         Raises: nothing.
         """
@@ -204,7 +205,7 @@ class Exchange:
         return self._recording.watched(self._link.commit(self._tx, not_counted))
 
     def roll_back(self, options: dict[str, object]) -> None:
-        """Undo everything; what was only collected needs no request.
+        """Undo everything; verbs that were only collected need no request.
 
         Raises: nothing.
         """
@@ -217,7 +218,7 @@ class Exchange:
     # Requests.
 
     async def _interact(self) -> None:
-        """Begin to write verbs as they come, those collected so far first."""
+        """Make the transaction interactive, and write the verbs collected so far."""
         self._tx, begun = await self._link.begin()
         begun.future.add_done_callback(self._answered)
         verbs, self._verbs = self._verbs, []
@@ -233,7 +234,7 @@ class Exchange:
     def _request(self, verb: str, args: tuple[object, ...]) -> Pending:
         assert self._tx is not None, "only an interactive transaction writes requests"
         pending = self._latest = self._link.in_tx(self._tx, verb, args)
-        if pending.future.done():  # refused by the link: the commit must know at once
+        if pending.future.done():  # refused by the link: note the failure before a commit
             self._answered(pending.future)
         else:
             pending.future.add_done_callback(self._answered)

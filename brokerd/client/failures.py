@@ -1,4 +1,4 @@
-"""Errors as programs meet them: the class that a FAILED names by its code.
+"""Failures: the error class for the code in a FAILED frame.
 
 Reads:  FAILED frames.     Never: invents a code; an unknown one becomes a plain `BrokerError`.
 """

@@ -1,8 +1,8 @@
-"""FileRecorder: what sessions do, one JSON line an event; `brokerd bench replay` plays it again.
+"""FileRecorder: events of sessions, one JSON line per event, for `brokerd bench replay`.
 
-The form is that of a history (reliability 7.1). Bodies are not kept, only their sizes.
+The format is that of a history (reliability 7.1). Of bodies it keeps only the sizes.
 Called: by the sessions it was given to (`connect(..., recorder=...)`), in their loop.
-Never:  writes what is in a message, or waits for the disk.
+Never:  writes the content of a message, or waits for the disk.
 """
 
 from pathlib import Path
@@ -19,12 +19,12 @@ _KEPT: Final = ("queue", "seq", "token", "reason", "savepoint")
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One event; `brokerd.testing.check` says what each `op` is."""
+    """One event; `brokerd.testing.check` documents each `op`."""
 
     i: int
     """Number of the event in its file."""
     t: int
-    """Microseconds of the machine's monotonic clock, which its processes share."""
+    """Time in microseconds of the machine's monotonic clock, which all its processes share."""
     op: str
     kind: str
     client: str = ""
@@ -39,23 +39,22 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     savepoint: int | None = None
     size: int | None = None
-    """Bytes of the body."""
+    """Size of the body in bytes."""
 
 
 class FileRecorder:
     """A recorder that writes a file; several sessions of one process may share it.
 
-    Closing it (or leaving its `with` block) writes what is left. A program that dies before has
-    lost the last events, and the file is good nevertheless.
+    Closing the recorder, or leaving its `with` block, writes the remaining events. If the program
+    dies before, the last events are missing from the file, which is still valid.
     """
 
     def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
         """Create the file.
 
         Raises:
-            FileExistsError: it exists; a program that is started again would overwrite its
-                recording.
-            OSError: it cannot be created.
+            FileExistsError: the file exists; a restarted program would overwrite its recording.
+            OSError: the file cannot be created.
         """
         self._clock = clock or SystemClock()
         self._encode = msgspec.json.Encoder().encode
@@ -64,7 +63,7 @@ class FileRecorder:
         self._file.write(self._encode({"version": VERSION}) + b"\n")
 
     def __enter__(self) -> Self:
-        """The recorder itself."""
+        """Return the recorder itself."""
         return self
 
     def __exit__(
@@ -73,7 +72,7 @@ class FileRecorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the recorder."""
         self.close()
 
     def event(self, **fields: object) -> None:
@@ -81,7 +80,7 @@ class FileRecorder:
 
         Raises:
             ValueError: the recorder is closed.
-            OSError: it cannot be written.
+            OSError: the event cannot be written.
         """
         kept: dict[str, object] = {name: fields[name] for name in _KEPT if name in fields}
         kept |= {"op": fields["op"], "kind": fields["kind"], "tx": fields.get("tx")}
@@ -97,9 +96,9 @@ class FileRecorder:
         self._file.write(self._encode(line) + b"\n")
 
     def close(self) -> None:
-        """Write what is left and close the file.
+        """Write the remaining events and close the file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the events cannot be written.
         """
         self._file.close()

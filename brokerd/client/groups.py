@@ -1,11 +1,11 @@
-"""A transaction that has the lock of one conversation group before anything else (GRP-22).
+"""LockedGroup: a transaction that begins by locking one conversation group (GRP-22).
 
 Reads:  answers.     Calls: client.transaction.
 Never:  touches the state of a group without its lock.
 
 The state of a group may be changed only under the group's lock, and an error that rolls the
 transaction back releases the lock too. A program that stores the error must lock the group again,
-wait for transactions that hold it meanwhile, and read the state anew.
+wait while another transaction holds it, and read the state again.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from brokerd.client.transaction import Transaction
 
 ATTEMPTS: Final = 5
-"""How often the lock is asked for before the error is let through."""
+"""Number of attempts to lock the group; the error of the last one is raised."""
 _AGAIN: Final = (LockTimeout, DeadlockVictim, Interrupted)
 
 
 class LockedGroup:
-    """Use it as `async with session.group(group_id) as group`; commits at the end of the block.
+    """A transaction that begins by locking a group: `async with session.group(id) as group`.
 
-    `group.tx` is the transaction, for every other verb.
+    The end of the block commits. `group.tx` is the transaction, for all other verbs.
     """
 
     def __init__(self, begin: "Callable[[], Transaction]", group_id: GroupId) -> None:
@@ -37,12 +37,12 @@ class LockedGroup:
         self._state: bytes | None = None
 
     async def __aenter__(self) -> "LockedGroup":
-        """Lock the group. A wait that ends without the lock is repeated, `ATTEMPTS` times in all.
+        """Lock the group, in at most `ATTEMPTS` attempts, and return this object.
 
         Raises:
-            GroupNotFound: no conversation of the group is open any more.
-            LockTimeout, DeadlockVictim, TransactionAborted: the last attempt failed so.
-            BrokerError: what every request may raise; see `Session`.
+            GroupNotFound: the group has no open conversation.
+            LockTimeout, DeadlockVictim, TransactionAborted: the last attempt failed.
+            BrokerError: an error common to all requests; see `Session`.
         """
         attempt = 0
         while True:
@@ -69,20 +69,20 @@ class LockedGroup:
         """Commit; roll back if the block ended with an exception.
 
         Raises:
-            BrokerError: what `Transaction.commit` names.
+            BrokerError: an error that `Transaction.commit` names.
         """
         await self.tx.__aexit__(kind, error, trace)
 
     @property
     def state(self) -> bytes | None:
-        """Return the state of the group, as it was read under the lock or set since."""
+        """State of the group, as read under the lock or set since; None = it has none."""
         return self._state
 
     async def set_state(self, state: bytes | None) -> None:
         """Replace the state of the group; None deletes it.
 
         Raises:
-            BrokerError: what `Transaction.set_state` names.
+            BrokerError: an error that `Transaction.set_state` names.
         """
         await self.tx.set_state(self.group_id, state)
         self._state = state

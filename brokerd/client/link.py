@@ -1,7 +1,7 @@
-"""Link: a lasting line to the daemon over connections that come and go (CLP-30, CLP-50 to CLP-72).
+"""Link: the requests of one client, over successive connections (CLP-30, CLP-50 to CLP-72).
 
 Reads:  answers.      Calls: client.dialer, client.connection; the futures of requests.
-Never:  performs a commit twice, answers from a guess, or keeps more than its limits.
+Never:  has a commit performed twice, guesses an outcome, or keeps more requests than its limits.
 Wakes:  at a request, at an answer, when the connection is lost.
 Fails:  for good if there is no connection for `retry` seconds; every open request fails with it.
 """
@@ -44,28 +44,29 @@ from brokerd.protocol.client_frames import (
 from brokerd.protocol.client_verbs import COMMITTED, NOT_COMMITTED
 
 RESERVE: Final = 128
-"""Requests and tokens kept free for open transactions, whose locks the others may wait for."""
+"""Requests and tokens kept free for open transactions, as other requests may wait for their locks.
+"""
 BACKLOG: Final = 16_384
-"""Requests this side keeps while it may not write them; a further one fails with `Busy`."""
+"""Number of requests that may wait to be written; a further one fails with `Busy`."""
 MOST_LOSSES: Final = 10
-"""Connections lost over one request, at which it is not asked again: it may be the cause."""
+"""Number of lost connections after which an unanswered request fails, as it may be the cause."""
 CLOSE_WITHIN: Final = 1.0
-"""Seconds in which a closing connection may write what is left."""
+"""Seconds for a closing connection to write its buffered frames."""
 _LIVED: Final = 5.0
 _KEPT: Final = 24 * 3600 * 1_000_000_000
-"""Nanoseconds for which a broker at least knows a client after its last commit (REL-2)."""
+"""Nanoseconds for which a broker remembers a client after its last commit, at least (REL-2)."""
 
 
 def _over(error: BrokerError) -> BrokerError:
-    """Return the error of a request to a link that is over: a retry there is pointless."""
+    """Return the error for a request on a link that has ended: it is not retryable."""
     over = copy(error)
-    over.retryable = False  # type: ignore[misc]  # it is of this session alone
+    over.retryable = False  # type: ignore[misc]  # only of this copy
     over.hint = "this session is over: connect again"  # type: ignore[misc]  # likewise
     return over
 
 
 class Link:
-    """One client of one broker, whatever happens to the connection."""
+    """One client of one broker, which outlives its connections."""
 
     def __init__(
         self,
@@ -92,8 +93,7 @@ class Link:
         self._tokens = Tokens()
         self._next_tx = 0
         self._open_txs: set[int] = set()
-        # A transaction may go on whatever others have waiting; nobody else may before the backlog
-        # is written.
+        # Requests of open transactions overtake the backlog; all others wait until it is written.
         self._tx_waiters: list[asyncio.Future[None]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._replaced = False
@@ -101,7 +101,7 @@ class Link:
         self._plain_limit = 0
         self.welcome: Welcome | None = None
 
-    # Life.
+    # Start and end.
 
     async def start(self, wait: float) -> None:
         """Connect, trying for `wait` seconds.
@@ -118,7 +118,7 @@ class Link:
         self._task = self._loop.create_task(self._run(connection))
 
     async def close(self) -> None:
-        """Close the connection; what is unanswered fails with what is known of it.
+        """Close the connection. Unanswered requests fail, written commits with `OutcomeUnknown`.
 
         Raises: nothing.
         """
@@ -136,7 +136,7 @@ class Link:
             await asyncio.wait({connection.ended})
 
     async def settled(self) -> None:
-        """Wait until every commit that was asked for has been answered.
+        """Wait until every requested commit has been answered.
 
         Raises: nothing.
         """
@@ -147,20 +147,20 @@ class Link:
 
     @property
     def dead(self) -> BrokerError | None:
-        """Return why no request can be made any more, or None."""
+        """Error that ended the link for good; None = the link accepts requests."""
         return self._dead
 
     def counts(self) -> tuple[int, int]:
-        """Return the number of requests unanswered on the connection, and of those not yet written.
+        """Return the number of unanswered requests, and of requests that are not written yet.
 
         Raises: nothing.
         """
         return len(self._waiting), len(self._backlog) + len(self._unsettled)
 
-    # Asking.
+    # Requests.
 
     def transact(self, verbs: Sequence[object]) -> Pending:
-        """Ask for a whole transaction; its future is done when it is durable, or has the error.
+        """Request a whole transaction; its future is done when it is durable, or holds the error.
 
         Raises: nothing.
         """
@@ -174,7 +174,7 @@ class Link:
     def ask(
         self, verb: str, args: Sequence[object], *, token: bool = False
     ) -> "asyncio.Future[object]":
-        """Ask for something outside any transaction; return the future of its answer or error.
+        """Make a request outside any transaction; return the future of its answer or error.
 
         Raises: nothing.
         """
@@ -187,7 +187,7 @@ class Link:
     async def begin(self) -> tuple[int, Pending]:
         """Open an interactive transaction as soon as there is room; return its number and request.
 
-        If that request is refused, so is all that comes after it.
+        If that request is refused, so are all later requests of the transaction.
 
         Raises:
             ConnectionLost: the session is over.
@@ -203,8 +203,8 @@ class Link:
     def in_tx(self, tx: int, verb: str, args: Sequence[object]) -> Pending:
         """Write a request of an open transaction at once.
 
-        `Interrupted` is set on the future if the transaction has been lost, and `Busy` if too much
-        is unanswered.
+        `Interrupted` is set on the future if the transaction has been lost, and `Busy` if too many
+        requests are unanswered.
 
         Raises: nothing.
         """
@@ -219,7 +219,7 @@ class Link:
 
     @property
     def may_write(self) -> bool:
-        """Return whether a request of a transaction may be written now."""
+        """Whether a request of a transaction may be written now."""
         return len(self._waiting) < self.limits.outstanding
 
     async def room_in_tx(self, tx: int) -> None:
@@ -233,7 +233,7 @@ class Link:
             await _woken(self._tx_waiters)
 
     def commit(self, tx: int, not_counted: Sequence[str] = ()) -> Pending:
-        """Commit an open transaction; its future is done when it is durable, or has the error.
+        """Commit an open transaction; its future is done when it is durable, or holds the error.
 
         Raises: nothing.
         """
@@ -248,11 +248,11 @@ class Link:
 
     @property
     def open_transactions(self) -> int:
-        """Return the number of transactions that are begun, and not committed or rolled back."""
+        """Number of transactions that have begun, and are neither committed nor rolled back."""
         return len(self._open_txs)
 
     def rollback(self, tx: int, options: dict[str, object] | None = None) -> None:
-        """Roll an open transaction back; nobody needs to wait for it.
+        """Roll back an open transaction, without waiting for the answer.
 
         Raises: nothing.
         """
@@ -262,7 +262,7 @@ class Link:
             self._finished(tx)
 
     def cancel(self, pending: Pending) -> None:
-        """Stop waiting for a receive (CLP-40); its future is still answered.
+        """Ask the daemon to end the wait of a request (CLP-40); its future is still answered.
 
         Raises: nothing.
         """
@@ -344,7 +344,7 @@ class Link:
         return (*pending.args, token)
 
     def _drain(self) -> None:
-        """Write what had to wait, in order, as far as there is room."""
+        """Write the waiting requests, in order, as far as there is room."""
         backlog = self._backlog
         while backlog and self._ready and self._has_room():
             pending = backlog.popleft()
@@ -365,14 +365,14 @@ class Link:
         try:
             for frame in frames:
                 self._accept(frame)
-        except LookupError:  # an answer to nothing that was asked (CLP-5)
+        except LookupError:  # an answer without a request (CLP-5)
             if self._connection is not None:
                 self._connection.abort()
         self._drain()
         self._close_if_idle()
 
     def writable(self) -> None:
-        """Write what had to wait. Called by the connection when it has room again.
+        """Write the waiting requests. Called by the connection when it has room again.
 
         Raises: nothing.
         """
@@ -412,7 +412,7 @@ class Link:
             pending.future.set_result(value)
 
     def _resolve(self, ask: Pending, outcome: object) -> None:
-        """Settle a commit whose answer was lost (CLP-54)."""
+        """Settle a commit or a receive whose answer was lost (CLP-54)."""
         subject = ask.subject
         assert subject is not None, "a question has a subject"
         self._tokens.discard(subject.token)
@@ -443,10 +443,10 @@ class Link:
         self._open_txs.discard(tx)
         self._wake_all()
 
-    # Connections come and go.
+    # Loss and replacement of connections.
 
     def lost(self, connection: Connection) -> None:
-        """Sort what was unanswered (CLP-54). Called by the connection when it is gone.
+        """Fail or keep each unanswered request (CLP-54). Called by the connection when it is lost.
 
         Raises: nothing.
         """
@@ -466,7 +466,7 @@ class Link:
             self._give_up(self._dead)
 
     def _unanswered(self, pending: Pending) -> None:
-        """Keep a request for the next connection, unless it has cost too many (CLP-120)."""
+        """Keep a request for the next connection, unless too many were lost over it (CLP-120)."""
         pending.losses += 1
         if pending.losses < MOST_LOSSES:
             self._unsettled.append(pending)
@@ -489,7 +489,7 @@ class Link:
                     return
                 self._replaced = False
                 ended_at = self.clock.monotonic()
-                if ended_at - began_at < _LIVED:  # welcomed and dropped: not at once again
+                if ended_at - began_at < _LIVED:  # welcomed and dropped: wait first
                     await self.clock.sleep_until(ended_at + self._dialer.delay(attempt))
                     attempt += 1
                 else:
@@ -524,16 +524,16 @@ class Link:
         self._wake_all()
 
     def _may_be_forgotten(self) -> bool:
-        """Return whether the broker may have performed an unanswered commit so long ago that it has
-        forgotten this client (REL-2).
+        """Return whether the broker may have performed an unanswered commit and then forgotten it.
 
-        The broker counts by UTC, so the time in which this machine was suspended counts here too.
+        A broker forgets a client a day after its last commit, at the earliest (REL-2). It counts
+        by UTC, so the time in which this machine was suspended counts, too.
         """
         forgotten = self._elapsed_ns() - _KEPT
         return any(one.token >= 0 and one.token_at <= forgotten for one in self._unsettled)
 
     def _again(self, pending: Pending) -> None:
-        """Repeat a request whose answer was lost, or ask what became of it."""
+        """Repeat a request whose answer was lost, or ask for its outcome."""
         if pending.kind is Kind.COMMIT or pending.kind is Kind.RECEIVE:
             future: asyncio.Future[object] = self._loop.create_future()
             ask = Pending(Kind.ASK, "tx_outcome", (pending.token,), future)
@@ -543,7 +543,7 @@ class Link:
             self._write(pending)
 
     def _another_store(self, welcome: Welcome) -> None:
-        """Repeat no commit to a store that has forgotten this client (CLP-55)."""
+        """Fail the unanswered commits, as this store does not know the client's tokens (CLP-55)."""
         unsettled, self._unsettled = self._unsettled, []
         for pending in unsettled:
             if pending.token >= 0:
@@ -552,7 +552,7 @@ class Link:
                 self._unsettled.append(pending)
         self._tokens.continue_from(welcome.highest_token)
 
-    # The end.
+    # Failure for good.
 
     def _die(self, error: BrokerError) -> None:
         if self._dead is not None:
@@ -562,7 +562,7 @@ class Link:
         self._give_up(error)
 
     def _give_up(self, error: BrokerError) -> None:
-        """Fail every request: the outcome of a written commit is unknown (CLP-56)."""
+        """Fail every request, a written commit with `OutcomeUnknown` (CLP-56)."""
         asked = [*self._waiting.values(), *self._unsettled]
         unasked = list(self._backlog)
         self._waiting.clear()
@@ -590,7 +590,7 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 async def _woken(waiters: list[asyncio.Future[None]]) -> None:
-    """Wait in this list until something has changed; the caller then checks its condition."""
+    """Wait for the next `_wake` of this list; the caller then checks its condition again."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiters.append(waiter)
     try:

@@ -25,45 +25,45 @@ class _Mark(Enum):
 
 
 ABSENT: Final = _Mark.ABSENT
-"""No body at all, which is not the same argument as None (SND-11)."""
+"""The argument for a message without a body; None is refused as a body (SND-11)."""
 FOREVER: Final = _Mark.FOREVER
-"""Wait without a limit (RCV-18)."""
+"""A wait without a limit (RCV-18)."""
 CURRENT_DATABASE: Final = "CURRENT_DATABASE"
-"""As `broker_id`: the broker of this session (DLG-5)."""
+"""The value of `broker_id` for the broker of this session (DLG-5)."""
 
 Body = bytes | bytearray | memoryview | Literal[_Mark.ABSENT]
 Wait = float | timedelta | Literal[_Mark.FOREVER] | None
-"""Seconds or a `timedelta`, `FOREVER`, or None to return at once."""
+"""A waiting time: seconds, a `timedelta`, `FOREVER`, or None to return at once."""
 
 
 class Message(MessageValue, frozen=True, array_like=True):
     """A received message.
 
-    `handle` is what to answer on, `group_id` the key for application state (GRP-2). The names of
-    service, contract and message type are their ids as well (RCV-39 to RCV-41).
+    `handle` is the handle of the dialog, to answer on; `group_id` is the key for application state
+    (GRP-2). Services, contracts and message types have their names as ids (RCV-39 to RCV-41).
     """
 
     status: int = 0
-    """0 received, 1 ready, 2 not complete, 3 sent; 0 in a receive, any in a browse (RCV-27)."""
+    """0 received, 1 ready, 2 not complete, 3 sent; only a browse returns 1, 2 or 3 (RCV-27)."""
 
     @property
     def is_end(self) -> bool:
-        """Return whether the other side has ended the dialog; end this side too (DLG-18)."""
+        """Whether the other side has ended the dialog; if so, end this side, too (DLG-18)."""
         return self.message_type == END_DIALOG
 
     @property
     def is_error(self) -> bool:
-        """Return whether the dialog is broken; `error` says why (DLG-28)."""
+        """Whether the dialog is broken; `error` is the reason (DLG-28)."""
         return self.message_type == ERROR
 
     @property
     def is_timer(self) -> bool:
-        """Return whether a conversation timer of this side is due."""
+        """Whether the message reports that a conversation timer of this side is due."""
         return self.message_type == DIALOG_TIMER
 
     @property
     def error(self) -> RemoteError | None:
-        """Return the error of an Error message, None for any other (DLG-29)."""
+        """The error of an Error message; None for any other message (DLG-29)."""
         if not self.is_error:
             return None
         try:
@@ -77,12 +77,12 @@ class Resent(Struct, frozen=True, array_like=True):
     """A message that was sent again on another dialog (PBT-12)."""
 
     sequence: int
-    """Position in the old dialog."""
+    """Position of the message in the old dialog."""
     message_id: bytes
-    """Unchanged, so that the receiver recognises a message that it has already."""
+    """Unchanged id of the message, so that the receiver recognises one that it already has."""
     message_type: str
     may_have_arrived: bool
-    """Whether it was sent on the old dialog, and only the acknowledgement is missing."""
+    """Whether the message was sent on the old dialog, and only its acknowledgement is missing."""
 
 
 class _ErrorBody(Struct):
@@ -91,18 +91,18 @@ class _ErrorBody(Struct):
 
 
 class Page(Struct, frozen=True):
-    """Part of a queue's contents, by queuing order (OBJ-47)."""
+    """A page of a queue's messages, in queuing order (OBJ-47)."""
 
     messages: list[Message]
     after: tuple[int, int] | None
-    """Where the next page goes on; None = this is the last."""
+    """The value of `after` for the next page; None = this is the last page."""
 
 
 def read_page(value: object) -> Page:
     """Return the page in the ANSWER to a browse.
 
     Raises:
-        ProtocolError: it has another form.
+        ProtocolError: the answer has another form.
     """
     try:
         messages, after = msgspec.convert(
@@ -117,7 +117,7 @@ def read_messages(value: object) -> list[Message]:
     """Return the messages of an ANSWER.
 
     Raises:
-        ProtocolError: they have another form.
+        ProtocolError: the answer has another form.
     """
     try:
         return msgspec.convert(value, list[Message], builtin_types=(bytes,))
@@ -126,10 +126,10 @@ def read_messages(value: object) -> list[Message]:
 
 
 def read_resent(value: object) -> list[Resent]:
-    """Return what the ANSWER to `resend_pending` says was sent.
+    """Return the sent messages that the ANSWER to `resend_pending` lists.
 
     Raises:
-        ProtocolError: it has another form.
+        ProtocolError: the answer has another form.
     """
     try:
         return msgspec.convert(value, list[Resent], builtin_types=(bytes,))

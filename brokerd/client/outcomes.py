@@ -1,9 +1,9 @@
-"""Outcomes: the results of a handler besides a reply (PSN-17). PURE.
+"""Outcomes: the results of a handler other than a reply (PSN-17). PURE.
 
 Reads:  nothing.      Calls: nothing.
-Never:  acts by itself: the caller of the handler, or the end of the block, does.
+Never:  acts by itself. The caller of the handler, or the end of the block, does.
 
-Each may be returned, or raised from wherever the work is done.
+A handler may return an outcome, or any code below it may raise one.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """Roll back, and do not receive from this group before `after` seconds have passed.
+    """A rollback after which the group is not received from for `after` seconds.
 
-    `counts`: whether it is one of the consecutive rollbacks that park the group, or switch the
-    queue off. False is for a cause that has nothing to do with the message. The wait outlasts a
-    restart.
+    `after`: seconds, or a timedelta; the wait survives a restart of the daemon. `counts`: whether
+    this is one of the consecutive rollbacks that park the group or switch the queue off; give
+    False if the cause has nothing to do with the message.
 
     Raises:
-        InvalidArgument: `after` is no duration from 0 to 2^31 seconds.
+        InvalidArgument: `after` is not a duration from 0 to 2^31 seconds.
     """
 
     def __init__(self, after: float | timedelta = 0.0, *, counts: bool = True) -> None:
@@ -56,10 +56,12 @@ class Retry(Outcome):
 
 
 class Park(Outcome):
-    """Roll back, and set the conversation group aside until an operator releases it (PBT-3).
+    """A rollback that sets the conversation group aside until an operator releases it (PBT-3).
+
+    `reason`: a text for the operator, shortened to 1,000 characters.
 
     Raises:
-        InvalidArgument: there is no reason.
+        InvalidArgument: `reason` is empty, or not a text.
     """
 
     def __init__(self, reason: str) -> None:
@@ -70,7 +72,11 @@ class Park(Outcome):
 
 
 class End(Outcome):
-    """End the dialog: after a reply, or with an error."""
+    """The end of the dialog, after a reply or with an error.
+
+    `reply`: a value to send first; None = no reply. `error`, a number above 0, and `description`
+    are given together; the other side receives them as an Error message (DLG-20).
+    """
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class End(Outcome):
 
 
 def rollback_options(error: BaseException | None) -> dict[str, object]:
-    """Return the map of a `rollback` that this exception asks for (CLP-116).
+    """Return the options of the `rollback` for this exception; None = no exception (CLP-116).
 
     Raises: nothing.
     """
@@ -95,7 +101,7 @@ def rollback_options(error: BaseException | None) -> dict[str, object]:
         return {"park": error.reason}
     if error is None:
         return {}
-    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # it was told to stop
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # the program is stopping
         return {"counts": False}
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return {"error": text[:MOST_TEXT]}

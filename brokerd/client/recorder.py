@@ -1,13 +1,13 @@
 """Recorder: receives the requests of a session and their outcomes (reliability 7.1).
 
-Called: by `Session` and `Transaction`, and only if one was given to `connect`.
-Fields: op ("begin_dialog", "send", "receive", "end", "set_timer", "savepoint", "rollback_to",
-"commit", "rollback"), kind ("invoke", "ok", "fail", "info" = unknown), client and tx (a number of
-this session's own) always; by op: token (with what a commit came to), dialog, handle, group, queue,
-seq, message_type, body, savepoint, reason, timer (its name), after (milliseconds until it is due,
-None = cancelled). Ids and bodies are bytes. A receive is one "invoke", then one
-"ok" a message, or one without a seq. What an "ok" of "rollback_to" undoes was asked for after the
-savepoint of that number and before the "invoke".
+Called: by `Session` and `Transaction`, if a recorder was given to `connect`.
+Fields: always op ("begin_dialog", "send", "receive", "end", "set_timer", "savepoint",
+"rollback_to", "commit", "rollback"), kind ("invoke", "ok", "fail", "info" = unknown), client, and
+tx (number of the transaction in its session); depending on op: token (with the outcome of a
+commit), dialog, handle, group, queue, seq, message_type, body, savepoint, reason, timer (its
+name), after (milliseconds until it is due, None = cancelled). Ids and bodies are bytes. A receive
+is one "invoke", then one "ok" per message, or one "ok" without a seq. The "ok" of a "rollback_to"
+undoes the requests made between the savepoint of that number and its own "invoke".
 Never:  decides anything. A recorder that raises breaks the verb that called it.
 """
 
@@ -17,12 +17,12 @@ from brokerd.errors import BrokerError, ConnectionLost, OutcomeUnknown
 
 
 class Recorder(Protocol):
-    """Takes the events of one client in the order in which they happened."""
+    """A receiver of one client's events, in the order in which they happened."""
 
     def event(self, **fields: object) -> None:
         """Record one event.
 
-        An error that it raises breaks the verb that called it.
+        An error in this method breaks the verb that called it.
 
         Raises: nothing.
         """
@@ -30,7 +30,7 @@ class Recorder(Protocol):
 
 
 def outcome(error: BaseException | None) -> dict[str, object]:
-    """Return kind and reason of the outcome of a commit; one that is not surely refused is "info".
+    """Return kind and reason of a commit's outcome; "info" = it may have taken effect.
 
     Raises: nothing.
     """

@@ -12,7 +12,7 @@ from brokerd.client.requests import Pending
 
 
 class Recording:
-    """The events of one transaction; each says which client and transaction it is of."""
+    """The events of one transaction; each names the client and the transaction."""
 
     __slots__ = ("_about", "_recorder")
 
@@ -31,7 +31,7 @@ class Recording:
     def sends(
         self, handles: bytes | list[bytes], message_type: str | None, body: bytes | None
     ) -> None:
-        """Record that a send is asked for: one event for each dialog.
+        """Record the request of a send: one event per dialog.
 
         Raises: nothing.
         """
@@ -41,7 +41,7 @@ class Recording:
             self.event("send", handle=each, message_type=message_type, body=body)
 
     def ends(self, handles: bytes | list[bytes]) -> None:
-        """Record that an end is asked for: one event for each dialog.
+        """Record the request of an end: one event per dialog.
 
         Raises: nothing.
         """
@@ -51,7 +51,7 @@ class Recording:
             self.event("end", handle=each)
 
     def received(self, queue: str, messages: list[Message]) -> None:
-        """Record the answer to a receive: one event for each message, or one if there is none.
+        """Record the answer to a receive: one event per message, or one event if it is empty.
 
         Raises: nothing.
         """
@@ -74,7 +74,7 @@ class Recording:
             self.event("receive", kind="ok", queue=queue)
 
     def receives_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """Record a receive that is its own transaction, now and when it is answered.
+        """Record a receive that is its own transaction: the request now, the answer when it comes.
 
         Raises: nothing.
         """
@@ -89,7 +89,7 @@ class Recording:
         asked.add_done_callback(answered)
 
     def watched(self, asked: Pending) -> "asyncio.Future[Any]":
-        """Return the future of a commit, whose outcome is recorded when it is known.
+        """Return the future of a commit, after arranging that its outcome is recorded.
 
         Raises: nothing.
         """

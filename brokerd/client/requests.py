@@ -1,7 +1,7 @@
-"""Requests on their way: their kinds, and the consequence of a lost connection for each.
+"""Requests without an answer yet, and their kinds, which differ when a connection is lost.
 
 Reads:  nothing.     Calls: nothing.
-Never:  writes: the link does, and decides by the kind if an answer never comes (CLP-54).
+Never:  writes. The link does; the kind decides what it does if an answer never comes (CLP-54).
 """
 
 import asyncio
@@ -18,19 +18,19 @@ class Kind(IntEnum):
     TRANSACT = 0
     """A whole transaction; repeated with its token."""
     COMMIT = 1
-    """The end of an interactive transaction; its outcome is asked for."""
+    """The commit of an interactive transaction; the client asks for its outcome."""
     RECEIVE = 2
-    """A receive with a token; its outcome is asked for, and it is asked again if there is none."""
+    """A receive with a token; the client asks for its outcome, and repeats it if not committed."""
     IN_TX = 3
-    """Part of an interactive transaction, which is lost."""
+    """A request in an interactive transaction, which is lost as a whole."""
     PLAIN = 4
-    """Reads, and an apply, which makes the same of the same; repeated."""
+    """Any other request, such as a read or an idempotent apply; repeated."""
     ASK = 5
-    """The question for the outcome of another request; asked again."""
+    """A question for the outcome of another request; repeated."""
 
 
 class Pending:
-    """One request that has no answer yet. Its future gets the value, or the error."""
+    """A request without an answer yet; its future gets the value or the error."""
 
     __slots__ = (
         "args",
@@ -60,15 +60,15 @@ class Pending:
         self.tx = tx
         self.token = -1
         self.token_at = 0
-        """When the token was given, just before it was written first; nanoseconds of the clock that
-        goes on while the machine is suspended. Meaningless without a token."""
+        """Time at which the token was drawn, just before the first write, in nanoseconds of a clock
+        that runs on while the machine is suspended. Meaningless without a token."""
         self.number = -1
         self.losses = 0
-        """Connections that were lost while it was unanswered."""
+        """Number of connections lost while the request was unanswered."""
         self.subject: Pending | None = None
 
     def succeed(self, value: object) -> None:
-        """Set the value on the future, if somebody still waits.
+        """Set the value on the future, unless the future is done.
 
         Raises: nothing.
         """
@@ -76,9 +76,9 @@ class Pending:
             self.future.set_result(value)
 
     def fail(self, error: BrokerError, *, quiet: bool = False) -> None:
-        """Set the error on the future, if somebody still waits.
+        """Set the error on the future, unless the future is done.
 
-        With `quiet` the loop does not complain if nobody looks at it.
+        `quiet`: the loop does not complain if no caller retrieves the error.
 
         Raises: nothing.
         """

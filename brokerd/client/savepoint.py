@@ -1,8 +1,8 @@
 """Savepoint: a part of a transaction that can be undone alone (GRP-21).
 
 Reads:  answers.     Calls: the transaction it belongs to.
-Never:  keeps what failed in it: at its end everything asked in it has been answered, so that an
-error belongs to the block in which it was made.
+Never:  keeps the effects of a failed block. The end of a block waits for the answers to all its
+        requests, so that an error belongs to the block that made the request.
 """
 
 from types import TracebackType
@@ -12,18 +12,18 @@ from brokerd.errors import BrokerError
 
 
 class Divisible(Protocol):
-    """A transaction of which a part can be undone alone."""
+    """A transaction that can be rolled back to a savepoint."""
 
     async def set_savepoint(self) -> int:
         """Set a savepoint and return its number.
 
         Raises:
-            BrokerError: the first error of an earlier verb, and what every request may raise.
+            BrokerError: the first error of an earlier verb, or one common to all requests.
         """
         ...
 
     async def settle_savepoint(self) -> None:
-        """Wait until everything asked so far has been answered.
+        """Wait until all requests so far have been answered.
 
         Raises:
             BrokerError: the first error of a verb.
@@ -39,7 +39,10 @@ class Divisible(Protocol):
 
 
 class Savepoint:
-    """Use it as `async with tx.savepoint()`; blocks may be nested."""
+    """A part of a transaction that can be undone alone: `async with tx.savepoint()`.
+
+    Blocks may be nested.
+    """
 
     def __init__(self, tx: Divisible) -> None:
         self._tx = tx
@@ -50,7 +53,7 @@ class Savepoint:
 
         Raises:
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise.
+            BrokerError: the first error of an earlier verb, or one common to all requests.
         """
         self._number = await self._tx.set_savepoint()
         return self
@@ -61,7 +64,7 @@ class Savepoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Keep what was done if all of it succeeded; otherwise undo it and let the error through.
+        """Keep the work of the block if all of it succeeded; otherwise undo it and raise the error.
 
         Raises:
             BrokerError: the first error of a verb in the block.
@@ -76,7 +79,7 @@ class Savepoint:
             raise
 
     async def undo(self) -> None:
-        """Undo what was done in the block so far; the block goes on.
+        """Undo the work of the block so far; the block continues.
 
         Raises: nothing.
         """

@@ -1,4 +1,4 @@
-"""Session: the object of a program; verbs that are a transaction each, and transactions (verb map).
+"""Session: a program's client of one broker: single verbs, and transactions (verb map).
 
 Reads:  arguments.     Calls: client.link, client.transaction, client.autocommit.
 Never:  receives outside a transaction unless the caller accepts the loss in a crash (RCV-16).
@@ -44,15 +44,15 @@ DRAIN_WAIT: Final = 0.5
 
 
 class Session:
-    """A client of one broker. Made by `connect`; good for any number of tasks of one loop.
+    """A client of one broker, made by `connect`; any number of tasks of one loop may share it.
 
-    Besides the errors that a verb names, every request may raise: `ConnectionLost` when the daemon
-    could not be reached again for `retry` seconds; `AccessDenied` without the permission for it
-    (CLP-130); `Busy` when too much is unanswered; `BrokerUnavailable` while the broker cannot be
-    opened; `InternalError`. A request that changes dialogs may also raise `LockTimeout` or
-    `DeadlockVictim` when another transaction holds the conversation group, `StoreFull` and
-    `QuotaExceeded` when there is no room, and `OutcomeUnknown` when the connection was lost and it
-    cannot be learned whether the commit took effect (REL-2).
+    Errors common to all requests, in addition to those that a verb names: `ConnectionLost` when
+    the daemon could not be reached again for `retry` seconds; `AccessDenied` without the permission
+    for the request (CLP-130); `Busy` when too many requests are unanswered; `BrokerUnavailable`
+    while the broker cannot be opened; `InternalError`. A request that changes dialogs may also
+    raise `LockTimeout` or `DeadlockVictim` when another transaction holds the conversation group,
+    `StoreFull` or `QuotaExceeded` when there is no room, and `OutcomeUnknown` when the connection
+    was lost and the client cannot find out whether the commit took effect (REL-2).
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Session:
         )
         self.client_id = client_id
         self.drain_wait = DRAIN_WAIT
-        """Seconds that an App waits here for a further message before a reader that was started by
-        activation ends (ACT-25, PBT-7)."""
+        """Seconds without a message after which a reader of an App ends, if activation has started
+        it (ACT-25, PBT-7)."""
 
     async def __aenter__(self) -> Self:
-        """The session itself."""
+        """Return the session itself."""
         return self
 
     async def __aexit__(
@@ -81,7 +81,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for the answers to what was asked, unless the block failed, and close.
+        """Close the session; unless the block failed, wait first for the answers to all commits.
 
         Raises: nothing.
         """
@@ -98,23 +98,23 @@ class Session:
 
     @property
     def welcome(self) -> Welcome:
-        """Return what the daemon said of itself when it was connected: instance, limits."""
+        """The daemon's WELCOME on the latest connection: instance, broker, limits."""
         assert self._link.welcome is not None, "a session is made after the first WELCOME"
         return self._link.welcome
 
     @property
     def open_transactions(self) -> int:
-        """Return how many transactions the daemon holds open for this session."""
+        """Number of transactions that the daemon holds open for this session."""
         return self._link.open_transactions
 
     @property
     def closed(self) -> bool:
-        """Return whether the session is over: no request can be made any more."""
+        """Whether the session is over, so that it accepts no further requests."""
         return self._link.dead is not None
 
     @property
     def clock(self) -> Clock:
-        """Return the clock by which the session waits."""
+        """Clock that the session uses for its waits."""
         return self._clock
 
     # Verbs that are a transaction each.
@@ -122,8 +122,8 @@ class Session:
     def transaction(self, *, inspect: bool = False) -> Transaction:
         """Return a transaction, to be entered with `async with`.
 
-        With `inspect` it is for looking at messages by receiving them: it always rolls back, and
-        that does not count as a rollback for the queue (PSN-12).
+        `inspect`: the transaction only inspects messages by receiving them; it always rolls back,
+        which does not count as a rollback for the queue (PSN-12).
 
         Raises: nothing.
         """
@@ -149,16 +149,16 @@ class Session:
         related_group: bytes | None = None,
         encryption: bool | None = None,
     ) -> Handle:
-        """Begin a dialog and return its handle; durable when this returns (DLG-1).
+        """Begin a dialog and return its handle; the dialog is durable when this returns (DLG-1).
 
         The arguments are those of `Transaction.begin_dialog`.
 
         Raises:
             ServiceNotFound, ContractNotFound: this broker has no such service or contract.
             InvalidName, InvalidLifetime, InvalidArgument: an argument has the wrong form.
-            ConversationNotFound: `related_conversation` is not open here.
+            ConversationNotFound: `related_conversation` is not open in this broker.
             GroupServiceMismatch: the group belongs to another service (DLG-8).
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         async with self.transaction() as tx:
             return await tx.begin_dialog(
@@ -185,13 +185,13 @@ class Session:
         broker_id: bytes | str | None = None,
         encryption: bool | None = None,
     ) -> Handle:
-        """Send one message on a dialog of its own, and return its handle; durable then (PBT-4).
+        """Send one message on a dialog of its own; return the dialog's handle once durable (PBT-4).
 
         The arguments are those of `Transaction.post_one`.
 
         Raises:
-            QueueNotFound: there is no queue `error_queue`.
-            BrokerError: those of `begin_dialog` and `send`.
+            QueueNotFound: the queue `error_queue` does not exist.
+            BrokerError: an error that `begin_dialog` or `send` names.
         """
         async with self.transaction() as tx:
             return await tx.post_one(
@@ -212,21 +212,21 @@ class Session:
         body: Body = ABSENT,
         message_type: str | None = None,
     ) -> None:
-        """Send a message on a dialog, or on each of a list; durable when this returns (SND-1).
+        """Send a message on one dialog, or on each of a list; durable when this returns (SND-1).
 
-        Waits while too much is unanswered. A call that is cancelled may have sent the message or
-        not.
+        The arguments are those of `Transaction.send`. The call waits while too many requests are
+        unanswered. A call that is cancelled may have sent the message or not.
 
         Raises:
             InvalidState: the other side has ended the dialog, or it is broken.
-            ConversationNotFound: no dialog with this handle is open here.
+            ConversationNotFound: this broker has no open dialog with this handle.
             MessageTypeNotFound, ReservedMessageType, NotInContract, WrongDirection: this side may
                 not send that message type.
-            ValidationFailed, CheckUnavailable: the type checks bodies on send, and this one failed
-                or could not be checked.
+            ValidationFailed, CheckUnavailable: the message type checks bodies on send, and this
+                body failed or could not be checked.
             NullBody, MessageTooLarge, DuplicateHandle, InvalidArgument: an argument has the wrong
                 form.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         if not self._link.writes_now():
             await self._link.room()
@@ -240,8 +240,8 @@ class Session:
     ) -> "asyncio.Future[None]":
         """Send without waiting, and return a future that is done when the message is durable.
 
-        Sends on one conversation take effect in the order of the calls. What cannot be written yet
-        is kept; beyond a limit the future fails with `Busy`, so await `room()` before more.
+        Sends on one conversation take effect in the order of the calls. Sends that cannot be
+        written yet are kept; beyond a limit the future fails with `Busy`, so await `room()` first.
 
         Raises:
             NullBody, MessageTooLarge, DuplicateHandle, InvalidArgument: an argument has the wrong
@@ -258,7 +258,7 @@ class Session:
         return self.transaction().send_alone(handle, message_type, packed)
 
     async def room(self) -> None:
-        """Wait until what is sent next would be written at once.
+        """Wait until the next send would be written at once.
 
         Raises:
             ConnectionLost: the session is over.
@@ -271,17 +271,17 @@ class Session:
         error: int | None = None,
         description: str | None = None,
     ) -> None:
-        """End this side of a dialog, or of each of a list; durable when this returns (DLG-18).
+        """End this side of one dialog, or of each of a list; durable when this returns (DLG-18).
 
-        With `error`, a number above 0, and a `description` the other side receives an Error
+        With `error`, a number above 0, and a `description`, the other side receives an Error
         message.
 
         Raises:
-            ConversationNotFound: no dialog with this handle is open here.
-            InvalidState: this side has ended it already.
+            ConversationNotFound: this broker has no open dialog with this handle.
+            InvalidState: this side has ended the dialog already.
             ErrorNeedsCodeAndText: one of `error` and `description` is missing (DLG-20).
             DuplicateHandle, InvalidArgument: an argument has the wrong form.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         async with self.transaction() as tx:
             await tx.end(handle, error, description)
@@ -291,43 +291,43 @@ class Session:
     ) -> None:
         """Set a timer of a dialog to `after` seconds, or cancel it with None (DLG-35).
 
-        It is durable when this returns.
+        The timer is durable when this returns. `name`: see `Transaction.set_timer`.
 
         Raises:
-            ConversationNotFound: no dialog with this handle is open here.
+            ConversationNotFound: this broker has no open dialog with this handle.
             InvalidState: this side has ended the dialog.
             TimerBeyondLifetime: the dialog expires before the timer is due (DLG-38).
             InvalidArgument: an argument has the wrong form.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         async with self.transaction() as tx:
             await tx.set_timer(handle, after, name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
-        """Send on `new` what `old` holds back, and return it; durable when this returns (PBT-12).
+        """Send on `new` the messages that `old` holds back; return them once durable (PBT-12).
 
         Raises:
-            ConversationNotFound: one of the dialogs is not open here.
+            ConversationNotFound: one of the dialogs is not open in this broker.
             InvalidState: `old` still sends, or `new` cannot send.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         async with self.transaction() as tx:
             return await tx.resend_pending(old, new)
 
     async def move(self, handle: bytes, group: bytes) -> None:
-        """Put a conversation into another group of its service; durable when this returns (GRP-18).
+        """Move a conversation to another group of its service; durable when this returns (GRP-18).
 
         Raises:
-            ConversationNotFound, GroupNotFound: the dialog or the group does not exist here.
+            ConversationNotFound, GroupNotFound: this broker has no such dialog or group.
             GroupServiceMismatch: the group belongs to another service.
             InvalidState: this side has ended the dialog.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         async with self.transaction() as tx:
             await tx.move(handle, group)
 
     def group(self, group: bytes) -> LockedGroup:
-        """Return a transaction that begins by locking this group: `async with` it (GRP-22).
+        """Return a transaction that begins by locking a group, for `async with` (GRP-22).
 
         Raises:
             InvalidArgument: `group` is not 16 bytes.
@@ -344,17 +344,17 @@ class Session:
         wait: Wait = None,
         autocommit: bool = False,
     ) -> list[Message]:
-        """Receive in a transaction of its own: the messages are gone when this returns (RCV-16).
+        """Receive and commit: the messages have left the queue when this returns (RCV-16).
 
-        A program that crashes before it has used them has lost them, so `autocommit=True` has to be
-        said. The other arguments are those of `Transaction.receive`.
+        A program that crashes before it has used the messages loses them, so `autocommit=True` must
+        be given. The other arguments are those of `Transaction.receive`.
 
         Raises:
-            InvalidArgument: without `autocommit=True`, or an argument has the wrong form.
+            InvalidArgument: `autocommit=True` is missing, or an argument has the wrong form.
             QueueNotFound, QueueDisabled: the queue does not exist, or is off.
-            ConversationNotFound, GroupNotFound: no such conversation or group exists here.
+            ConversationNotFound, GroupNotFound: this broker has no such conversation or group.
             OutcomeUnknown: messages may have been lost with the connection.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         if not autocommit:
             raise InvalidArgument(
@@ -365,13 +365,13 @@ class Session:
         receive_args(queue, max_messages, conversation, group, wait_ms=None)
         return await self._autocommit.receive((queue, conversation, group), max_messages, wait_ms)
 
-    # Asking the instance.
+    # Requests to the instance.
 
     async def status(self) -> dict[str, object]:
         """Return the state of the instance, as `brokerd status --json` shows it.
 
         Raises:
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return _map(await self._link.ask("status", ()))
 
@@ -385,15 +385,15 @@ class Session:
     ) -> list[object]:
         """Make brokers match a declaration of objects, and return the changes (design D9).
 
-        `dry_run` only returns them. `terminate_existing` ends the dialogs that need what is to go
-        (OBJ-36 to OBJ-38). With `ensure` only what is missing is added (SDK-4).
+        `dry_run`: only return the changes. `terminate_existing`: end the dialogs that need an
+        object that changes or goes (OBJ-36 to OBJ-38). `ensure`: only add missing objects (SDK-4).
 
         Raises:
-            ObjectsRefused: the declaration cannot be applied; nothing was changed. Its subclasses
-                say more: `InUse` that an object or a dialog needs what is to go.
+            ObjectsRefused: the declaration cannot be applied; nothing was changed. The subclass
+                says why: `InUse` = a dialog or another object needs an object that is to go.
             InvalidName: a name is not allowed.
             InvalidArgument: `objects` is not a mapping.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         if not isinstance(objects, Mapping):
             raise InvalidArgument(
@@ -401,16 +401,18 @@ class Session:
                 hint='as a file declares them: {"queue": [{"name": "orders_q"}]}',
             )
         asked: list[object] = [as_wire(dict(objects)), dry_run, terminate_existing, ensure]
-        while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # an older daemon knows these two
+        while len(asked) > 2 and not asked[-1]:  # noqa: PLR2004  # older daemons accept two
             asked.pop()
         return _list(await self._link.ask("apply", tuple(asked)))
 
     async def objects(self, kind: str | None = None) -> list[dict[str, object]]:
-        """Return the declared objects of this broker, each as a file declares it, with its kind.
+        """Return the objects of this broker as maps: the keys of a file of objects, and the kind.
+
+        `kind`: only objects of this kind; None = of all kinds.
 
         Raises:
-            InvalidArgument: there is no such kind of object.
-            BrokerError: what every request may raise; see `Session`.
+            InvalidArgument: `kind` is not a kind of object.
+            BrokerError: an error common to all requests; see `Session`.
         """
         found = _list(await self._link.ask("objects", (kind,) if kind else ()))
         return [_map(one) for one in found]
@@ -419,31 +421,31 @@ class Session:
         """Create an object and return the changes: `create("queue", "orders_q", status="off")`.
 
         `kind` is message_type, contract, queue, service, priority, route, instance_route or
-        event_notification, and the keys are those of a file of declared objects. It takes effect
-        with its commit.
+        event_notification, and the keys are those of a file of declared objects. The object is
+        durable when this returns.
 
         Raises:
-            ObjectExists: there is an object of that kind and name.
-            ObjectsRefused: it cannot be created as it is declared; its subclasses say why.
+            ObjectExists: an object of that kind and name exists already.
+            ObjectsRefused: the object cannot be created as declared; the subclass says why.
             InvalidName, InvalidArgument: the name or the kind is not allowed.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return _list(await self._link.ask("create", (kind, as_wire({**declared, "name": name}))))
 
     async def alter(
         self, /, kind: str, name: str, *, terminate_existing: bool = False, **declared: object
     ) -> list[object]:
-        """Alter an object and return the changes: only the keys that are named change.
+        """Alter an object and return the changes; a key that is not given keeps its value.
 
-        None sets a key to its default again. `kind` may also be broker, for its own options;
-        `terminate_existing` ends the dialogs that would no longer be allowed.
+        The value None resets a key to its default. `kind` may also be broker, for the options of
+        the broker. `terminate_existing`: end the dialogs that would no longer be allowed.
 
         Raises:
-            ObjectNotFound: there is no object of that kind and name.
-            InUse: dialogs, or another object, need it as it is.
-            ObjectsRefused: it cannot be altered so; its subclasses say why.
-            InvalidArgument: there is no such kind of object.
-            BrokerError: what every request may raise; see `Session`.
+            ObjectNotFound: no object of that kind and name exists.
+            InUse: dialogs, or another object, need the object as it is.
+            ObjectsRefused: the object cannot be altered like this; the subclass says why.
+            InvalidArgument: `kind` is not a kind of object.
+            BrokerError: an error common to all requests; see `Session`.
         """
         asked = (kind, as_wire({**declared, "name": name}), terminate_existing)
         return _list(await self._link.ask("alter", asked))
@@ -451,37 +453,37 @@ class Session:
     async def drop(self, kind: str, name: str, *, terminate_existing: bool = False) -> list[object]:
         """Drop an object and return the changes.
 
-        `terminate_existing` ends the dialogs that need it.
+        `terminate_existing`: end the dialogs that need the object.
 
         Raises:
-            ObjectNotFound: there is no object of that kind and name.
-            InUse: dialogs, or another object, need it; the message says which.
-            InvalidArgument: there is no such kind of object.
-            BrokerError: what every request may raise; see `Session`.
+            ObjectNotFound: no object of that kind and name exists.
+            InUse: dialogs, or another object, need the object; the message names them.
+            InvalidArgument: `kind` is not a kind of object.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return _list(await self._link.ask("drop", (kind, name, terminate_existing)))
 
     async def transmission_status(self, handle: bytes) -> TransmissionStatus:
-        """Return how the transmission of a dialog stands, and why its messages wait (SND-23).
+        """Return the state of a dialog's transmission, and why its messages wait (SND-23).
 
-        The key of the status is empty only if nothing waits to be sent or acknowledged.
+        The key of the status is empty only if no message waits to be sent or acknowledged.
 
         Raises:
-            ConversationNotFound: no dialog with this handle is open here.
+            ConversationNotFound: this broker has no open dialog with this handle.
             InvalidArgument: `handle` is not 16 bytes.
-            BrokerError: what every request may raise; see `Session`.
+            BrokerError: an error common to all requests; see `Session`.
         """
         answer = _map(await self._link.ask("transmission_status", (wire_id(handle, "handle"),)))
         return msgspec.convert(answer, TransmissionStatus)
 
     async def view(self, /, name: str, limit: int | None = None, **chosen: Any) -> list[Any]:  # noqa: ANN401  # as `view_page` has them
-        """Return the rows of a view, a map each: all of them, or at most `limit`.
+        """Return the rows of a view, as maps: at most `limit`; None = all rows.
 
         The other arguments are those of `view_page`.
 
         Raises:
-            InvalidArgument: there is no such view or column, or a value does not fit its column.
-            BrokerError: what every request may raise; see `Session`.
+            InvalidArgument: the view or a column does not exist, or a value does not fit a column.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return [row async for row in views.rows(self._link, name, limit, **chosen)]
 
@@ -495,15 +497,16 @@ class Session:
         after: str | None = None,
         bodies: bool = False,
     ) -> ViewPage:
-        """Return a page of the rows of a view: at most `limit`, from `after` on (CLP-90).
+        """Return a page of a view: at most `limit` rows (CLP-90).
 
-        `where`: columns, each with the value that it has or a list of such values. `older_than`:
-        seconds that an endpoint has been in its state, or a message in the transmission queue.
-        `bodies`: whether rows of messages have their bodies.
+        `where`: a map from columns to the value required, or to a list of allowed values.
+        `older_than`: only endpoints that have been in their state, or messages in the transmission
+        queue, for at least this long (seconds, or a timedelta). `after`: `next` of the previous
+        page. `bodies`: whether the rows of messages include their bodies.
 
         Raises:
-            InvalidArgument: there is no such view or column, or a value does not fit its column.
-            BrokerError: what every request may raise; see `Session`.
+            InvalidArgument: the view or a column does not exist, or a value does not fit a column.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return await views.page(
             self._link,
@@ -517,19 +520,19 @@ class Session:
 
     @property
     def admin(self) -> Admin:
-        """Return the verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
+        """The verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
         return Admin(self._link, self._ids, self.welcome.broker)
 
     async def browse(self, queue: str, *, bodies: bool = True) -> AsyncIterator[Message]:
-        """Yield all that is in a queue in the order of arrival, without locks (OBJ-47).
+        """Yield all messages in a queue in the order of arrival, without locks (OBJ-47).
 
-        Nothing is received. The queue is read a page at a time, as far as the caller iterates; what
-        is committed or received meanwhile may be seen or not. `status` says what each message is.
-        Without `bodies` these are None.
+        No message is received. The queue is read a page at a time, as far as the caller iterates;
+        messages committed or received meanwhile may be missing or not. `status` is the state of a
+        message. Without `bodies` all bodies are None.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            BrokerError: what every request may raise; see `Session`.
+            QueueNotFound: the queue does not exist.
+            BrokerError: an error common to all requests; see `Session`.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -548,16 +551,14 @@ class Session:
         *,
         bodies: bool = True,
     ) -> Page:
-        """Return one page of what is in a queue: up to `limit` messages from `after` on.
+        """Return one page of the messages in a queue: at most `limit`, which is at most 1,000.
 
-        `limit` is at most 1,000.
-
-        A page may have fewer messages, or none, and still not be the last: the last one has `after`
-        None.
+        `after`: that of the previous page; None = the first page. A page may have fewer messages,
+        or none, and still not be the last; the last page has `after` None.
 
         Raises:
-            QueueNotFound: there is no such queue.
-            BrokerError: what every request may raise; see `Session`.
+            QueueNotFound: the queue does not exist.
+            BrokerError: an error common to all requests; see `Session`.
         """
         return read_page(await self._link.ask("browse", (queue, after, limit, bodies)))
 
@@ -567,15 +568,15 @@ def connect(
 ) -> Connecting[Session]:
     """Connect to a broker of a daemon: `await connect(...)` or `async with connect(...)`.
 
-    `address` is unix:/path or tcp://host:port, by default BROKERD_ADDRESS, else
-    unix:/run/brokerd/brokerd.sock.
-    `wait`: seconds for which the first connection is tried; `retry`: the same for each later one.
-    `client_id` is drawn if it is not given; the same one must not be in use twice (CLP-13). `pid`
-    is what the daemon shows of this process.
+    `address`: unix:/path or tcp://host:port, by default BROKERD_ADDRESS, else
+    unix:/run/brokerd/brokerd.sock. `wait`: seconds for which the first connection is tried;
+    `retry`: seconds for which each later connection is tried. `client_id`: 16 bytes, drawn if not
+    given; no two sessions may use the same id at a time (CLP-13). `pid`: the process id that the
+    daemon shows for this client.
 
     Raises, when it is awaited or entered:
-        DaemonUnreachable: nobody answered for `wait` seconds.
-        TooManyOpenFiles: this process may open no file for a connection.
+        DaemonUnreachable: no daemon answered for `wait` seconds.
+        TooManyOpenFiles: this process or machine may open no further file for a connection.
         InvalidArgument: the address or an option has the wrong form.
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
     """

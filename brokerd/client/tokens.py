@@ -1,4 +1,4 @@
-"""Tokens: the numbers of one client's commits, by which a broker knows a repeated one. PURE.
+"""Tokens: the numbers of one client's commits, by which a broker recognises a repeat. PURE.
 
 The broker remembers the newest `OUTSTANDING` tokens of a client. A commit that may have to be
 repeated must be among them, so no token is drawn that would push out the oldest one whose answer
@@ -24,13 +24,15 @@ class Tokens:
     def __init__(self) -> None:
         self._next = 0
         self._oldest = 0
-        """At most the smallest outstanding token: found anew when the window seems full."""
+        """A lower bound of the outstanding tokens, recomputed when the window seems full."""
         self._outstanding: set[int] = set()
         self.highest_confirmed = NONE
         """The highest token of a commit that is known to have taken effect."""
 
     def continue_from(self, highest: int) -> None:
-        """Draw only tokens above `highest`, which the broker knows, and drop the outstanding ones.
+        """Drop the outstanding tokens, and draw only higher ones than the broker knows.
+
+        `highest`: the highest token that the broker knows.
 
         Raises: nothing.
         """
@@ -40,7 +42,7 @@ class Tokens:
         self.highest_confirmed = highest
 
     def may_draw(self, reserved: int) -> bool:
-        """Return whether the broker remembers one more token, besides `reserved` later ones.
+        """Return whether a token may be drawn and the window still has room for `reserved` more.
 
         Raises: nothing.
         """
@@ -86,5 +88,5 @@ class Tokens:
 
     @property
     def are_settled(self) -> bool:
-        """Return whether no token is outstanding."""
+        """Whether no token is outstanding."""
         return not self._outstanding

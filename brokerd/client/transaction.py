@@ -3,7 +3,7 @@
 Each verb checks its arguments, hands them to the exchange, and is recorded.
 
 Reads:  answers.     Calls: client.exchange.
-Never:  lets a verb outside the block, or commits after anything in it has failed.
+Never:  accepts a verb after its end, or commits after one of its verbs has failed.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ from brokerd.protocol.client_verbs import MAX_STATE
 class Transaction:
     """One transaction. Use it as `async with session.transaction() as tx`.
 
-    A verb raises at the call what the client can judge by itself: wrong arguments, and `NoSuchTx`
-    once the transaction is over. What only the broker knows is raised by the commit while the verbs
-    are only collected, and by the next verb with an answer, or by the commit, afterwards (SDK-18).
-    After an error nothing can be committed.
+    A verb itself raises the errors that the client can detect: wrong arguments, and `NoSuchTx` once
+    the transaction is over. The broker's errors are raised by the commit as long as the verbs are
+    only collected, and afterwards by the next verb with an answer, or by the commit (SDK-18).
+    After an error the transaction cannot be committed.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Transaction:
     ) -> None:
         self._inspect = inspect
         self.not_counted: tuple[type[BrokerError], ...] = ()
-        """Errors after which its rollback counts for nothing: the same is tried differently."""
+        """Errors after which the rollback does not count: the caller retries in another way."""
         self.committed = False
-        """Whether it has been learned that it is durable."""
+        """Whether the transaction is known to be durable."""
         self._link = link
         self._ids = ids
         self._recording = (
@@ -96,7 +96,7 @@ class Transaction:
         Nothing is done if the block has committed or rolled back itself.
 
         Raises:
-            BrokerError: what `commit` names, only where it commits.
+            BrokerError: an error that `commit` names, if the block did not fail.
         """
         if kind is None and not self._inspect:
             if self._exchange.is_open:
@@ -120,19 +120,21 @@ class Transaction:
     ) -> Handle:
         """Begin a dialog and return its handle, which may be used at once (DLG-1).
 
-        `from_service` is a service of this broker; `to_service` may be anywhere, and need not exist
-        yet. `contract` None is the contract DEFAULT. `lifetime`: seconds until the dialog fails on
-        both sides, 1 to 2147483647. `broker_id`: 16 bytes, the one broker that is meant;
-        CURRENT_DATABASE is this one. `related_conversation` (a handle) or `related_group`: the
-        conversation group to join. `encryption` None is what the broker's default_encryption says.
+        `from_service`: a service of this broker. `to_service`: a service of any broker, which need
+        not exist yet. `contract`: None = the contract DEFAULT. `lifetime`: whole seconds, or a
+        timedelta, until the dialog fails on both sides, 1 to 2147483647 seconds; None = the
+        longest. `broker_id`: 16 bytes, the only broker to send to; CURRENT_DATABASE = this broker.
+        `related_conversation` (a handle) or `related_group`: the conversation group to join.
+        `encryption`: None = as the broker's default_encryption says.
 
         Raises:
             InvalidName, InvalidLifetime, InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
             ServiceNotFound, ContractNotFound, ConversationNotFound: no such service, contract or
                 related conversation exists; raised at the commit at the latest.
-            GroupServiceMismatch: the group belongs to another service; raised like those.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            GroupServiceMismatch: the group belongs to another service; raised at the commit at the
+                latest.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         options = dialog_options(
@@ -167,14 +169,14 @@ class Transaction:
     ) -> Handle:
         """Send one message on a dialog of its own, and return its handle (PBT-4).
 
-        The receiver ends the dialog, then the broker ends this side. If it fails, the Error comes
-        to `error_queue` (by default the queue of `from_service`), and receiving it is all there is
-        to do. Answers of the receiver come there too, while the dialog lasts. The handle is for
-        `transmission_status`.
+        The receiver ends the dialog, then the broker ends this side. If the dialog fails, an Error
+        message arrives on `error_queue` (by default the queue of `from_service`); the program only
+        has to receive it. Answers of the receiver arrive on that queue, too, while the dialog
+        lasts. The handle is for `transmission_status`.
 
         Raises:
-            QueueNotFound: there is no queue `error_queue`; raised at the commit at the latest.
-            BrokerError: those of `begin_dialog` and `send`.
+            QueueNotFound: `error_queue` does not exist; raised at the commit at the latest.
+            BrokerError: an error that `begin_dialog` or `send` names.
         """
         options = dialog_options(
             contract=contract,
@@ -201,23 +203,22 @@ class Transaction:
         body: Body = ABSENT,
         message_type: str | None = None,
     ) -> None:
-        """Send a message on a dialog, or on each of a list: all or none (SND-1, SND-8).
+        """Send a message on one dialog, or on each of a list: all or none (SND-1, SND-8).
 
-        The list has at most 10,000 handles.
-
-        A body is bytes; left out, the message has none. `message_type` None is the type DEFAULT.
+        `handle`: a handle, or a list of at most 10,000 handles. `body`: bytes; left out = no body.
+        `message_type`: None = the type DEFAULT.
 
         Raises:
             NullBody, MessageTooLarge, DuplicateHandle, InvalidArgument: an argument has the wrong
                 form.
             NoSuchTx: the transaction is over.
-            ConversationNotFound, InvalidState: the dialog is not open here, or cannot send any
-                more; raised at the commit at the latest, as are the errors below.
+            ConversationNotFound, InvalidState: the dialog is not open in this broker, or can no
+                longer send; raised at the commit at the latest, as are the errors below.
             MessageTypeNotFound, ReservedMessageType, NotInContract, WrongDirection: this side may
                 not send that message type.
-            ValidationFailed, CheckUnavailable: the type checks bodies on send, and this one failed
-                or could not be checked.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            ValidationFailed, CheckUnavailable: the message type checks bodies on send, and this
+                body failed or could not be checked.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         handles = wire_handles(handle)
@@ -235,18 +236,18 @@ class Transaction:
         error: int | None = None,
         description: str | None = None,
     ) -> None:
-        """End this side of a dialog, or of each of a list of them (DLG-18, DLG-47).
+        """End this side of one dialog, or of each dialog of a list (DLG-18, DLG-47).
 
-        With `error`, a number above 0, and a `description` of at most 3,000 characters the other
+        With `error`, a number above 0, and a `description` of at most 3,000 characters, the other
         side receives an Error message (DLG-20). Unread messages of this side are deleted.
 
         Raises:
             ErrorNeedsCodeAndText: one of `error` and `description` is missing.
             DuplicateHandle, InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
-            ConversationNotFound, InvalidState: the dialog is not open here, or this side has ended
-                it; raised at the commit at the latest.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            ConversationNotFound, InvalidState: the dialog is not open in this broker, or this side
+                has ended it; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         handles = wire_handles(handle)
@@ -262,16 +263,17 @@ class Transaction:
     ) -> None:
         """Set a timer of a dialog to `after` seconds, or cancel it with None (DLG-35, DLG-40).
 
-        It replaces a timer of that name. When it is due, a message with `is_timer` arrives on the
-        queue of this side, also if the daemon was down then. `name` tells several timers of one
-        dialog apart; it comes back as `timer_name`.
+        A timer of the same name is replaced. When the timer is due, a message with `is_timer`
+        arrives on the queue of this side, even if the daemon was down at that time. `name`
+        distinguishes several timers of one dialog; the message has it as `timer_name`.
 
         Raises:
             InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
-            ConversationNotFound, InvalidState, TimerBeyondLifetime: the dialog is not open here, is
-                ended, or expires before; raised at the commit at the latest.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            ConversationNotFound, InvalidState, TimerBeyondLifetime: the dialog is not open in this
+                broker, is ended, or expires before the timer is due; raised at the commit at the
+                latest.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         args = (wire_id(handle, "handle"), wire_after(after), wire_name(name))
@@ -280,19 +282,19 @@ class Transaction:
         self._recording.event("set_timer", handle=args[0], after=args[1], timer=name)
 
     async def resend_pending(self, old: bytes, new: bytes) -> list[Resent]:
-        """Send on `new`, in order, the messages that `old`, ended or broken, holds back (PBT-12).
+        """Send on `new`, in order, the messages held back by `old`, an ended or broken dialog.
 
-        Return the messages that were sent. `old` keeps its messages until it is ended. A
-        message that was sent on `old` and not acknowledged may have arrived: `may_have_arrived`
-        says so, and the receiver recognises it by its `message_id`.
+        Return the messages that were sent. `old` keeps its messages until this side ends it. A
+        message that was sent on `old` and not acknowledged may have arrived; `may_have_arrived`
+        marks it, and the receiver recognises it by its `message_id` (PBT-12).
 
         Raises:
             InvalidArgument: a handle is not 16 bytes.
-            ConversationNotFound: one of the dialogs is not open here.
+            ConversationNotFound: one of the dialogs is not open in this broker.
             InvalidState: `old` still sends, or `new` cannot send.
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise;
-                see `Session`.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
+                `Session`.
         """
         args = (wire_id(old, "old"), wire_id(new, "new"))
         resent = read_resent(await self._exchange.ask("resend_pending", args))
@@ -301,14 +303,15 @@ class Transaction:
         return resent
 
     async def move(self, handle: bytes, group: bytes) -> None:
-        """Put a conversation into another group of its service, with its messages (GRP-18).
+        """Move a conversation, with its messages, to another group of its service (GRP-18).
 
         Raises:
             InvalidArgument: an id is not 16 bytes.
             NoSuchTx: the transaction is over.
-            ConversationNotFound, GroupNotFound, GroupServiceMismatch, InvalidState: they do not
-                exist or do not fit; raised at the commit at the latest.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            ConversationNotFound, GroupNotFound, GroupServiceMismatch, InvalidState: the dialog or
+                the group does not exist, the group belongs to another service, or this side has
+                ended the dialog; raised at the commit at the latest.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         args = (wire_id(handle, "handle"), wire_id(group, "group"))
@@ -319,14 +322,14 @@ class Transaction:
     async def set_state(self, group: bytes, state: bytes | None) -> None:
         """Replace the state of a group that this transaction has locked; None deletes it.
 
-        `state` is at most 256 KiB, and durable with the commit.
+        `state`: at most 256 KiB; it is durable with the commit.
 
         Raises:
             InvalidArgument: `state` is not bytes, or too large; `group` is not 16 bytes.
             NoSuchTx: the transaction is over.
             GroupNotFound: this transaction has not locked the group; raised at the commit at the
                 latest.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         if state is not None and not isinstance(state, bytes):
@@ -343,16 +346,16 @@ class Transaction:
             await self._exchange.write("set_state", args)
 
     async def state(self, group: bytes, *, take_lock: bool = False) -> bytes | None:
-        """Return the state of a group that this transaction has locked, or None (GRP-22).
+        """Return the state of a group that this transaction has locked; None = none (GRP-22).
 
-        With `take_lock` it is locked first, which waits for another transaction that holds it.
+        `take_lock`: lock the group first; this waits for another transaction that holds it.
 
         Raises:
             GroupNotFound: the group does not exist, or is not locked by this transaction.
-            LockTimeout, DeadlockVictim: the lock could not be had.
+            LockTimeout, DeadlockVictim: the group could not be locked.
             InvalidArgument: `group` is not 16 bytes.
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         args = (wire_id(group, "group"), True) if take_lock else (wire_id(group, "group"),)
@@ -373,19 +376,20 @@ class Transaction:
     ) -> list[Message]:
         """Receive messages of one group, which this transaction locks (RCV-1 to RCV-8).
 
-        Return the empty list if there are none, or if none come while waiting. `max_messages`: at
-        most so many; None: as many as fit. `conversation` or `group`: only of that one. `wait`:
-        seconds, a timedelta, FOREVER, or None to return at once. `groups`: messages of up to that
-        many groups, as that many calls would return, of which only the first waits (RCV-44); those
-        of a group stand together. A call that is cancelled leaves no message behind (RCV-22); if
-        the answer was on its way already, the transaction can only be rolled back (CLP-41).
+        Return the empty list if the queue has no message, and none comes within `wait`.
+        `max_messages`: maximum number of messages; None = as many as fit. `conversation` or
+        `group`: receive only from this one. `wait`: seconds, a timedelta, FOREVER, or None to
+        return at once. `groups`: maximum number of groups; the result is that of as many calls, of
+        which only the first waits (RCV-44), and the messages of each group are adjacent. A
+        cancelled call consumes no message (RCV-22); if the answer was on its way already, the
+        transaction can only be rolled back (CLP-41).
 
         Raises:
             QueueNotFound, QueueDisabled: the queue does not exist, or is off.
-            ConversationNotFound, GroupNotFound: no such conversation or group exists here.
+            ConversationNotFound, GroupNotFound: this broker has no such conversation or group.
             InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         args = receive_args(
@@ -399,16 +403,17 @@ class Transaction:
         return messages
 
     async def get_group(self, queue: str, wait: Wait = None) -> GroupId | None:
-        """Lock the best group of a queue and return its id; None if there is none (GRP-14).
+        """Lock the best group of a queue and return its id; None = no group has messages (GRP-14).
 
-        No message is received: `receive` with `group` does that. Each further call locks another
-        group, as long as there is one (GRP-16). `wait` is that of `receive`.
+        The best group is the one with the highest priority that is not locked. No message is
+        received; `receive` with `group` does that. Each further call locks another group, as long
+        as another one has messages (GRP-16). `wait`: as for `receive`.
 
         Raises:
             QueueNotFound, QueueDisabled: the queue does not exist, or is off.
             InvalidArgument: an argument has the wrong form.
             NoSuchTx: the transaction is over.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         args = (wire_text(queue, "queue"), wire_wait(wait))
@@ -418,9 +423,9 @@ class Transaction:
     def savepoint(self) -> Savepoint:
         """Return a block, to be entered with `async with`, that can be undone alone (GRP-21).
 
-        Leaving it by an exception undoes what was done in it: received messages are back in the
-        queue, sends and new dialogs vanish. Groups that were locked meanwhile stay locked. An error
-        of a verb is undone with it, and the transaction goes on, unless all of it is lost (deadlock
+        An exception that leaves the block undoes its work: received messages are back in the queue,
+        sends and new dialogs vanish. Groups locked in the block stay locked. The error of a verb is
+        undone with the block, and the transaction continues, unless it is lost as a whole (deadlock
         victim, too old, connection lost).
 
         Raises: nothing.
@@ -434,11 +439,11 @@ class Transaction:
 
         Raises:
             TransactionAborted: the connection was lost before the commit, or a cancelled receive
-                had messages already.
-            OutcomeUnknown: it cannot be learned whether the commit took effect (REL-2).
+                had consumed messages already.
+            OutcomeUnknown: the client cannot find out whether the commit took effect (REL-2).
             NoSuchTx: the transaction is over.
-            InvalidArgument: it was begun with `inspect`.
-            BrokerError: the first error of an earlier verb, and what every request may raise; see
+            InvalidArgument: the transaction was created with `inspect`.
+            BrokerError: the first error of an earlier verb, or one common to all requests; see
                 `Session`.
         """
         if not self._exchange.is_open:
@@ -462,14 +467,14 @@ class Transaction:
         self.committed = True
 
     def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
-        """Undo everything. Leaving the block by an exception does this; it needs no answer.
+        """Undo everything, without waiting for an answer. An exception in the block does the same.
 
-        If the transaction has received, this is one of the consecutive rollbacks that switch a
-        queue off or park a group (PSN-2, PBT-3), unless `counts` is False. `outcome` says what is
-        to become of the group: `Retry(after)` or `Park(reason)`.
+        If the transaction has received messages, this is one of the consecutive rollbacks that
+        switch a queue off or park a group (PSN-2, PBT-3), unless `counts` is False. `outcome`
+        decides about the group of the messages: `Retry(after)` or `Park(reason)`.
 
         Raises:
-            InvalidArgument: `outcome` is neither.
+            InvalidArgument: `outcome` is neither a `Retry` nor a `Park`.
         """
         if outcome is not None and not isinstance(outcome, Retry | Park):
             raise InvalidArgument(
@@ -482,11 +487,9 @@ class Transaction:
         self._undo(options)
 
     def ask_commit(self) -> "asyncio.Future[Any] | None":
-        """Write the commit and return its future, or None. For the SDK itself.
+        """Write the commit, which ends the transaction, and return its future.
 
-        None means that there is nothing to commit.
-
-        The transaction is over.
+        None = nothing is to be committed. For the SDK itself.
 
         Raises:
             BrokerError: the first error of an earlier verb.
@@ -503,7 +506,7 @@ class Transaction:
     def send_alone(
         self, handle: bytes | list[bytes], message_type: str | None, body: bytes | None
     ) -> "asyncio.Future[None]":
-        """Write a recorded `submit_send` from arguments that were checked, and return its future.
+        """Write and record a `submit_send`, whose arguments were checked; return its future.
 
         Raises: nothing.
         """
@@ -515,7 +518,7 @@ class Transaction:
         )
 
     def receive_alone(self, queue: str, asked: "asyncio.Future[object]") -> None:
-        """Record a receive that is its own transaction and was asked for already.
+        """Record a receive that is its own transaction and has been requested already.
 
         Raises: nothing.
         """
@@ -524,7 +527,7 @@ class Transaction:
 
     @property
     def is_open(self) -> bool:
-        """Return whether further verbs are possible."""
+        """Whether the transaction accepts further verbs."""
         return self._exchange.is_open
 
     def _undo(self, options: dict[str, object], error: BaseException | None = None) -> None:
@@ -534,6 +537,6 @@ class Transaction:
     def _options(
         self, options: dict[str, object], error: BaseException | None
     ) -> dict[str, object]:
-        """Return the options of a rollback: it does not count if the messages are not its cause."""
+        """Return the options of a rollback; it does not count if the messages are not its cause."""
         blameless = isinstance(error, self.not_counted)
         return {"counts": False} if self._inspect or blameless else options

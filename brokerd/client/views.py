@@ -1,7 +1,7 @@
-"""Views as a client asks for them: all rows, or page by page (VIEW, CLP-90).
+"""Views: requests for their rows, for all at once or page by page (VIEW, CLP-90).
 
 Reads:  arguments.     Calls: client.link.
-Never:  holds more than one page, unless all rows are asked for at once.
+Never:  holds more than one page, unless the caller requests all rows at once.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class ViewPage(msgspec.Struct, frozen=True):
-    """Rows of a view, a map each."""
+    """A page of a view; a row is a map from columns to values."""
 
     rows: list[dict[str, Any]]
     next: str | None = None
-    """The value of `after` for the following page; None: this is the last page."""
+    """The value of `after` for the next page; None = this is the last page."""
 
 
 async def page(
@@ -35,11 +35,11 @@ async def page(
     after: str | None = None,
     bodies: bool = False,
 ) -> ViewPage:
-    """Return one page. It may be short, or empty, and still not be the last: see `next`.
+    """Return one page. Even a short or empty page may not be the last; see `next`.
 
     Raises:
-        InvalidArgument: `where` is no mapping, or does not fit the view.
-        BrokerError: what every request may raise.
+        InvalidArgument: `where` is not a mapping, or does not fit the view.
+        BrokerError: an error common to all requests.
     """
     options: dict[str, object] = {"limit": limit, "bodies": bodies, "after": after}
     if where is not None and not isinstance(where, Mapping):
@@ -65,10 +65,10 @@ async def rows(
     limit: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield row after row, at most `limit`.
+    """Yield the rows one by one, at most `limit`; None = all rows.
 
     Raises:
-        BrokerError: what `page` names.
+        BrokerError: an error that `page` names.
     """
     after, left = None, limit
     while left is None or left > 0:
