@@ -1,8 +1,8 @@
-"""App: handlers by queue and type, for readers in the daemon or in a process of one's own (SDK-10).
+"""App: handlers by queue and type, for readers in the daemon or in another process (SDK-10).
 
 Reads:  queues, in batches of one conversation group.      Calls: the verbs of a session.
 Never:  decides how many readers run in the daemon (the queue monitor does), or commits half a
-        batch: receive, replies, ends and state of it are one transaction.
+        batch: its receive, replies, ends and state changes are one transaction.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ _F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
 
 
 class App:
-    """A service: its queues and what to do with their messages.
+    """A service: its queues, and the handlers of their messages.
 
-    `brokerd worker run module:app` runs it as a process; `handler = "module:app"` of an activated
-    queue runs it in the daemon; `await app.run(session)` runs it wherever there is a session.
+    `brokerd worker run module:app` runs the app as a process; `handler = "module:app"` of an
+    activated queue runs it in the daemon; `await app.run(session)` runs it in any program.
     """
 
     def __init__(self, service: str) -> None:
         self.service = service
         self._queues: dict[str, Reads] = {}
 
-    # Saying what to do.
+    # Handlers and hooks.
 
     def activate(
         self,
@@ -49,15 +49,16 @@ class App:
     ) -> Callable[[_F], _F]:
         """Mark `async def handler(value, ctx)` as the handler for values of its first annotation.
 
-        `queue`: by default the service's name and `_q`. `contract`: by default DEFAULT, whose
-        message is of the annotated type. `max_readers` run at a time; each receives up to `batch`
-        messages of one group for one commit. What the handler returns is sent as the reply in that
-        commit; None sends nothing, `End(reply)` also ends the dialog. `ctx` may be left out. If the
-        handler raises, everything is rolled back and the messages come again.
+        `queue`: by default the service's name followed by `_q`. `contract`: by default DEFAULT,
+        whose message has the annotated type. `max_readers`: number of readers that run at a time.
+        `batch`: maximum number of messages of one group that a reader receives for one commit. The
+        handler's result is sent as the reply in that commit; None sends no reply, `End(reply)` also
+        ends the dialog. The parameter `ctx` may be left out. If the handler raises, the transaction
+        is rolled back and the messages are received again.
 
         Raises, when the function is marked:
-            InvalidArgument: it is not an async function of one or two arguments, an annotation
-                cannot be resolved, or DEFAULT has a handler for that queue already.
+            InvalidArgument: the handler is not an async function of one or two arguments, an
+                annotation cannot be resolved, or DEFAULT has a handler for the queue already.
         """
         known = self._queue(queue)
 
@@ -75,7 +76,9 @@ class App:
         return mark
 
     def on_error(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(error, ctx)`: the other side ended a dialog with an error.
+        """Mark `async def hook(error, ctx)` as the hook for dialogs ended with an error.
+
+        The other side, or a broker, has ended the dialog; this side ends after the hook.
 
         Raises: nothing.
         """
@@ -91,7 +94,7 @@ class App:
         return self._hook(queue, "on_end")
 
     def on_timer(self, queue: str | None = None) -> Callable[[_F], _F]:
-        """Mark `async def hook(ctx)`: a conversation timer of this side is due.
+        """Mark `async def hook(ctx)` as the hook for conversation timers that are due.
 
         Raises: nothing.
         """
@@ -110,21 +113,21 @@ class App:
         name = queue or f"{self.service}_q"
         return self._queues.setdefault(name, Reads(name, self.service))
 
-    # What it needs of a broker.
+    # Objects that the app needs in a broker.
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Return the queues that it reads."""
+        """Names of the queues that the app reads."""
         return tuple(self._queues)
 
     @property
     def contracts(self) -> tuple[Contract, ...]:
-        """Return the contracts of its handlers."""
+        """Contracts of the app's handlers."""
         found = {n: c for queue in self._queues.values() for n, c in queue.contracts.items()}
         return tuple(found.values())
 
     def objects(self) -> dict[str, Any]:
-        """Return what a file of objects would declare for it: contracts, queues, the service.
+        """Return the objects that the app needs, as in a file: contracts, queues, the service.
 
         Raises: nothing.
         """
@@ -149,7 +152,7 @@ class App:
         """Return the handler of one queue, as the daemon runs it.
 
         Raises:
-            InvalidArgument: the app has no handler for that queue.
+            InvalidArgument: the app has no handler for the queue.
         """
         known = self._queues.get(queue)
         if known is None or not known.routes:
@@ -181,13 +184,13 @@ class App:
     async def run(
         self, session: Session, *, stop: asyncio.Event | None = None, idle: float | None = None
     ) -> None:
-        """Read all its queues, with as many readers as each may have, until cancelled.
+        """Read all queues of the app, each with its `max_readers`, until cancelled.
 
-        `idle`: return once there was no message for so many seconds, as a program does that is
-        started when there is work (ACT-44). Once `stop` is set no message is received any more, and
-        this returns when the handlers that run have ended. A handler that raises costs its own
-        reader a growing pause, and no other one anything. A queue that is switched off or dropped
-        meanwhile is logged, and read again once that is possible.
+        `idle`: return after this many seconds without a message, for a program that is started when
+        there is work (ACT-44); None = never. `stop`: once it is set, no message is received, and
+        this call returns when the running handlers have ended. A handler that raises delays only
+        its own reader, longer each time. If a queue is switched off or dropped meanwhile, this is
+        logged, and the queue is read again once that is possible.
 
         Raises:
             ConnectionLost: the daemon could not be reached again.
@@ -212,7 +215,7 @@ class App:
                     await _first(stop, tasks)
                     for reader, task in zip(readers, tasks, strict=True):
                         reader.stop(task)
-        except BaseExceptionGroup as errors:  # all for the same reason
+        except BaseExceptionGroup as errors:  # all have the same cause
             raise errors.exceptions[0] from None
 
 
@@ -231,7 +234,7 @@ async def _first(stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
 
 
 def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict[str, Any]:
-    """Return the objects of several parts in one declaration, each name once.
+    """Merge several declarations of objects into one, which has each name of a kind once.
 
     Raises: nothing.
     """
@@ -245,7 +248,7 @@ def merged(parts: "typing.Iterable[dict[str, list[dict[str, object]]]]") -> dict
 
 
 def _route(function: Callable[..., Awaitable[Any]]) -> Route:
-    """Read the signature of a handler."""
+    """Return the route of a handler, from its signature."""
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.iscoroutinefunction(function):
         raise InvalidArgument(f"handler {name} is not an async function")

@@ -1,7 +1,7 @@
-"""Bodies: Python values to bytes and back, by the type a program names (SDK-2).
+"""Bodies: Python values to bytes and back, by the type that the program names (SDK-2).
 
-PURE.  Calls: msgspec; of a pydantic model its own methods, found by their names.
-Never:  guesses: what is read is read as the type that the contract gives to its message type.
+PURE.  Calls: msgspec; for a pydantic model its own methods, found by their names.
+Never:  guesses a type: a body is read as the type that the contract has for its message type.
 """
 
 import typing
@@ -20,7 +20,7 @@ or any other type that msgspec writes as JSON (`dict`, `list[int]`, a TypedDict,
 
 
 def encode(value: object) -> Body:
-    """Return the body of a value: JSON, except that bytes stay bytes and None is no body at all.
+    """Return the body of a value: JSON, except that bytes stay bytes and None means no body.
 
     Raises:
         InvalidArgument: the value cannot be written as JSON.
@@ -44,7 +44,7 @@ def decode(body: bytes | None, kind: Kind) -> object:
     """Return the value of a body.
 
     Raises:
-        ValueError: the body is not of that kind.
+        ValueError: the body is not a value of the type `kind`.
     """
     if kind is None or kind is NoneType:
         if body:
@@ -56,12 +56,12 @@ def decode(body: bytes | None, kind: Kind) -> object:
         return kind.model_validate_json(body or b"")
     try:
         return cast("object", msgspec.json.decode(body or b"", type=kind))
-    except msgspec.MsgspecError as error:  # not everywhere a ValueError
+    except msgspec.MsgspecError as error:  # not always a ValueError
         raise ValueError(str(error)) from None
 
 
 def members(kind: Kind) -> tuple[Kind, ...]:
-    """Return the alternatives of a union; otherwise the type alone.
+    """Return the members of a union; of any other type, the type itself.
 
     Raises: nothing.
     """
@@ -72,10 +72,10 @@ def members(kind: Kind) -> tuple[Kind, ...]:
 
 
 def type_name(kind: Kind) -> str:
-    """Return the name of the message type of this Python type, unless another one is given.
+    """Return the default name of the message type for a Python type: the name of the class.
 
     Raises:
-        InvalidArgument: it is no class, so that a name has to be given.
+        InvalidArgument: the type is not a class of a program, so a name has to be given.
     """
     name = getattr(kind, "__name__", None)
     if not isinstance(name, str) or not isinstance(kind, type) or kind.__module__ == "builtins":
@@ -87,10 +87,10 @@ def type_name(kind: Kind) -> str:
 
 
 def named(kinds: Mapping[str, Kind] | typing.Iterable[Kind]) -> dict[str, Kind]:
-    """Return message types by name: a mapping as it is, else each under the name of its class.
+    """Return a mapping of message types: a mapping as given, else each class under its name.
 
     Raises:
-        InvalidArgument: one of them is no class.
+        InvalidArgument: a type needs a name, because it is not a class of a program.
     """
     if isinstance(kinds, Mapping):
         return dict(kinds)
@@ -98,7 +98,7 @@ def named(kinds: Mapping[str, Kind] | typing.Iterable[Kind]) -> dict[str, Kind]:
 
 
 def is_a(value: object, kind: Kind) -> bool:
-    """Return whether the value is to be sent as this kind.
+    """Return whether the value may be sent as this type.
 
     Raises: nothing.
     """

@@ -1,7 +1,7 @@
-"""Contract: who may say what, as Python types (SDK-3).
+"""Contract: the message types that each side may send, as Python types (SDK-3).
 
 PURE.  Calls: bodies.
-Never:  asks a broker; `Session.declare` hands it what this says of itself.
+Never:  asks a broker; `Session.declare` passes it the objects of a contract.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from brokerd.errors import InvalidArgument, NotInContract, UnexpectedMessage
 from brokerd.model import DEFAULT
 
 END_OF_STREAM: Final = "EndOfStream"
-"""Message type, part of every contract made here: nothing follows it, so that the target, who has
-handled everything by then, is the first to end (PBT-22)."""
+"""Message type of every contract made here. No message follows it, so that the target, which has
+handled all messages by then, is the first side to end (PBT-22)."""
 
 _Kinds = Mapping[str, Kind] | Iterable[Kind]
 
@@ -24,12 +24,12 @@ _Kinds = Mapping[str, Kind] | Iterable[Kind]
 class Contract:
     """A contract: its name, and for each side the types that it may send.
 
-    Types are classes, which lend the message type their name, or a mapping of names to types. A
-    class stands for one message type. `lifetime`, in seconds or as a timedelta, is that of dialogs
-    begun under it.
+    `initiator`, `target`, `any`: the types that this side, or either side, may send. Give classes,
+    whose names become the message types, or a mapping of message types to Python types. A class
+    has one message type. `lifetime`: that of dialogs under the contract, seconds or a timedelta.
 
     Raises:
-        InvalidArgument: a message type stands for two types, or the initiator could send nothing
+        InvalidArgument: a message type has two Python types, or the initiator could send nothing
             (OBJ-24).
     """
 
@@ -63,7 +63,7 @@ class Contract:
 
     @classmethod
     def default(cls, kind: Kind = bytes) -> "Contract":
-        """Return the contract DEFAULT, whose one message type both sides send (OBJ-30).
+        """Return the contract DEFAULT, whose only message type both sides may send (OBJ-30).
 
         Raises: nothing.
         """
@@ -75,7 +75,7 @@ class Contract:
 
     @property
     def types(self) -> dict[str, str]:
-        """Return message types and the side that may send each, as in a file of objects."""
+        """Message types, each with the side that may send it, as in a file of objects."""
         found = {name: side for side, kinds in self._sides.items() for name in kinds}
         if self.name != DEFAULT:
             found.setdefault(END_OF_STREAM, "initiator")
@@ -84,7 +84,7 @@ class Contract:
         return found
 
     def objects(self) -> dict[str, list[dict[str, object]]]:
-        """Return what a file of objects would declare for it; nothing for the built-in DEFAULT.
+        """Return the contract and its message types as in a file of objects; none for DEFAULT.
 
         Raises: nothing.
         """
@@ -105,8 +105,8 @@ class Contract:
         """Return the message type and the body of a value.
 
         Raises:
-            NotInContract: the contract has no message type for it.
-            InvalidArgument: it cannot be written as JSON.
+            NotInContract: the contract has no message type for the value.
+            InvalidArgument: the value cannot be written as JSON.
         """
         if self.name == DEFAULT:
             return DEFAULT, bodies.encode(value)
@@ -122,8 +122,8 @@ class Contract:
         """Return the value of a message.
 
         Raises:
-            UnexpectedMessage: its type is not in this contract.
-            ValueError: its body is not what the type says.
+            UnexpectedMessage: the message type is not in this contract.
+            ValueError: the body is not a value of the Python type.
         """
         if message.message_type not in self.kinds:
             raise UnexpectedMessage(
@@ -133,7 +133,7 @@ class Contract:
 
     @property
     def streams(self) -> bool:
-        """Return whether it has the message type that ends a stream."""
+        """Whether the contract has the message type that ends a stream."""
         return self.name != DEFAULT
 
     def starts(self, value: object) -> bool:
@@ -149,7 +149,7 @@ class Contract:
 
 
 def is_end_of_stream(message: Message) -> bool:
-    """Return whether the other side says that it will send nothing more on this dialog.
+    """Return whether the message announces that no other message follows on its dialog.
 
     Raises: nothing.
     """

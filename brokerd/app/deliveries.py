@@ -1,9 +1,9 @@
-"""Deliveries: what comes on a queue, each message in a transaction of its own (SDK-8, SDK-9).
+"""Deliveries: the messages of a queue, each in a transaction of its own (SDK-8, SDK-9).
 
 Reads:  a queue.      Calls: the verbs of a session.
-Never:  hands out an end, an error or a timer: these are dealt with here, with hooks (A18).
-Fails:  a lost connection is made again or raises `ConnectionLost`; a queue that is off raises
-        `QueueDisabled` (ACT-27).
+Never:  yields an end, an error or a timer: this module handles them, with hooks (A18).
+Fails:  with `ConnectionLost` if a lost connection cannot be replaced; with `QueueDisabled` if
+        the queue is off (ACT-27).
 """
 
 import asyncio
@@ -54,13 +54,14 @@ class Delivery:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Commit; with an exception roll back, so that the message comes again.
+        """Commit; after an exception roll back, so that the message is received again.
 
-        `raise Retry(...)` and `raise Park(...)` in the block do what they say and go no further;
-        `raise End(...)` replies and ends the dialog in the commit.
+        `raise Retry(...)` and `raise Park(...)` in the block roll back accordingly, and do not
+        leave the block; `raise End(...)` replies and ends the dialog in the commit.
 
         Raises:
-            BrokerError: what `Transaction.commit` names, and for `End` what `answer` names.
+            BrokerError: an error that `Transaction.commit` names, or for `End` one that `answer`
+                names.
         """
         try:
             if isinstance(error, End):
@@ -79,7 +80,7 @@ class Delivery:
         """Reply and end the dialog as the outcome says, in the same commit.
 
         Raises:
-            BrokerError: what `send` and `end` name.
+            BrokerError: an error that `send` or `end` names.
         """
         if outcome.reply is not None:
             await self.send(outcome.reply)
@@ -87,24 +88,24 @@ class Delivery:
 
     @property
     def body(self) -> bytes | None:
-        """Return the bytes as they came; None if there are none."""
+        """The body of the message as bytes; None = no body."""
         return self.message.body
 
     @property
     def dialog(self) -> bytes:
-        """Return the handle of the dialog, to answer on."""
+        """Handle of the dialog, to answer on."""
         return self.message.handle
 
     @property
     def group(self) -> bytes:
-        """Return the conversation group, the key for state (GRP-2); it is locked."""
+        """Id of the conversation group, which is locked; the key for state (GRP-2)."""
         return self.message.group_id
 
     def value(self) -> object:
-        """Return the body as the type of the contract.
+        """Return the body as a value of the type that the contract has for it.
 
         Raises:
-            ValueError: it is not of that type.
+            ValueError: the body is not a value of that type.
             InvalidArgument: no contract is known for the message.
             UnexpectedMessage: the contract has no such message type.
         """
@@ -116,15 +117,15 @@ class Delivery:
         return self._contract.read(self.message)
 
     async def send(self, value: object) -> None:
-        """Answer on the same dialog, in the same commit.
+        """Send a value on the dialog of the message, in the same commit.
 
         If the other side has ended the dialog, the commit fails with `InvalidState`. A handler of
-        an App is called once more then, and its answers to that dialog are left out.
+        an App is then called once more, and its answers on this dialog are not sent.
 
         Raises:
             NotInContract: the contract has no message type for the value.
             InvalidArgument: no contract is known for the message.
-            BrokerError: what `Transaction.send` names.
+            BrokerError: an error that `Transaction.send` names.
         """
         if self._mute:
             return
@@ -141,18 +142,18 @@ class Delivery:
         await self.tx.send(self.dialog, body, message_type)
 
     async def end(self, error: int | None = None, description: str | None = None) -> None:
-        """End this side of the dialog, in the same commit.
+        """End this side of the dialog of the message, in the same commit.
 
         Raises:
-            BrokerError: what `Transaction.end` names.
+            BrokerError: an error that `Transaction.end` names.
         """
         await self.tx.end(self.dialog, error, description)
 
     async def state(self) -> bytes | None:
-        """Return the state of the conversation group; None if there is none.
+        """Return the state of the conversation group; None = it has none.
 
         Raises:
-            BrokerError: what `Transaction.state` names.
+            BrokerError: an error that `Transaction.state` names.
         """
         return await self.tx.state(self.group)
 
@@ -160,7 +161,7 @@ class Delivery:
         """Replace the state of the conversation group, in the same commit; None deletes it.
 
         Raises:
-            BrokerError: what `Transaction.set_state` names.
+            BrokerError: an error that `Transaction.set_state` names.
         """
         await self.tx.set_state(self.group, state)
 
@@ -170,22 +171,22 @@ ErrorHook = Callable[[RemoteError, Delivery], Awaitable[None]]
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """Functions for messages of the broker, called in their transaction; all are optional.
+    """Functions for messages of the broker, called in the message's transaction; all are optional.
 
-    An end or an error ends this side whether there is a hook or not.
+    An end or an error also ends this side of the dialog, with or without a hook.
     """
 
     on_end: Hook | None = None
     on_error: ErrorHook | None = None
-    """Without one the error is logged."""
+    """Hook for errors; without a hook, an error is logged."""
     on_timer: Hook | None = None
 
 
 async def handled(delivery: Delivery, hooks: Hooks) -> bool:
-    """Handle a message of the broker, or the end of a stream; return False for one of a program.
+    """Handle a message of the broker, or the end of a stream; False = a message of a program.
 
     Raises:
-        BrokerError: what `Transaction.end` names; a hook may raise anything.
+        BrokerError: an error that `Transaction.end` names; a hook may raise anything.
     """
     message = delivery.message
     if message.is_timer:
@@ -231,13 +232,13 @@ async def deliveries(
     hooks: Hooks | None = None,
     wait: Wait = FOREVER,
 ) -> AsyncIterator[Delivery]:
-    """Yield the messages of a queue, each to be left by `async with`, until none came for `wait`.
+    """Yield the messages of a queue, each for an `async with`, until none comes within `wait`.
 
-    At most `concurrency` are open at a time; each locks its conversation group, so two open ones
-    are never of the same group.
+    `concurrency`: maximum number of deliveries that are open at a time. Each locks its conversation
+    group, so two open deliveries are never of the same group.
 
     Raises:
-        BrokerError: what `Transaction.receive` and `commit` name.
+        BrokerError: an error that `Transaction.receive` or `commit` names.
     """
     room = asyncio.Semaphore(concurrency)
     known = contracts or {}
@@ -260,7 +261,7 @@ async def deliveries(
                 await tx.commit()
                 continue
             kept = True
-        except TransactionAborted:  # the connection was lost: ask on the next one
+        except TransactionAborted:  # the connection was lost: retry on the next one
             continue
         finally:
             if not kept:

@@ -33,29 +33,29 @@ LEFT_BY_EXCEPTION = 1
 """Error code with which a block ends its dialog when an exception leaves it."""
 _MOST_TEXT = 3000
 NOWHERE = frozenset({"no_route", "local_service_missing"})
-"""Status of a message whose service is neither here nor known to be elsewhere (XMT-19)."""
+"""Status keys of messages whose service is neither local nor known to be remote (XMT-19)."""
 
 _T = TypeVar("_T")
 
 
 class Timer:
-    """A conversation timer of this side was due; ask `receive` for it to get it."""
+    """A due conversation timer of this side; `receive` returns it if `kinds` has this class."""
 
 
 class QueueOf(Protocol):
-    """Where the messages of a service are."""
+    """A function that finds the queue of a service."""
 
     async def __call__(self, service: str) -> str:
         """Return the name of the queue of a service.
 
         Raises:
-            ServiceNotFound: there is no such service.
+            ServiceNotFound: the service does not exist.
         """
         ...
 
 
 class Dialog:
-    """A dialog; made by `Session.dialog`, used with `async with`."""
+    """A dialog, made by `Session.dialog` and used with `async with`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Dialog:
         self.to_service = to_service
         self.contract = contract
         self.handle: Handle | None = None
-        """The handle, once something has been sent."""
+        """Handle of the dialog; None before the first send."""
 
     async def __aenter__(self) -> Self:
         """Return the dialog, which begins with its first send."""
@@ -92,27 +92,27 @@ class Dialog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End this side; with an error if an exception leaves the block.
+        """End this side of the dialog, with an error if an exception leaves the block.
 
         Raises:
-            BrokerError: what `end` names, if the block did not fail.
+            BrokerError: an error that `end` names, if the block did not fail.
         """
         if error is None:
             await self.end()
             return
-        with suppress(BrokerError):  # the exception that is under way says more
+        with suppress(BrokerError):  # the exception of the block says more
             text = f"{type(error).__name__}: {error}"[:_MOST_TEXT]
             await self.end(LEFT_BY_EXCEPTION, text)
 
     async def send(self, value: object, *, tx: Transaction | None = None) -> None:
-        """Send a value; durable when this returns, or with the commit of `tx`.
+        """Send a value; it is durable when this returns, or with the commit of `tx`.
 
-        The first one begins the dialog.
+        The first send begins the dialog.
 
         Raises:
             NotInContract: the contract has no message type for the value.
             InvalidState, ConversationNotFound: the dialog is over.
-            BrokerError: what `begin_dialog` and `send` of a session or transaction name.
+            BrokerError: an error that `begin_dialog` or `send` of a session or transaction names.
         """
         message_type, body = self.contract.write(value)
         self._look_at_transactions()
@@ -165,7 +165,7 @@ class Dialog:
                 message stays in the queue.
             WouldWaitForever: nothing was sent, or the transaction that sent is still open
                 (SDK-7).
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         self._look_at_transactions()
         if self._asked_in is not None:
@@ -187,18 +187,18 @@ class Dialog:
                 return value
 
     async def end(self, error: int | None = None, description: str | None = None) -> None:
-        """End this side, with an error if one is given; nothing if it is over or never began.
+        """End this side, with an error if one is given, unless the dialog is over or never began.
 
-        While a transaction is open in which something was sent, the end belongs to it as well.
+        If a transaction that has sent on the dialog is still open, the end joins that transaction.
 
         Raises:
             ErrorNeedsCodeAndText: one of `error` and `description` is missing.
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         self._look_at_transactions()
         if self._over or self._ended_in is not None or self.handle is None:
             return
-        with suppress(InvalidState, ConversationNotFound):  # it is over already
+        with suppress(InvalidState, ConversationNotFound):  # the dialog is over already
             if self._asked_in is not None:
                 await self._asked_in.end(self.handle, error, description)
                 self._ended_in = self._asked_in
@@ -206,12 +206,12 @@ class Dialog:
                 self._over = True
                 await self._session.end(self.handle, error, description)
 
-    # How it works.
+    # Implementation.
 
     def _look_at_transactions(self) -> None:
-        """Learn what became of the transactions in which something was sent, or this side ended.
+        """Find out the outcome of the transactions that have sent on this dialog or ended it.
 
-        What was rolled back has not happened: the dialog has not begun, or is still to be ended."""
+        After a rollback the dialog has not begun, or is still to be ended."""
         asked_in, ended_in = self._asked_in, self._ended_in
         if asked_in is not None and not asked_in.is_open:
             self._asked_in = None
@@ -246,7 +246,7 @@ class Dialog:
                     await tx.commit()
                     raise
                 await tx.commit()
-            except TransactionAborted:  # the connection was lost: ask on the next one
+            except TransactionAborted:  # the connection was lost: retry on the next one
                 continue
             except ReceiveTimeout as error:
                 raise await self._with_reason(error) from None
@@ -256,7 +256,7 @@ class Dialog:
                 return value
 
     async def _with_reason(self, error: ReceiveTimeout) -> ReceiveTimeout:
-        """Return the error, with the reason why nothing sent has arrived, if that is known."""
+        """Return the error, with the reason why the messages sent are waiting, if it is known."""
         assert self.handle is not None, "something was sent"
         try:
             status = await self._session.transmission_status(self.handle)
@@ -272,7 +272,7 @@ class Dialog:
         )
 
     async def _value_of(self, tx: Transaction, taken: list[Message], kinds: bodies.Kind) -> object:
-        """Return the value of the message; `tx` undoes what this has begun if it raises."""
+        """Return the value of the message, or `_SKIPPED`; end this side if the other has ended."""
         if not taken:
             raise ReceiveTimeout(f"no message of {self.to_service} came in time")
         (message,) = taken

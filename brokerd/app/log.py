@@ -1,7 +1,7 @@
 """The log of this layer: reports of errors that no caller receives.
 
 Reads:  whether structlog has been set up, as the daemon and the worker do.
-Never:  sets anything up: in a program of somebody else it goes to `logging`, as libraries do.
+Never:  sets up logging: in a user's program it writes to `logging`, as libraries do.
 """
 
 import logging
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def logger(**bound: object) -> Any:  # noqa: ANN401  # structlog's own type
-    """Return a logger that knows these fields: `log.info("picked", sku=...)`.
+    """Return a logger that adds these fields to each line: `log.info("picked", sku=...)`.
 
     Raises: nothing.
     """
-    import structlog  # noqa: PLC0415  # it loads a lot, and most programs are never told anything
+    import structlog  # noqa: PLC0415  # slow to import, and most programs log nothing
 
     if structlog.is_configured():
         return structlog.get_logger().bind(**bound)

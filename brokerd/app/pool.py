@@ -1,11 +1,11 @@
-"""DialogPool: one-way sends on dialogs that are used again, by key (PBT-22).
+"""DialogPool: one-way sends on reused dialogs, by key (PBT-22).
 
 A stream is one dialog from its first message to the end-of-stream marker. The target, which has
-handled everything before the marker, ends first; then the pool ends its own side.
-Reads:  what comes back on its own dialogs: they share a conversation group for each service.
+handled all messages before the marker, ends first; then the pool ends its own side.
+Reads:  messages on its own dialogs, which share a conversation group per service.
 Calls:  the verbs of a session.
-Never:  sends behind the marker of a stream. There is one order of locks: the keys sorted, then the
-        group, of which a transaction needs only the one.
+Never:  sends after the marker of a stream. Locks are taken in one order: the keys, sorted, then the
+        group; a transaction needs only one group.
 Fails:  a stream that the other side ends or fails is replaced, and its end is reported.
 """
 
@@ -42,24 +42,24 @@ CLOSE_WITHIN: Final = 30.0
 """Seconds that `close` gives the other sides to end."""
 
 LOOK_EVERY: Final = 5.0
-"""Seconds after which it is asked whether somebody else has ended a stream."""
+"""Seconds without a message before a check for streams that another reader has ended."""
 _AT_ONCE: Final = 1000
 
 Refused = Callable[["Stream", BrokerError], None]
-"""Function that is called on the loop with a failed stream and the reason."""
+"""A function that is called on the loop with a failed stream and the reason."""
 Key = tuple[str, str, str, str]
 """(from service, to service, contract, partition)."""
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
-    """When a stream gives way to a new one."""
+    """Limits at which a new stream replaces an old one."""
 
     age: timedelta = timedelta(minutes=10)
-    """Time since its first message."""
+    """Time since the first message of the stream."""
     messages: int = 10_000
-    """Messages sent on it."""
+    """Number of messages sent on the stream."""
     lifetime: timedelta = timedelta(days=1)
-    """Lifetime of its dialog: what a program that died left open goes away."""
+    """Lifetime of the dialog, unless the contract has one; it ends what a dead program left open."""
 
 
 class Stream:
@@ -72,13 +72,13 @@ class Stream:
         self.handle: Handle | None = None
         self.sent = 0
         self.is_ending = False
-        """The marker has been sent, or is about to be: nothing more may be."""
+        """Whether the marker has been sent, or is about to be: no message may follow."""
         self.over: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-        """Done when the target has ended: None if it has handled everything, else its error."""
+        """Done when the target has ended: None if it has handled all messages, else its error."""
 
 
 class Receipt:
-    """The result of `post`: the message is durable here, and can be followed."""
+    """The result of `post`: the message is durable in this broker, and can be followed."""
 
     def __init__(self, pool: "DialogPool", stream: Stream, number: int) -> None:
         self._pool = pool
@@ -88,26 +88,27 @@ class Receipt:
 
     @property
     def handle(self) -> Handle:
-        """Return the handle of the conversation that the message travels on."""
+        """Handle of the dialog that the message was sent on."""
         assert self.stream.handle is not None, "a receipt is made after the commit"
         return self.stream.handle
 
     async def processed(self, timeout: float | timedelta | None = None) -> None:  # noqa: ASYNC109
-        """Return when the target has committed what it did with the message.
+        """Wait until the target has committed its handling of the message.
 
-        This ends the stream: the key goes on with a new one.
+        This ends the stream; the next message of the key begins a new one. `timeout`: seconds, or a
+        timedelta; None = wait without a limit.
 
         Raises:
             RemoteError: the target or its broker refused the message.
-            ReceiveTimeout: it takes longer than `timeout` seconds.
-            BrokerError: what every request may raise.
+            ReceiveTimeout: the target has not handled the message within `timeout`.
+            BrokerError: an error common to all requests.
         """
         await self._pool.finish(self.stream)
         await self._pool.ended(self.stream, timeout)
 
 
 class DialogPool:
-    """Keeps a stream for each key. Use it as `async with`; leaving ends all streams."""
+    """A pool with a stream for each key; leaving its `async with` block ends all streams."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class DialogPool:
         self._groups: dict[str, GroupId] = {}
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self.refused: list[tuple[Stream, BrokerError]] = []
-        """Streams that failed, with the reason, the latest 1,000, for who gave no `on_refused`."""
+        """The latest 1,000 streams that failed, with the reasons, for use without `on_refused`."""
 
     async def __aenter__(self) -> Self:
         """Return the pool; no dialog is begun yet."""
@@ -146,7 +147,7 @@ class DialogPool:
         """End the streams, and wait for the other sides unless the block failed.
 
         Raises:
-            BrokerError: what `close` names.
+            BrokerError: an error that `close` names.
         """
         await self.close(CLOSE_WITHIN if error is None else 0.0)
 
@@ -164,7 +165,7 @@ class DialogPool:
         """Send one message in the order of its partition; durable when this returns.
 
         Raises:
-            BrokerError: what `send_many` names.
+            BrokerError: an error that `send_many` names.
         """
         many = [(partition, value)]
         (receipt,) = await self.send_many(from_service, to_service, contract, many)
@@ -177,14 +178,14 @@ class DialogPool:
         contract: Contract,
         values: Iterable[tuple[str, object]],
     ) -> list[Receipt]:
-        """Send several messages in one commit, each with its partition: all or none.
+        """Send several values in one commit, each with its partition: all or none.
 
-        Return a receipt for each.
+        Return a receipt for each value.
 
         Raises:
             NotInContract: the contract has no message type for a value.
             InvalidArgument: the contract has no message type that ends a stream.
-            BrokerError: what `begin_dialog` and `send` name.
+            BrokerError: an error that `begin_dialog` or `send` names.
         """
         if not contract.streams:
             raise InvalidArgument(
@@ -200,7 +201,7 @@ class DialogPool:
                     return await self._send(contract, items)
                 except (InvalidState, ConversationNotFound):
                     if not known:
-                        raise  # on fresh dialogs: it is not the pool's doing
+                        raise  # on new dialogs: a new stream would fail, too
                     for stream in known:
                         await self._end_stream(stream)
 
@@ -271,20 +272,20 @@ class DialogPool:
     # Ending.
 
     async def finish(self, stream: Stream) -> None:
-        """Send the marker that ends a stream, once; nothing more is sent on it.
+        """Send the marker that ends a stream, once; no message follows it.
 
         Raises:
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         async with self._locked({stream.key}):
             await self._end_stream(stream)
 
     async def ended(self, stream: Stream, timeout: float | timedelta | None) -> None:  # noqa: ASYNC109
-        """Return when the target has ended the stream.
+        """Wait until the target has ended the stream; `timeout`: seconds, None = without a limit.
 
         Raises:
-            RemoteError: the target or its broker ended it with an error.
-            ReceiveTimeout: it takes longer than `timeout` seconds.
+            RemoteError: the target or its broker ended the stream with an error.
+            ReceiveTimeout: the target has not ended the stream within `timeout`.
         """
         if not await self._within(timeout, stream.over):
             raise ReceiveTimeout(f"{stream.key[1]} has not handled it in time")
@@ -293,12 +294,13 @@ class DialogPool:
             raise error
 
     async def close(self, within: float | timedelta = CLOSE_WITHIN) -> bool:
-        """End all streams; return whether all other sides ended within so many seconds.
+        """End all streams; return whether all other sides have ended `within` the time given.
 
-        What has not ended stays on the queue of the service, and is ended by whatever reads it.
+        `within`: seconds, or a timedelta. Ends that come later stay on the queue of the service,
+        and the next reader of that queue handles them.
 
         Raises:
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         try:
             for stream in list(self._streams.values()):
@@ -328,7 +330,7 @@ class DialogPool:
             async with self._session.transaction() as tx:
                 await self._send_marker(tx, stream)
         except (InvalidState, ConversationNotFound):
-            pass  # it is over already; what came back on it says how
+            pass  # the stream is over already; its End or Error has the reason
         self._marked(stream)
 
     async def _send_marker(self, tx: Transaction, stream: Stream) -> None:
@@ -340,10 +342,10 @@ class DialogPool:
         if self._streams.get(stream.key) is stream:
             del self._streams[stream.key]
 
-    # What comes back.
+    # Messages that come back.
 
     async def _collect(self, service: str) -> None:
-        """Read what comes back on the streams of one service, as long as there are any."""
+        """Receive the messages that come back on the streams of a service, until none is open."""
         failure: BrokerError = ConnectionLost("the pool was closed")
         try:
             queue = await self._queue_of(service)
@@ -359,7 +361,7 @@ class DialogPool:
                 self._over(stream, failure)
 
     async def _collect_once(self, queue: str, **selector: Any) -> bool:  # noqa: ANN401
-        """Receive in one transaction; return whether there were messages."""
+        """Receive messages in one transaction; return whether any came."""
         tx = self._session.transaction()
         try:
             found = await tx.receive(queue, _AT_ONCE, **selector)
@@ -380,7 +382,7 @@ class DialogPool:
         return bool(found)
 
     async def _look_for_ended(self, queue: str, service: str) -> None:
-        """Find the streams that another reader of the queue has ended, and count them as ended."""
+        """Find the streams that another reader of the queue has ended, and mark them as over."""
         for stream in self._streams_of(service):
             try:
                 await self._collect_once(queue, conversation=stream.handle)

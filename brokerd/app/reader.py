@@ -1,9 +1,9 @@
-"""Reader: takes messages of one queue and hands them to the handlers of an App (SDK-9 to SDK-11).
+"""Reader: receives messages of one queue for the handlers of an App (SDK-9 to SDK-11).
 
 Reads:  a queue, in batches of one conversation group.      Calls: the verbs of a session, handlers.
-Never:  commits half a batch: receive, replies, ends and state of it are one transaction.
-Fails:  never with its handler: what raises is rolled back and told, and the messages come again.
-        A receive that fails ends a reader of the daemon, and makes any other one wait.
+Never:  commits half a batch: its receive, replies, ends and state changes are one transaction.
+Fails:  never with a handler: its error is logged, and its messages roll back and are received
+        again. A failed receive ends a reader in the daemon, and makes any other reader wait.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from brokerd.errors import (
 )
 
 LOOK_EVERY: Final = 60.0
-"""Seconds that one receive of a reader that never ends waits."""
+"""Seconds that one receive waits in a reader without `idle`."""
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 LONGEST_PAUSE_BY_LOAD: Final = 5.0
-"""Seconds for a reader that the daemon has started: it must notice soon when to end (PBT-25)."""
+"""Seconds for a reader that the daemon has started, which must soon notice when to end (PBT-25)."""
 NOT_HANDLED: Final = 1
-"""Error code with which a dialog is ended when no handler takes its message."""
+"""Error code with which a dialog is ended if no handler accepts its message."""
 NOT_READABLE: Final = 2
-"""Error code for a body that is not what its message type says."""
+"""Error code with which a dialog is ended if a body cannot be read as the type of its message."""
 _MOST_TEXT: Final = 3000
 _KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
     QueueDisabled: ("queue_off", "switch it on: brokerd queue show NAME says why it is off"),
@@ -49,15 +49,15 @@ _KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
         "worker anew, which declares it",
     ),
 }
-"""Why a queue cannot be read: the subclass of its event, and the cure."""
+"""Errors of a queue that cannot be read: the subclass of the event, and the cure."""
 
 
 class Ctx(Delivery):
-    """The second argument of a handler; everything done with it belongs to one commit."""
+    """The second argument of a handler; all its operations are part of one commit."""
 
     @property
     def log(self) -> Any:  # noqa: ANN401  # structlog's own type
-        """Return a logger that knows the dialog and the attempt."""
+        """A logger that adds the dialog and the attempt to each line."""
         message = self.message
         return logger(
             conversation_id=message.conversation_id.hex(),
@@ -67,7 +67,7 @@ class Ctx(Delivery):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A handler and the values it takes."""
+    """A handler and the types of values that it accepts."""
 
     function: Callable[..., Awaitable[Any]]
     kinds: tuple[Kind, ...]
@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Reads:
-    """A queue of an app: its handlers and how it is read."""
+    """A queue of an app: its handlers, and the options for reading it."""
 
     def __init__(self, name: str, service: str) -> None:
         self.name = name
@@ -88,18 +88,19 @@ class Reads:
 
 
 class Reader:
-    """Works until it is stopped; pauses after a failure, the longer the more there were in a row.
+    """A reader of one queue, which pauses after a failure: longer after each consecutive one.
 
-    Two kinds of failure are told apart (ACT-27): of what was received, after which it goes on, and
-    of the receive itself, which only waiting can mend, or nothing.
+    There are two kinds of failures (ACT-27): those of handling messages, after which the reader
+    continues, and those of the receive itself, which only time can repair, if at all.
     """
 
     def __init__(
         self, session: Session, queue: Reads, *, idle: float | None = None, by_load: bool = False
     ) -> None:
-        """`idle`: seconds without a message after which it is done; None = it reads for ever.
+        """Create the reader.
 
-        `by_load`: it is one that a queue monitor has started, and ends where its receive fails."""
+        `idle`: seconds without a message after which it ends; None = it reads for ever.
+        `by_load`: a queue monitor has started the reader, which then ends if its receive fails."""
         self._session = session
         self._queue = queue
         self._idle = idle
@@ -109,15 +110,15 @@ class Reader:
         self._busy = False
         self._found_nothing = False
         self._is_known = by_load
-        """The queue has been there."""
+        """Whether the queue is known to exist."""
         self._failures = 0
-        """In a row."""
+        """Number of consecutive failures."""
         self._kept_by = ""
-        """Why nothing can be received at the moment, as it was told; empty = it can be."""
+        """Reported reason why the queue cannot be read at present; empty = it can be read."""
         self._log = logger(queue=queue.name, service=queue.service)
 
     def stop(self, task: "asyncio.Task[None]") -> None:
-        """Receive nothing more. `task` is the one that runs it; a handler in it may finish.
+        """Stop receiving; a running handler may finish. `task`: the task of `run`.
 
         Raises: nothing.
         """
@@ -130,7 +131,7 @@ class Reader:
 
         Raises:
             ConnectionLost: the daemon could not be reached again.
-            BrokerError: what a receive raises that waiting cannot mend, such as `QueueNotFound`.
+            BrokerError: an error of a receive that waiting cannot repair, such as `QueueNotFound`.
         """
         clock = self._session.clock
         while not self._stopping:
@@ -151,16 +152,16 @@ class Reader:
         return float(min(self._longest_pause, FIRST_PAUSE * 2 ** min(self._failures - 2, 20)))
 
     async def _succeeds(self) -> bool:
-        """Take a batch, or find nothing; False = it failed, and is worth another attempt."""
+        """Receive and handle a batch, if there is one; False = failed, but worth a retry."""
         wait = LOOK_EVERY if self._idle is None else self._idle
         if not self._is_known:
-            wait = 0.0  # that a queue is not there at the start is told at once
+            wait = 0.0  # a queue that is missing at the start is reported at once
         try:
             found = await read_once(self._session, self._queue, wait, taken=self._has_taken)
         except ConnectionLost:
             raise
         except TransactionAborted:
-            return False  # the connection was lost, or it took too long: the messages come again
+            return False  # connection lost, or transaction too old: the messages come again
         except Exception as error:  # per reader (design, The code)
             if self._busy:
                 self._failed(error)
@@ -181,7 +182,7 @@ class Reader:
     def _failed(self, error: Exception) -> None:
         """Log that a handler raised.
 
-        Its messages are received again, and meanwhile the rest of the queue."""
+        Its messages are received again; meanwhile the reader continues with the others."""
         self._log.warning(
             "broker.activation",
             subclass="handler_failed",
@@ -214,13 +215,13 @@ async def read_once(
 ) -> bool:
     """Receive and handle a batch of one group in one transaction; return False if none came.
 
-    `wait`: seconds. `taken` is called when messages were received. An answer on a dialog that the
-    other side has ended fails the transaction. It is then repeated with fewer messages, in the end
+    `wait`: seconds. `taken`: called when messages were received. An answer on a dialog that the
+    other side has ended fails the transaction. It is then repeated with fewer messages, and finally
     without the answers on that dialog.
 
     Raises:
-        BrokerError: what the receive, a verb of the handler or the commit raised.
-        Exception: what the handler raised; the transaction was rolled back.
+        BrokerError: an error of the receive, of a verb in the handler, or of the commit.
+        Exception: an error of the handler; the transaction was rolled back.
     """
     batch = queue.batch
     mute: frozenset[bytes] = frozenset()
@@ -234,7 +235,7 @@ async def read_once(
                 if messages:
                     taken()
                     await _Unit(session, queue, tx, mute).handle(messages)
-        except (Retry, Park):  # rolled back with that outcome as the block was left
+        except (Retry, Park):  # the block has rolled back with this outcome
             return True
         except InvalidState:
             handles = frozenset(message.handle for message in messages)
@@ -292,7 +293,7 @@ class _Unit:
         return True
 
     async def _outcome(self, ctx: Ctx, contract: Contract | None) -> object:
-        """Return the result of the handler, or an error without a handler or a readable body."""
+        """Return the handler's result, or an `End` if no handler fits or the body is unreadable."""
         message, service = ctx.message, self._queue.service
         if contract is None or message.message_type not in contract.kinds:
             text = f"{service} does not handle {message.message_type} of {message.contract}"

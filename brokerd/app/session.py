@@ -1,7 +1,7 @@
-"""Session: the verbs, and what makes them comfortable: dialogs, posts, deliveries.
+"""Session: the verbs, and methods for convenience: dialogs, posts, deliveries.
 
 Reads:  arguments.      Calls: the verbs of `brokerd.client`, and the other modules of this package.
-Never:  asks the daemon for anything that a program could not ask by the verbs.
+Never:  makes a request that a program could not make by the verbs.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -26,16 +26,16 @@ CLOSE_POOL_WITHIN: Final = 1.0
 
 
 class Session(VerbSession):
-    """A client of one broker. Made by `brokerd.connect`; good for any number of tasks.
+    """A client of one broker, made by `brokerd.connect`; any number of tasks may share it.
 
     It has every verb of Service Broker and the convenient methods below. The section "Verbs of a
-    session" lists the errors that every request may raise.
+    session" lists the errors common to all requests.
     """
 
     service: str | None = None
-    """The local service in whose name `dialog` and `post` speak unless they are told another."""
+    """The local service that begins the dialogs of `dialog` and `post`, by default."""
 
-    def __init__(self, **parts: Any) -> None:  # noqa: ANN401  # handed on as they are
+    def __init__(self, **parts: Any) -> None:  # noqa: ANN401  # passed on unchanged
         super().__init__(**parts)
         self._queues: dict[str, str] = {}
         self._contracts: dict[str, Contract] = {}
@@ -44,7 +44,7 @@ class Session(VerbSession):
         """Called once the connection is closed."""
 
     async def close(self) -> None:
-        """End the streams of posts, as far as that is quick, and close the connection.
+        """End the streams of posts, within about a second, and close the connection.
 
         Raises:
             BrokerError: ending a stream failed; see `DialogPool.close`.
@@ -67,19 +67,19 @@ class Session(VerbSession):
         target: bool = False,
         dry_run: bool = False,
     ) -> list[object]:
-        """Add to the broker what a program needs and it lacks; return the changes (SDK-4).
+        """Add the missing objects that a program needs to the broker; return the changes (SDK-4).
 
-        For a Contract it adds the contract and its message types. For an App it adds everything
-        that the App reads, and the App's service with its contracts, so that others may begin
-        dialogs with it. `service` is added as the service that begins this program's dialogs; its
-        replies come to `queue`, by default the name of the service followed by `_q`. With `target`,
-        others may begin dialogs with `service` too, under the contracts given here. Nothing that
-        exists is altered. With `dry_run` nothing is added; the changes are only returned.
+        For a Contract these are the contract and its message types. For an App they are the queues
+        that the App reads, and its service with its contracts, so that other services may begin
+        dialogs with it. `service`: the service that begins this program's dialogs; its replies
+        come to `queue`, by default the name of the service followed by `_q`. `target`: other
+        services may begin dialogs with `service`, too, under the contracts given here. `dry_run`:
+        only return the changes. Existing objects are not altered.
 
         Raises:
             ObjectsRefused: a contract of that name exists with other types.
             InvalidArgument: one of `needed` is neither a Contract nor an App.
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         for one in needed:
             if not isinstance(one, Contract | App):
@@ -104,7 +104,7 @@ class Session(VerbSession):
         wanted = {"broker": {"name": self.welcome.broker}, **merged(parts)}
         return await self.apply(wanted, dry_run=dry_run, ensure=True)
 
-    # Asking.
+    # Sending.
 
     def dialog(
         self,
@@ -119,13 +119,16 @@ class Session(VerbSession):
     ) -> Dialog:
         """Return a dialog, to be used with `async with`; it begins with the first send (SDK-5).
 
-        Leaving the block ends this side; an exception ends it with that error. `contract` has
-        Python types; left out, it is DEFAULT with bytes. Dialogs of one `group` are received one
-        transaction at a time; a text stands for the same group each time for one service.
-        `lifetime` is in seconds.
+        Leaving the block ends this side; an exception ends it with an error. `contract`: a
+        Contract, or the name of a declared one; None = DEFAULT with bytes. `service`: the local
+        service, by default that of the session. `group`: the conversation group to join, whose
+        dialogs are received by one transaction at a time; the same text always gives the same
+        group of a service. `lifetime`: seconds, or a timedelta; None = that of the contract.
+        `broker_id`, `encryption`: see `begin_dialog`.
 
         Raises:
-            InvalidArgument: no service is given here or at `connect`, or the contract is not known.
+            InvalidArgument: neither this call nor `connect` has a service, or the contract is not
+                known.
             InvalidName: `to_service` is empty or too long.
         """
         own = self._own(service)
@@ -155,16 +158,18 @@ class Session(VerbSession):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> Receipt:
-        """Send one way and return a receipt; durable when this returns (SDK-12).
+        """Send a value one way and return a receipt; durable when this returns (SDK-12).
 
-        Messages of one `key` arrive in order, on a dialog that is kept and used again. A refusal is
-        not lost: it is in `pool.refused`, and `receipt.processed()` raises it.
+        `key`: values with one key arrive in order, on a dialog that is kept and reused. `contract`:
+        None = the declared contract that fits the value. `service`: the local service, by default
+        that of the session. A refusal is not lost: `pool.refused` lists it, and
+        `receipt.processed()` raises it.
 
         Raises:
             NotInContract: not exactly one declared contract fits the value, or `contract` does not.
-            InvalidArgument: no service is given here or at `connect`, or the contract has no marker
-                for the end of a stream.
-            BrokerError: what `begin_dialog` and `send` name.
+            InvalidArgument: neither this call nor `connect` has a service, or the contract has no
+                marker for the end of a stream.
+            BrokerError: an error that `begin_dialog` or `send` names.
         """
         chosen = contract or self._contract_for(value)
         return await self.pool.send(self._own(service), to_service, chosen, value, partition=key)
@@ -179,10 +184,10 @@ class Session(VerbSession):
     ) -> list[Receipt]:
         """Post several values, each with its key, in one commit: all or none.
 
-        Return a receipt for each.
+        Return a receipt for each value. The other arguments are those of `post`.
 
         Raises:
-            BrokerError: what `post` names.
+            BrokerError: an error that `post` names.
         """
         items = list(values)
         if not items:
@@ -192,7 +197,7 @@ class Session(VerbSession):
 
     @property
     def pool(self) -> DialogPool:
-        """Return the dialogs that posts use again."""
+        """The pool of dialogs that `post` reuses."""
         if self._pool is None:
             self._pool = self.new_pool()
         return self._pool
@@ -200,9 +205,10 @@ class Session(VerbSession):
     def new_pool(
         self, options: PoolOptions | None = None, *, on_refused: Refused | None = None
     ) -> DialogPool:
-        """Return a pool of dialogs of one's own; `async with` ends its streams (PBT-22).
+        """Return a separate pool of dialogs; `async with` ends its streams (PBT-22).
 
-        `on_refused` is called for each stream that fails.
+        `options`: the limits at which a stream is replaced. `on_refused`: called on the loop with
+        each failed stream and the reason.
 
         Raises: nothing.
         """
@@ -215,7 +221,7 @@ class Session(VerbSession):
             on_refused=on_refused,
         )
 
-    # Answering.
+    # Receiving.
 
     def deliveries(
         self,
@@ -228,17 +234,18 @@ class Session(VerbSession):
         on_error: ErrorHook | None = None,
         on_timer: Hook | None = None,
     ) -> AsyncIterator[Delivery]:
-        """Yield what comes on a queue: `async for m in ...: async with m: ...` (SDK-8).
+        """Yield the messages of a queue: `async for m in ...: async with m: ...` (SDK-8).
 
-        Each message is a transaction: the block commits, an exception rolls back. Ends, errors and
-        timers are handled, with hooks to observe them. At most `concurrency` are open at a time,
-        each of another conversation group; so many may be given to tasks. It ends when nothing has
-        come for `wait` seconds.
+        Each message has a transaction: the block commits it, an exception rolls it back. Ends,
+        errors and timers are handled, with hooks to observe them. `concurrency`: maximum number of
+        messages that are open at a time, for example in tasks; each is of another conversation
+        group. `contracts`: contracts for the types of values, in addition to the declared ones.
+        `wait`: end after this many seconds without a message; FOREVER = never.
 
         Raises:
             QueueNotFound, QueueDisabled: the queue does not exist, or is off (ACT-27).
             InvalidArgument: an argument has the wrong form.
-            BrokerError: what every request may raise.
+            BrokerError: an error common to all requests.
         """
         return _deliveries.deliveries(
             self,
@@ -253,8 +260,8 @@ class Session(VerbSession):
         """Return the queue of a local service.
 
         Raises:
-            ServiceNotFound: there is no such service.
-            BrokerError: what every request may raise.
+            ServiceNotFound: the service does not exist.
+            BrokerError: an error common to all requests.
         """
         if service not in self._queues:
             rows = await self.view("services")
@@ -299,7 +306,7 @@ class Session(VerbSession):
 
 
 def group_id(service: str, name: str) -> GroupId:
-    """Return the conversation group that a text stands for at a service.
+    """Return the id of the conversation group that a service has for a text.
 
     Raises: nothing.
     """
