@@ -1,7 +1,7 @@
 """Connecting: opens a session for an address, with a daemon or on a file (SDK-14).
 
 Reads:  the address.      Calls: client, app; for a file `instance.embedded`, imported only then.
-Never:  decides what a session can do: sessions are the same whichever of the two answers.
+Never:  decides what a session can do; it is the same with a daemon as on a file.
 """
 
 import os
@@ -26,17 +26,17 @@ def connect(
     """Connect to a broker: `await connect(...)` or `async with connect(...) as bk`.
 
     `address`: unix:/path or tcp://host:port of a daemon, by default BROKERD_ADDRESS, else
-    unix:/run/brokerd/brokerd.sock (not where commands look: see docs/reference/files.md); or
+    unix:/run/brokerd/brokerd.sock (commands have another default: see docs/reference/files.md); or
     file:path.db, which runs the broker of that file in this process, without a daemon.
-    `broker`: which one of the daemon, by default BROKERD_BROKER or "main"; a file is one broker.
-    `service`: in whose name `dialog` and `post` speak. `wait`: seconds for which the first
-    connection is tried; `retry`: the same for each later one. `client_id` is drawn if it is not
-    given; the same one must not be in use twice (CLP-13). `pid` is what the daemon shows of this
-    process.
+    `broker`: the name of a broker of the daemon, by default BROKERD_BROKER or "main"; a file is one
+    broker. `service`: the local service that begins the dialogs of `dialog` and `post`. `wait`:
+    seconds for which the first connection is tried; `retry`: seconds for which each later
+    connection is tried. `client_id`: 16 bytes, drawn if not given; no two sessions may use the same
+    id at a time (CLP-13). `pid`: the process id that the daemon shows for this client.
 
     Raises, when it is awaited or entered:
-        DaemonUnreachable: nobody answered for `wait` seconds.
-        TooManyOpenFiles: this process may open no file for a connection.
+        DaemonUnreachable: no daemon answered for `wait` seconds.
+        TooManyOpenFiles: this process or machine may open no further file for a connection.
         StoreLocked, StoreDamaged, StoreVersion: the file is in use, damaged, or of another version.
         InvalidArgument: the address or an option has the wrong form.
         ObjectNotFound, BrokerUnavailable, AccessDenied: the daemon does not let this client in.
@@ -45,7 +45,7 @@ def connect(
 
 
 def default_broker() -> str:
-    """Return the broker a program is for unless it says another: BROKERD_BROKER, or `main`.
+    """Return the name of the default broker of a program: BROKERD_BROKER, or `main`.
 
     Raises: nothing.
     """

@@ -1,10 +1,12 @@
-"""Everything without `await`: `with brokerd.sync.connect(…) as bk` (SDK-13).
+"""The SDK without `await`: `with brokerd.sync.connect(…) as bk` (SDK-13).
 
 Reads:  nothing itself.     Calls: the classes of the same names, on a loop in a private thread.
-Never:  shares its loop with the caller, or waits for ever: misuse is an error (BI-R8).
-Any number of threads may use one session; a process made by fork has to connect anew.
-Each class is the `Facade` of its twin and has no verb of its own: to add one, write
-`verb = same(Twin.verb)`; name, arguments and docstring are those of the twin.
+Never:  shares its loop with the caller, or waits for ever because of misuse: that is an error
+        (BI-R8).
+Any number of threads may share one session; a process made by fork must connect again.
+Each class is the `Facade` of its twin, the asynchronous class of the same name, and has no verb of
+its own. To add a verb, write `verb = same(Twin.verb)`; name, arguments and docstring are those of
+the twin.
 """
 
 import asyncio
@@ -42,7 +44,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Thread:
-    """A thread that does nothing but run a loop, in the process that started it."""
+    """A thread that only runs an event loop, for the process that started it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -56,12 +58,14 @@ class Thread:
         self._loop.run_forever()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and return its result; a wait that is interrupted cancels it.
+        """Run `work` on the loop of the thread and return its result.
+
+        If the wait for the result is interrupted, `work` is cancelled.
 
         Raises:
-            InvalidState: this thread runs an event loop itself, or the process was forked since.
+            InvalidState: the caller's thread runs an event loop, or the process was forked since.
             ConnectionLost: the session is closed.
-            BrokerError: what `work` raises.
+            BrokerError: an error of `work`.
         """
         try:
             self._check()
@@ -103,7 +107,7 @@ def _loop_runs_here() -> bool:
 
 
 class Facade(Generic[A_co]):
-    """Stands for an object whose verbs are awaited, on the thread of its loop."""
+    """A blocking stand-in for an asynchronous object, its twin, whose loop runs in `thread`."""
 
     def __init__(self, thread: Thread, twin: A_co) -> None:
         self.thread = thread
@@ -111,14 +115,14 @@ class Facade(Generic[A_co]):
 
     @property
     def twin(self) -> A_co:
-        """Return the object that this stands for, which only its own loop may touch."""
+        """The asynchronous object behind this one, which only its own loop may touch."""
         return self._twin
 
 
 def same(
     verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[A], P], T]:
-    """Return the verb of the same name for the facade; it waits where the other is awaited.
+    """Return the blocking form of an asynchronous verb, as a method of the facade.
 
     Raises: nothing.
     """
@@ -131,7 +135,7 @@ def same(
 
 
 class Transaction(Facade[AsyncTransaction]):
-    """A transaction; see the asynchronous class of the same name."""
+    """A transaction; see the asynchronous class of this name."""
 
     def __enter__(self) -> Self:
         """Return the transaction; nothing is sent to the daemon yet."""
@@ -146,7 +150,7 @@ class Transaction(Facade[AsyncTransaction]):
         """Commit; roll back if the block ended with an exception.
 
         Raises:
-            BrokerError: what `commit` names.
+            BrokerError: an error that `commit` names.
         """
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
@@ -171,20 +175,23 @@ class Transaction(Facade[AsyncTransaction]):
         return Savepoint(self.thread, self.twin.savepoint())
 
     def rollback(self, outcome: Retry | Park | None = None, *, counts: bool = True) -> None:
-        """Undo everything; leaving the block by an exception does this.
+        """Undo everything; an exception in the block does the same.
+
+        The arguments are those of the asynchronous method of this name.
 
         Raises:
             InvalidArgument: `outcome` is neither a `Retry` nor a `Park`.
-            ConnectionLost, InvalidState: the session is closed, or cannot be used here.
+            ConnectionLost: the session is closed.
+            InvalidState: this thread runs an event loop, or the process was forked since.
         """
         self.thread.call(_run(partial(self.twin.rollback, outcome, counts=counts)))
 
 
 class Savepoint(Facade[AsyncSavepoint]):
-    """A part of a transaction that can be undone alone; see the class without `sync`."""
+    """A part of a transaction that can be undone alone; see the asynchronous class of this name."""
 
     def __enter__(self) -> Self:
-        """Set it."""
+        """Set the savepoint: one round trip, in which errors of earlier verbs surface."""
         self.thread.call(self.twin.__aenter__())
         return self
 
@@ -194,17 +201,17 @@ class Savepoint(Facade[AsyncSavepoint]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Keep what was done, if all of it succeeded; else undo it and let the error through."""
+        """Keep the work of the block if all of it succeeded; otherwise undo it."""
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     undo = same(AsyncSavepoint.undo)
 
 
 class LockedGroup(Facade[AsyncLockedGroup]):
-    """A transaction that begins by locking one group; see the class without `sync`."""
+    """A transaction that begins by locking one group; see the asynchronous class of this name."""
 
     def __enter__(self) -> Self:
-        """Take the lock."""
+        """Lock the group, and return this object."""
         self.thread.call(self.twin.__aenter__())
         return self
 
@@ -219,30 +226,30 @@ class LockedGroup(Facade[AsyncLockedGroup]):
 
     @property
     def group_id(self) -> GroupId:
-        """Return the id of the group."""
+        """Id of the group."""
         return self.twin.group_id
 
     @property
     def tx(self) -> Transaction:
-        """Return the transaction, for every other verb."""
+        """The transaction, for all other verbs."""
         return Transaction(self.thread, self.twin.tx)
 
     @property
     def state(self) -> bytes | None:
-        """Return the state of the group, as it was read under the lock or set since."""
+        """State of the group, as read under the lock or set since; None = it has none."""
         return self.twin.state
 
     set_state = same(AsyncLockedGroup.set_state)
 
 
 class Receipt(Facade[AsyncReceipt]):
-    """A message that `post` has sent; see the class of the same name without `sync`."""
+    """The result of `post`; see the asynchronous class of this name."""
 
     processed = same(AsyncReceipt.processed)
 
 
 class Dialog(Facade[AsyncDialog]):
-    """A dialog, to be used with `with`; see the class of the same name without `sync`."""
+    """A dialog, to be used with `with`; see the asynchronous class of this name."""
 
     def __enter__(self) -> Self:
         """Return the dialog, which begins with its first send."""
@@ -254,16 +261,16 @@ class Dialog(Facade[AsyncDialog]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End this side; with an error if an exception leaves the block."""
+        """End this side of the dialog, with an error if an exception leaves the block."""
         self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     end = same(AsyncDialog.end)
 
     def send(self, value: object, *, tx: Transaction | None = None) -> None:
-        """Send a value; durable when this returns, or with the commit of `tx`.
+        """Send a value; it is durable when this returns, or with the commit of `tx`.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         self.thread.call(self.twin.send(value, tx=None if tx is None else tx.twin))
 
@@ -274,20 +281,22 @@ class Dialog(Facade[AsyncDialog]):
         timeout: float | timedelta | None = None,
         tx: Transaction | None = None,
     ) -> Any:  # noqa: ANN401
-        """Return the next message of this dialog, as a value of one of these types.
+        """Return the next message of this dialog, as a value of one of the types in `kinds`.
+
+        The arguments are those of the asynchronous method of this name.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         inner = None if tx is None else tx.twin
         return self.thread.call(self.twin.receive(kinds, timeout=timeout, tx=inner))
 
 
 class Delivery(Facade[_deliveries.Delivery]):
-    """One message and its transaction; see the class of the same name without `sync`."""
+    """One message and its transaction; see the asynchronous class of this name."""
 
     def __enter__(self) -> Self:
-        """The delivery itself."""
+        """Return the delivery itself."""
         return self
 
     def __exit__(
@@ -296,24 +305,24 @@ class Delivery(Facade[_deliveries.Delivery]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Commit; with an exception roll back, so that the message comes again."""
+        """Commit; after an exception roll back, so that the message is received again."""
         return self.thread.call(self.twin.__aexit__(kind, error, trace))
 
     @property
     def message(self) -> Message:
-        """Return the message as it came."""
+        """The message as it was received."""
         return self.twin.message
 
     @property
     def tx(self) -> Transaction:
-        """Return the transaction of the message."""
+        """The transaction of the message."""
         return Transaction(self.thread, self.twin.tx)
 
     def value(self) -> object:
-        """Return the body as the type of the contract.
+        """Return the body as a value of the type that the contract has for it.
 
         Raises:
-            ValueError: it is not of that type.
+            ValueError: the body is not a value of that type.
             InvalidArgument, UnexpectedMessage: no type is known for the message.
         """
         return self.twin.value()
@@ -326,7 +335,7 @@ class Delivery(Facade[_deliveries.Delivery]):
 
 
 class Admin(Facade[AsyncAdmin]):
-    """`session.admin`; see the class of the same name without `sync`."""
+    """The verbs of an administrator, `session.admin`; see the asynchronous class of this name."""
 
     release_group = same(AsyncAdmin.release_group)
     discard_group = same(AsyncAdmin.discard_group)
@@ -350,14 +359,14 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class Session(Facade[AsyncSession]):
-    """A client of one broker; see the class of the same name without `sync`.
+    """A client of one broker; see the asynchronous class of this name.
 
     Every method may also raise `InvalidState` in a thread that runs an event loop, or in a process
     forked since, and `ConnectionLost` once the session is closed.
     """
 
     def __enter__(self) -> Self:
-        """The session itself."""
+        """Return the session itself."""
         return self
 
     def __exit__(
@@ -373,7 +382,7 @@ class Session(Facade[AsyncSession]):
         """Close the connection and end the private thread. A second call does nothing.
 
         Raises:
-            InvalidState: this thread runs an event loop itself.
+            InvalidState: this thread runs an event loop, or the process was forked since.
         """
         if self.thread.closed:
             return
@@ -381,14 +390,14 @@ class Session(Facade[AsyncSession]):
         self.thread.stop()
 
     def transaction(self, *, inspect: bool = False) -> Transaction:
-        """Return a transaction, to be entered with `with`; `inspect` is for looking only (PSN-12).
+        """Return a transaction, to be entered with `with`; `inspect`: it only rolls back (PSN-12).
 
         Raises: nothing.
         """
         return Transaction(self.thread, self.twin.transaction(inspect=inspect))
 
     def group(self, group: bytes) -> LockedGroup:
-        """Return a transaction that begins by locking this group, to be entered with `with`.
+        """Return a transaction that begins by locking a group, to be entered with `with`.
 
         Raises:
             InvalidArgument: `group` is not 16 bytes.
@@ -397,14 +406,14 @@ class Session(Facade[AsyncSession]):
 
     @property
     def open_transactions(self) -> int:
-        """Return how many transactions the daemon holds open for this session."""
+        """Number of transactions that the daemon holds open for this session."""
         return self.twin.open_transactions
 
     def browse(self, queue: str, *, bodies: bool = True) -> Iterator[Message]:
-        """Yield all that is in a queue in the order of arrival, without locks; a page at a time.
+        """Yield all messages in a queue in the order of arrival, without locks, page by page.
 
         Raises:
-            BrokerError: what the asynchronous method of this name raises.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -416,7 +425,7 @@ class Session(Facade[AsyncSession]):
 
     @property
     def admin(self) -> Admin:
-        """Return the verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
+        """The verbs of an administrator, such as clean-up and backups (MAN, DLG-23)."""
         return Admin(self.thread, self.twin.admin)
 
     def dialog(
@@ -425,10 +434,12 @@ class Session(Facade[AsyncSession]):
         contract: Contract | str | None = None,
         **options: Any,  # noqa: ANN401  # those of the twin
     ) -> Dialog:
-        """Return a dialog, to be used with `with`; the options are those without `sync`.
+        """Return a dialog, to be used with `with`; it begins with the first send.
+
+        The options are those of the asynchronous method of this name.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         return Dialog(self.thread, self.twin.dialog(to_service, contract, **options))
 
@@ -441,10 +452,12 @@ class Session(Facade[AsyncSession]):
         contract: Contract | None = None,
         service: str | None = None,
     ) -> Receipt:
-        """Send one way and return a receipt; durable when this returns.
+        """Send a value one way and return a receipt; durable when this returns.
+
+        The arguments are those of the asynchronous method of this name.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         posted = self.twin.post(to_service, value, key=key, contract=contract, service=service)
         return Receipt(self.thread, self.thread.call(posted))
@@ -459,19 +472,21 @@ class Session(Facade[AsyncSession]):
     ) -> list[Receipt]:
         """Post several values, each with its key, in one commit: all or none.
 
+        Return a receipt for each value.
+
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         posted = self.twin.post_many(to_service, values, contract=contract, service=service)
         return [Receipt(self.thread, each) for each in self.thread.call(posted)]
 
     def deliveries(self, queue: str, **options: Any) -> Iterator[Delivery]:  # noqa: ANN401
-        """Yield what comes on a queue: `for m in ...: with m: ...`.
+        """Yield the messages of a queue: `for m in ...: with m: ...`.
 
-        The options are those without `sync`.
+        The options are those of the asynchronous method of this name.
 
         Raises:
-            BrokerError: what the same method without `sync` names.
+            BrokerError: an error that the asynchronous method of this name names.
         """
         found = self.thread.call(_run(partial(self.twin.deliveries, queue, **options)))
         while (one := self.thread.call(_next(found))) is not None:
@@ -508,7 +523,7 @@ def connect(
     """Connect and return a session; the arguments are those of `brokerd.connect`.
 
     Raises:
-        BrokerError: what `brokerd.connect` names.
+        BrokerError: an error that `brokerd.connect` names.
         InvalidState: this thread runs an event loop; use `brokerd.connect`.
     """
     thread = Thread()
@@ -522,7 +537,7 @@ def connect(
 
 
 async def _run(action: Callable[[], T]) -> T:
-    """Run an action that does not wait, on the loop that is given this coroutine."""
+    """Run an action that does not wait, on the loop that runs this coroutine."""
     return action()
 
 
