@@ -1,8 +1,8 @@
-"""Every exception raised on purpose.
+"""Errors: every exception that brokerd raises on purpose.
 
-Each has a stable `code` (wire, logs, docs, tests), says whether trying again can help
-(`retryable`), what to do (`hint`), and the Service Broker number where there is one (`ssb_code`).
-The list of those that users meet is appendix A of the programming model.
+Each has a stable `code` (for wire, logs, docs and tests), `retryable` (whether a retry can help), a
+`hint` (what to do), and the Service Broker number if there is one (`ssb_code`). Appendix A of the
+programming model lists the errors that users meet.
 """
 
 import shlex
@@ -24,13 +24,13 @@ class BrokerError(Exception):
     ) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0])
         if hint is not None:
-            self.hint = hint  # type: ignore[misc]  # an instance may say it more exactly
+            self.hint = hint  # type: ignore[misc]  # an instance may be more exact
         if ssb_code is not None:
-            self.ssb_code = ssb_code  # type: ignore[misc]  # the same
+            self.ssb_code = ssb_code  # type: ignore[misc]  # likewise
 
     @property
     def message(self) -> str:
-        """One sentence that says what happened."""
+        """One sentence that describes the error."""
         return str(self)
 
     @property
@@ -39,7 +39,7 @@ class BrokerError(Exception):
         return f"{self.message}; fix: {self.hint}" if self.hint else self.message
 
 
-# What verbs refuse (appendix A).
+# Refusals of verbs (appendix A).
 
 
 class InvalidArgument(BrokerError):
@@ -120,7 +120,7 @@ class InvalidState(BrokerError):
         "nothing more can be done with it, but if it waits for a side that will never answer, "
         "remove it and its unsent messages: brokerd dialog end HANDLE --cleanup --reason WHY"
     )
-    """The number is the one for `end`; `send` has 8429, `move` 8438 and `set_timer` 8458."""
+    """The `ssb_code` above is that of `end`; `send` has 8429, `move` 8438, `set_timer` 8458."""
 
 
 class InvalidLifetime(BrokerError):
@@ -183,7 +183,7 @@ class CheckOverrun(ValidationFailed):
     """The check of the body came to no verdict: it took too much time or memory (OBJ-62)."""
 
     code = "check_overrun"
-    ssb_code = None  # Service Broker knows no such thing (ERR-8430)
+    ssb_code = None  # Service Broker has no such error (ERR-8430)
     hint = "send a smaller body, simplify the schema, or raise checks.time or checks.memory"
 
 
@@ -299,7 +299,7 @@ class BrokerUnavailable(BrokerError):
 
     @classmethod
     def because(cls, name: str, reason: BrokerError) -> Self:
-        """Return the error for a broker with this name, with the reason."""
+        """Return the error for the broker `name`, with the reason why it cannot be opened."""
         return cls(f"broker {name!r} cannot be opened: {reason.message}", hint=reason.hint)
 
 
@@ -356,7 +356,7 @@ class StoreFull(BrokerError):
     hint = "make room on the disk; it goes on by itself then"
 
 
-# What the client library raises by itself.
+# Errors of the client library itself.
 
 
 class ConnectionLost(BrokerError):
@@ -385,9 +385,9 @@ class AccessDenied(BrokerError):
 class RemoteError(BrokerError):
     """The far side of the dialog ended it with an error (DLG-28).
 
-    `number` is negative where a broker found the error: then `code` is the name that appendix A
-    has for it, `ssb_code` its number without the sign, and `retryable` says whether a new dialog
-    may do better (ERR-1).
+    `number` is negative if a broker found the error. Then `code` is the name of the error in
+    appendix A, `ssb_code` its number without the sign, and `retryable` whether a new dialog may
+    succeed (ERR-1).
     """
 
     code = "remote_error"
@@ -407,13 +407,13 @@ class RemoteError(BrokerError):
     def resend_may_help(self) -> bool:
         """Whether the same messages may arrive on a new dialog (ERR-1).
 
-        After any other error of a broker the same refusal would follow; what an error of an
-        application means is between the applications."""
+        After any other error of a broker, a new dialog would fail in the same way. The meaning of
+        an application's error is known only to the applications."""
         return self.number in RESEND_HELPS
 
 
 RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
-"""Lifetime over, the other side gone, the other side restored."""
+"""Errors after which a new dialog may succeed: lifetime over, other side gone or restored."""
 _OF_ANOTHER_VERSION: Final = "the description says what the broker at the other side found"
 FOUND_BY_BROKERS: Final = {
     -8408: (
@@ -456,7 +456,7 @@ FOUND_BY_BROKERS: Final = {
     ),
     -60001: ("history_lost", "see what the other side still has, and begin a new dialog"),
 }
-"""Code and what to do, by the number of the Error message that a broker made (appendix A)."""
+"""Code and hint, by the number of an Error message from a broker (appendix A)."""
 
 
 class DialogEnded(BrokerError):
@@ -488,7 +488,7 @@ class UnexpectedMessage(BrokerError):
     hint = "ask for its type as well, or end the dialog"
 
 
-# What stops a program before or while it runs.
+# Errors that stop a program before or while it runs.
 
 
 class Refusal(BrokerError):
@@ -504,7 +504,8 @@ class UsageError(Refusal):
 class ProcessEnded(Refusal):
     """A process that a command has started is gone before it was to end.
 
-    `exit_status` is its own, where it has said why it ends: the command ends with it, too.
+    `exit_status` is that of the process if it has reported why it ends; the command then exits
+    with the same status.
     """
 
     code = "process_ended"
@@ -576,7 +577,7 @@ class PortTaken(Refusal):
         "this machine"
     )
     in_use_at = ""
-    """The address, if somebody listens there: a daemon that is to be restarted may be that."""
+    """The address, if a process listens on it, possibly the daemon that is to be restarted."""
 
 
 class DaemonUnreachable(Refusal):
@@ -628,7 +629,7 @@ class ActivationConflict(ObjectsRefused):
     code = "activation_conflict"
     ssb_code = 9717
     hint = "drop the event notification for QUEUE_ACTIVATION, or switch the queue's activation off"
-    """The number is the one for switching activation on; creating the notification has 9718."""
+    """The `ssb_code` is that of switching activation on; creating the notification has 9718."""
 
 
 class DuplicatePriority(ObjectsRefused):
@@ -661,14 +662,14 @@ class ObjectNotFound(ObjectsRefused):
 IO_FAULT: Final = 74
 """Exit status after which a supervisor starts the daemon again."""
 BAD_FILE: Final = 65
-"""Exit status where the file itself is bad: to start again would not help."""
+"""Exit status if the file itself is bad, so that starting again would not help."""
 
 
 class StoreFault(BrokerError):
     """Writing to the store failed; the daemon stops at once (REL-5).
 
-    `exit_status` is 65 where the file is bad, 70 where a rule of the store was broken, which is
-    this program's doing, and else 74 (reliability, section 2).
+    `exit_status` is 65 if the file is bad, 70 if this program has broken a rule of the store, and
+    74 otherwise (reliability, section 2).
     """
 
     code = "store_fault"
@@ -680,7 +681,7 @@ class StoreFault(BrokerError):
         self.exit_status = exit_status
 
 
-# What a peer or a client does against the protocol: it costs them the connection, nobody else.
+# Violations of the protocol by a peer or a client, which cost only that side its connection.
 
 
 class ProtocolError(BrokerError):
