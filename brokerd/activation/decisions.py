@@ -41,7 +41,8 @@ class Decision(msgspec.Struct, frozen=True):
     """Number of the decision for its queue, counted since the daemon started."""
     at: Instant
     decision: str
-    """started, limit reached, backing off, ended, aborted, notified, enabled, disabled, drained."""
+    """Kind of the decision: started, limit reached, backing off, ended, aborted, notified, enabled,
+    disabled, drained."""
     text: str
     times: int = 1
     """Number of times that the decision was made in a row."""

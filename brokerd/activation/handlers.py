@@ -109,7 +109,7 @@ def handler_problems(declared: Declared) -> list[str]:
 
 
 def import_from_here() -> None:
-    """Append the working directory to the import path, so that handlers there are found."""
+    """Append the working directory to the import path: installed modules are found first."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)

@@ -31,7 +31,7 @@ FAILED: Final = 70
 """Exit status of a handler's process: the handler raised, or left a transaction open."""
 OUTPUT_LINES: Final = 200
 OUTPUT_BYTES: Final = 64 * 1024
-"""Limits on the output of one reader that goes to the log; the rest is counted."""
+"""Limits on the logged output of one reader, in lines and in bytes; the rest is counted."""
 _SAID_NOTHING: Final = "it printed nothing: run it by hand to see why"
 _SAID_WHY: Final = "see the rest of what it printed in the event log (task_output)"
 _LINE: Final = 2000

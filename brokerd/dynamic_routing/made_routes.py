@@ -59,7 +59,7 @@ class MadeRoutes:
         failures: Callable[[str], int],
         now: Instant,
     ) -> list[Made]:
-        """Return the routes whose failure is to be reported (BCN-5); discard those dropped.
+        """Return the routes whose failure is to be reported (BCN-5); discard dropped routes.
 
         `routes`: routes by name of the broker, then by name of the route. `failures`: returns the
         number of failed attempts in a row at an address. A reported route is due again after as

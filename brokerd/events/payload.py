@@ -27,8 +27,8 @@ def make_event(
 ) -> Event:
     """Return an event with its payload.
 
-    The payload has `event`, `posted_at`, `instance`, `broker`, `broker_id`, for an event about a
-    queue `queue`, then the fields of the event (ACT-38)."""
+    The payload has `event`, `posted_at`, `instance`, `broker`, `broker_id`, then `queue` if the
+    event is about a queue, then `facts`, the fields of the event (ACT-38)."""
     fields: dict[str, object] = {
         "event": name,
         "posted_at": show_instant(at),

@@ -204,7 +204,7 @@ class Journal:
             count += len(lines)
 
     def mark(self, what: str) -> None:
-        """Write a mark: an event of the daemon as a whole, such as 'stopped'."""
+        """Write a mark: an event of the daemon as a whole, such as `stopped`."""
         if self._log is not None:
             self._log.write_mark(what)
 

@@ -36,7 +36,7 @@ class Aside(Protocol):
 
 
 Owners = dict[str, Owner | None]
-"""Current or last owner of the store of each shared broker that this instance has not open."""
+"""Current or last owner of the store of each shared broker that is not open in this instance."""
 
 
 class Mirroring:
@@ -122,14 +122,14 @@ class Mirroring:
             self._creating.discard(name)
 
     async def refresh(self) -> None:
-        """Read again the owners of the stores that this instance has not open."""
+        """Read again the owners of the stores that are not open in this instance."""
         paths = {name: self._path_of(name) for name in self.names - self._brokers.keys()}
         self._owners = await self._aside(
             lambda: {name: last_owner(path) for name, path in paths.items()}
         )
 
     def _openable(self) -> list[str]:
-        """Return the shared brokers that this instance has not open and whose file exists."""
+        """Return the shared brokers whose file exists and is not open in this instance."""
         missing = self.names - self._brokers.keys() - self._creating
         return [name for name in missing if self._path_of(name).exists()]
 

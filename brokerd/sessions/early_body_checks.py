@@ -40,7 +40,7 @@ class EarlyBodyChecks:
         self._broke = broke
         self._unfinished = 0
         self._works: dict[Sending, None] = {}
-        """Works with further checks to begin, in the order in which they were added."""
+        """Work items with further checks to begin, in the order in which they were added."""
 
     def begin(self, work: Sending) -> None:
         """Begin the checks of the work's further sends, now or as earlier checks finish."""

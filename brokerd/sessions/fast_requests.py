@@ -180,7 +180,7 @@ _NUMBER: Final = (int, type(None))
 def perform_ordinary(tx: Transaction, verb: str, args: list[Any]) -> bool:
     """Perform a SEND on one open dialog, or an END of dialogs that the other side has ended.
 
-    False = nothing was done."""
+    Return False if nothing was done."""
     perform = _ORDINARY.get(verb)
     if perform is None or tx.state is not TxState.OPEN:
         return False

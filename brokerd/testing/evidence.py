@@ -185,7 +185,7 @@ class Index:
         return any(self.outcome(got.tx) is not Outcome.FAILED for got in self.receipts.get(uid, ()))
 
     def blind(self) -> Transaction | None:
-        """Return a transaction that may have received unrecorded messages; None = no such one."""
+        """Return a transaction that may have received unrecorded messages, or None."""
         for tx in self.transactions.values():
             if tx.receive_open and self.outcome(tx.key) is not Outcome.FAILED:
                 return tx

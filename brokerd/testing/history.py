@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     i: int
     """Number of the event in its file; the numbers rise from event to event."""
     t: int
-    """Time in microseconds, by a clock shared by all recorders of a run that never goes back."""
+    """Time in microseconds, by a clock that never goes back and that a run's recorders share."""
     op: str
     kind: Kind
     node: str = ""
