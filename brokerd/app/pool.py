@@ -59,7 +59,7 @@ class PoolOptions(msgspec.Struct, frozen=True):
     messages: int = 10_000
     """Number of messages sent on the stream."""
     lifetime: timedelta = timedelta(days=1)
-    """Lifetime of the dialog, unless the contract has one; it ends what a dead program left."""
+    """Lifetime of a dialog whose contract has none; it ends dialogs left open by dead programs."""
 
 
 class Stream:
