@@ -81,7 +81,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the session; unless the block failed, wait first for the answers to all commits.
+        """Wait for the answers to all commits, unless the block failed, and close the session.
 
         Raises: nothing.
         """

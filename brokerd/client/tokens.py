@@ -73,7 +73,7 @@ class Tokens:
     def discard(self, token: int) -> None:
         """Record that the commit of a token will not be repeated.
 
-        It was refused, its outcome is unknown, or the token belongs to a receive.
+        The commit was refused, its outcome is unknown, or the token belongs to a receive.
 
         Raises: nothing.
         """

@@ -96,7 +96,7 @@ class Transaction:
         Nothing is done if the block has committed or rolled back itself.
 
         Raises:
-            BrokerError: an error that `commit` names, if the block did not fail.
+            BrokerError: an error that `commit` names, only if it commits.
         """
         if kind is None and not self._inspect:
             if self._exchange.is_open:
@@ -376,7 +376,7 @@ class Transaction:
     ) -> list[Message]:
         """Receive messages of one group, which this transaction locks (RCV-1 to RCV-8).
 
-        Return the empty list if the queue has no message, and none comes within `wait`.
+        Return the empty list if no message is available, and none comes within `wait`.
         `max_messages`: maximum number of messages; None = as many as fit. `conversation` or
         `group`: receive only from this one. `wait`: seconds, a timedelta, FOREVER, or None to
         return at once. `groups`: maximum number of groups; the result is that of as many calls, of
