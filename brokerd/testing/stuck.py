@@ -120,7 +120,6 @@ REFUSED = (
     "subprocess_shell",
     "add_signal_handler",
     "remove_signal_handler",
-    ").split(",
 )
 
 
