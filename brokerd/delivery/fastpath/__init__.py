@@ -11,8 +11,9 @@ Modules, with the factor by which each shortens the event loop's time per messag
     rows            writes rows directly into the gathering flush; the other three use it
     sends           transactions that only send: 5.0 for one message, 1.5 for a hundred
     short_dialogs   dialogs that are begun, sent on and ended in one transaction: 8.5
-    arrivals        whole messages of a peer, in order: 1.6 if each belongs to another dialog, 0.9
-                    if four in a row belong to one, which the general path stores in one step
+    arrivals        whole messages of a peer, in order: 1.6 if each belongs to another dialog, 1.0
+                    if four in a row belong to one, 0.9 if sixteen do: the general path stores such
+                    a run in one step
 
 Inside the general path are labelled branches (`# fast path`): `verbs.sends.send_ordinary` and
 `verbs.ends.end_ordinary` at the beginning of their verbs, `hand_over_ordinary` and `close_ordinary`
