@@ -285,7 +285,7 @@ async def _call(session: Session, load: Load, handles: list[bytes], tally: Tally
 
 
 async def _answer(session: Session, load: Load, _handles: list[bytes], tally: Tally) -> None:
-    """Answer requests, of many groups in one transaction with their replies."""
+    """Receive requests of many groups and send their replies, all in one transaction."""
     while tally.clock.monotonic() < tally.times.stop:
         async with session.transaction() as tx:
             messages = await tx.receive(

@@ -1,7 +1,8 @@
-"""Checks of bodies outside the event loop, so that no body can hold up others (OBJ-18, OBJ-61).
+"""Checks of bodies outside the event loop, so that none can hold up others (OBJ-18, OBJ-61).
 
 Reads:  bodies.      Calls: the checker of the instance.
-Never:  changes anything: the caller calls again when the verdict is known, and then drops it.
+Never:  changes anything: once the verdict is known, the caller asks for it, acts on it, and
+        drops it with `forget`.
 """
 
 from __future__ import annotations

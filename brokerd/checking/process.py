@@ -292,7 +292,9 @@ class CheckProcess:
     # The end of the child.
 
     def ended(self, running: "_Pipes") -> None:
-        """Send the bodies of an ended child to the next child, except a body that has ended it."""
+        """Send the bodies of an ended child to the next one.
+
+        A body that is known to have ended the child is not sent again."""
         if running is not self._child or self._stopped:
             return
         self._child = None

@@ -89,7 +89,9 @@ def _is_assumed() -> bool:
 
 
 async def _only_broker(where: str, retry: float) -> str | None:
-    """Return the only broker besides `msdb`; None if it is not alone, or the user lacks access."""
+    """Return the only open broker besides `msdb`.
+
+    None if there is none or more than one, or if the user lacks access."""
     async with connect(where, broker=MSDB, retry=retry) as session:
         try:
             rows = await session.view("brokers")

@@ -1,9 +1,9 @@
 """Made routes: the routes created in answer to requests, and which of them have failed. PURE.
 
 Reads:  routes and failure counts, as arguments.      Calls: nothing.
-Never:  reports a failed route (`requester.py` does), or outlives the process: a route is dynamic as
-        long as the daemon runs that saw its creation. It is requested again when it expires
-        (BCN-11).
+Never:  reports a failed route (`requester.py` does), or outlives the process: a route is
+        dynamic only while the daemon that saw its creation keeps running. A dynamic route is
+        requested again when it expires (BCN-11).
 """
 
 from collections.abc import Callable, Iterable, Mapping

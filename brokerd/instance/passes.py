@@ -92,7 +92,9 @@ def _each(
     *,
     unless: Callable[[Broker], bool],
 ) -> int | Awaitable[int]:
-    """Run the work on each broker that needs it, in turn; return a plain 0 if none does."""
+    """Run the work on each broker that needs it, in turn.
+
+    Return an awaitable of the sum of the results, or 0 itself if no broker needs the work."""
     due = [broker for broker in brokers if not unless(broker)]
     return _sum(due, work) if due else 0
 

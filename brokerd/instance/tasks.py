@@ -66,8 +66,8 @@ class InstanceTasks:
     def fail_store(self, name: str, fault: StoreFault) -> None:
         """Fail the instance because of a store; allow a restart if other brokers can run.
 
-        In that case a bad file has the exit status of an I/O fault, after which a supervisor
-        starts the daemon again.
+        If they can, the exit status for a bad file is replaced by that of an I/O fault, because
+        a supervisor restarts the daemon after an I/O fault.
         """
         others = self._brokers.keys() - {MSDB, name}
         if fault.exit_status == BAD_FILE and name != MSDB and others:

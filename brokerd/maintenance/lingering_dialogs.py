@@ -2,7 +2,8 @@
 
 Reads: the whole stores, so it runs rarely.      Calls: the log.
 Never: ends a dialog: its unread messages belong to the application.
-Wakes: once per limit, so that a dialog is reported after lingering for one to two limits.
+Wakes: each time the limit has passed, so that a dialog is first reported when it has lingered
+       for between one and two times the limit.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Signals: SIGTERM, SIGINT and SIGHUP, handled by the loop between two callbacks.
 
 Reads: nothing.      Calls: the function it is given, on the loop.
-Never: raises. An exception of a signal handler hits the task that happens to run. Each task that
-waits for that task raises it again, and each time the loop stops, before the work begun has been
-ended.
+Never: raises. An exception from a signal handler is raised in whichever task is running, and
+then in each task that waits for that one. Each of these times it stops the loop, before the
+work under way has been ended.
 """
 
 import asyncio

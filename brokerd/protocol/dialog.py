@@ -360,7 +360,9 @@ def _end(endpoint: DialogEndpoint, event: EndRequested, _now: Instant) -> Step:
 
 
 def _move(endpoint: DialogEndpoint, event: MoveRequested, _now: Instant) -> Step:
-    """Move to the group in any state, because the verb was allowed when it ran (DLG-46)."""
+    """Move the endpoint to the group, whatever its state now (DLG-46).
+
+    The verb was allowed by the state that the endpoint had when the verb ran."""
     return Step(_replace(endpoint, group_id=event.group_id))
 
 

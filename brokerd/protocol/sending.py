@@ -100,7 +100,7 @@ class SendWindow(Generic[M]):
         return self._limits
 
     def acked(self, sequence: int) -> int:
-        """Return the number of fragments, from the first, that the peer has stored of a message."""
+        """Return how many fragments of a message, from the first on, the peer has stored."""
         slot = self._slot(sequence)
         return slot.acked if slot is not None else 0
 

@@ -69,7 +69,9 @@ def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> 
 
 
 def _left_behind(value: object, depth: int, left: int) -> int:
-    """Return `left` less the number of values in this one; below 0 = unsound, or too many."""
+    """Return `left` minus the number of values in `value`, itself included.
+
+    Below 0 = a value is unsound, or there are more than `left`."""
     left -= 1
     if left >= 0 and isinstance(value, tuple | dict):
         return _left_behind_all(value, depth, left)

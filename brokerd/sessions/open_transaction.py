@@ -185,7 +185,9 @@ class OpenTx(Work):
             self.add(-1, Unfit(error, answered=True))
 
     def cancel(self, request: int) -> None:
-        """End a receive that waits, for a message or for its turn, with an empty list (CANCEL)."""
+        """End a receive that waits for a message or for its turn (CANCEL).
+
+        It returns an empty list."""
         if not any(number == request for number, _ in self._todo):
             return
         if self._todo[0][0] == request and self._receive is not None:

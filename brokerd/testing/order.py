@@ -158,9 +158,11 @@ def _sweep(
 ) -> Iterator[tuple[Arrived, Arrived]]:
     """Yield pairs of messages received in the wrong order: (earlier message, offender).
 
-    All messages with `released` below a message's `position` are earlier. A message is an offender
-    if it was received before an earlier one that the same transaction received, or before another
-    transaction, which received an earlier one, requested its commit.
+    Message A is earlier than message B if `released(A)` is below `position(B)`. B is then an
+    offender in either of two cases:
+
+    - the same transaction received both, and B before A;
+    - another transaction received A, and B was received before that one requested its commit.
     """
     earlier = sorted(
         (

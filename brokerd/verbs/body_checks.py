@@ -28,8 +28,9 @@ def before_send(
 ) -> Blocked | None:
     """Wait for the verdict on a body that needs a check before it is sent.
 
-    This side checks it (PBT-14), or it goes directly onto a queue of this broker (SND-14). The
-    groups are locked meanwhile, so later messages stay behind it.
+    The type of such a body is checked on the sending side (PBT-14), or the body goes directly
+    onto a queue of this broker (SND-14). The groups are locked meanwhile, so later messages
+    stay behind it.
 
     Raises:
         CheckOverrun: the check came to no verdict (OBJ-62).

@@ -270,7 +270,7 @@ def get_group(tx: Transaction, request: ReceiveRequest) -> Group | Blocked | Non
 
 
 def _queue(tx: Transaction, request: ReceiveRequest) -> QueueState:
-    """Return the queue if it may be received from now, else raise an error (RCV-17, GRP-17)."""
+    """Return the queue if a receive from it is allowed now, else raise (RCV-17, GRP-17)."""
     if tx.failure is not None:
         raise tx.failure
     queue = tx.broker.queues.get(request.queue)

@@ -34,11 +34,11 @@ async def attach(
 ) -> None:
     """Switch delivery off, durably and with a log line, if the store looks like a copy.
 
-    `mirrored`: the file is shared with a partner, so the instance that has it open owns the store
-    (RTE-55).
+    `mirrored`: the file is shared with a partner, so the instance that has it open owns the
+    store (RTE-55).
 
-    The other brokers are checked last: for a store that delivers, nothing else runs between this
-    check and the return.
+    The other brokers are checked last, so that no other task can run between this check and the
+    return if delivery stays on.
     """
     identity = store.identity
     if identity.broker_name == MSDB:

@@ -125,7 +125,7 @@ class DuplicateBrokers:
         self._evaluate()
 
     def came_online(self, peer: InstanceId) -> None:
-        """Send the own list to a neighbour that came ONLINE; if it takes none, forget its list."""
+        """Send our list to a neighbour that came ONLINE; if it takes no list, forget its list."""
         if not self._around.tell(peer, self._own):
             self._namers.forget(peer)
 
@@ -144,8 +144,9 @@ class DuplicateBrokers:
     def check_contested(self) -> int:
         """Check the contested brokers, every second tick; return the number of duplicates.
 
-        The instances that name the same broker get the own list once more: they have to prove that
-        they are alive (TRN-30), and their connections are not closed as idle."""
+        This instance's list is sent once more to the instances that name the same broker: they
+        have to prove that they are alive (TRN-30), and their connections are not closed as
+        idle."""
         for peer in list(self._namers.contested()):
             if not self._namers.is_away(peer):
                 self._around.tell(peer, self._own)
