@@ -77,7 +77,7 @@ class RouteStep(msgspec.Struct, frozen=True):
     table: str
     """Routing table: own, instance, or empty for a rule without a table."""
     step: str
-    """1 to 7 for finding routes, A to D for choosing among them, or a word."""
+    """Label of the step: 1 to 7 when finding routes, A to D when choosing one, or a word."""
     finding: str
     routes: tuple[str, ...] = ()
     """Names of the routes that the finding is about."""
@@ -89,11 +89,11 @@ class RouteExplanation(msgspec.Struct, frozen=True):
     service: str
     broker_id: str | None
     outcome: str
-    """local, remote, delayed, dropped or refused (by the broker that is named)."""
+    """local, remote, delayed, dropped or refused (by the broker named in `where`)."""
     where: str
-    """Name of the broker, or the address, of the destination; empty if there is none."""
+    """Destination: name of a broker, or an address; empty if there is no destination."""
     reason: str
-    """Key of the reason why messages do not reach it (XMT-19); empty if they do."""
+    """Key of the reason why messages do not reach the destination (XMT-19); empty if they do."""
     route: str
     """Name of the chosen route; empty if no routing table was used."""
     hops_used: int
@@ -112,9 +112,9 @@ class PingStep(msgspec.Struct, frozen=True):
     broker: str
     """The broker whose routes were used; empty for the routes of the instance."""
     outcome: str
-    """local, remote, delayed, dropped or refused (by the broker that is named)."""
+    """local, remote, delayed, dropped or refused (by the broker named in `where`)."""
     step: str
-    """The step of finding that had routes, 1 to 7."""
+    """Label of the step that found the routes, 1 to 7."""
     route: str
     where: str
     """Address or broker that the ping goes to next; empty if it goes no further."""
@@ -326,8 +326,8 @@ class Admin:
         """Return the destination of a service name, or of a dialog, and the steps to it (RTE-4).
 
         `service` or `handle`: the name of a service, or a dialog. `broker_id`: the only broker to
-        send to. `arriving`: as if the message came from another instance. `reply`: as if the
-        target had sent it. No message is sent, and no route loses its turn.
+        send to. `arriving`: explain a message that arrives from another instance. `reply`: explain
+        a message from the target. No message is sent, and no route loses its turn.
 
         Raises:
             InvalidArgument: neither `service` nor `handle` is given, or both are.
@@ -355,8 +355,8 @@ class Admin:
 
         Every instance on the way reports the route that it uses, or why it stops (NBT-7). No dialog
         begins and no message is queued. `from_service`: the service that replies would go to, by
-        default the first service of the broker. `wait`: seconds, or a timedelta, after which the
-        answer has the steps that are known.
+        default the first service of the broker. `wait`: seconds, or a timedelta, after which an
+        incomplete answer is returned, with the steps known by then.
 
         Raises:
             ObjectNotFound: the service `from_service` does not exist.
@@ -429,7 +429,7 @@ class Admin:
 
         The next message is the one that would be received first; `everything`: delete all. If a
         message is damaged, only that one is deleted, at any position (REL-6). The group is
-        released. The other side is not notified; for it the messages were delivered. `reason`: a
+        released. The other side is not notified; it regards the messages as delivered. `reason`: a
         text for the log.
 
         Raises:
@@ -468,14 +468,14 @@ class Admin:
         """Replace the body of the next message of a group, and release the group.
 
         The next message is the one that would be received first. `body`: None = no body.
-        `as_it_is`: accept a body that is not JSON in place of one that is, although its reader
-        would end the dialog because of it. `reason`: a text for the log.
+        `as_it_is`: accept a body that is not JSON even if the old body is; a reader that expects
+        JSON will then end the dialog. `reason`: a text for the log.
 
         Raises:
             ValidationFailed: the message type does not accept the body, or the old body was JSON
                 and the new one is not.
             GroupNotFound: the group does not exist.
-            InvalidArgument: the group has no message, or no program has sent its next message.
+            InvalidArgument: the group has no message, or its next message is a system message.
             BrokerError: an error common to all requests; see `Session`.
         """
         answer = await self._of_group("edit_group", broker, group, body, reason, as_it_is)
@@ -505,9 +505,9 @@ class Admin:
 
         The receives of its readers return no messages, and reader processes get SIGTERM. A reader
         that runs longer than `grace` (seconds, or a timedelta) is ended, and its transaction rolled
-        back; this rollback does not count for poison. Waiting receives of other clients on the
-        queue return no messages, once. This call returns when the readers have ended. The queue
-        stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers again.
+        back; this rollback does not count for poison. Receives of other clients that wait on the
+        queue at this moment return no messages. This call returns when the readers have ended. The
+        queue stays on; `alter("queue", NAME, activation={"status": "on"})` starts readers again.
 
         Raises:
             QueueNotFound: the queue does not exist.

@@ -71,7 +71,7 @@ def wire_body(body: Body, limit: int) -> bytes | None:
 
 
 def wire_id(value: object, what: str) -> bytes:
-    """Check an id and return it; `what`: the name of the argument, for the message.
+    """Check an id and return it; `what`: the name of the argument, for the error.
 
     Raises:
         InvalidArgument: the id is not 16 bytes.
@@ -86,7 +86,7 @@ def wire_id(value: object, what: str) -> bytes:
 
 
 def wire_text(value: object, what: str) -> str:
-    """Check a text and return it; `what`: the name of the argument, for the message.
+    """Check a text and return it; `what`: the name of the argument, for the error.
 
     Raises:
         InvalidArgument: the value is not a text.
@@ -116,7 +116,7 @@ def wire_handles(value: bytes | Sequence[bytes]) -> bytes | list[bytes]:
 
 
 def _describe(value: object) -> str:
-    """Return type and length of a wrong argument, for a message."""
+    """Return the type and the length of a wrong argument, for an error."""
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, bytes | str | list | tuple) else kind
 

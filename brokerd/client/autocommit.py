@@ -23,7 +23,7 @@ LONGEST_WAIT: Final = 240.0
 """Seconds after which a waiting receive begins another transaction, so that none comes near the age
 limit of transactions."""
 REFUSED_WITHIN: Final = 1.0
-"""Seconds within which an empty answer, before the end of the wait, is a refusal to wait."""
+"""Seconds within which a wait that ends early, without messages, counts as a refusal to wait."""
 
 Selectors = tuple[str, bytes | None, bytes | None]
 """Queue, conversation and group of a receive."""

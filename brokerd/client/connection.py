@@ -1,4 +1,4 @@
-"""Connection: one stream to the daemon: frames out in few writes, frames in, pings in silence.
+"""Connection: one stream to the daemon: frames out in few writes, frames in, pings if silent.
 
 Reads:  the socket.      Calls: protocol.client_frames; its `Listener` with the frames.
 Never:  knows the purpose of a frame, repeats a request, or reconnects; the link does.
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
     # Out.
 
     def write(self, frame: bytes) -> None:
-        """Write a frame at the end of this turn of the loop, in one piece with the turn's others.
+        """Write a frame at the end of this turn of the loop, in one write with the turn's others.
 
         Raises: nothing.
         """
@@ -192,8 +192,8 @@ class Connection(asyncio.Protocol):
     async def watch(self) -> None:
         """Wait until the connection is lost; abort it if it is silent even after a ping (CLP-60).
 
-        A pause in this side's own writes also causes a ping, because a late answer does not show
-        how long ago the daemon heard from this client (CLP-61).
+        A ping is also sent if this side has written nothing for a while: a frame that arrives does
+        not show how long ago the daemon last heard from this client (CLP-61).
 
         Raises: nothing.
         """

@@ -71,7 +71,7 @@ class Dialer:
     def replaced_itself(self) -> bool:
         """Return whether an abandoned HELLO may have taken this client id (CLP-14).
 
-        An abandoned HELLO explains only one such loss, so this call forgets it.
+        An abandoned HELLO explains the loss of only one connection, so this call forgets it.
 
         Raises: nothing.
         """

@@ -46,7 +46,7 @@ class FileRecorder:
     """A recorder that writes a file; several sessions of one process may share it.
 
     Closing the recorder, or leaving its `with` block, writes the remaining events. If the program
-    dies before, the last events are missing from the file, which is still valid.
+    dies before that, the last events are missing from the file, which is still valid.
     """
 
     def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:

@@ -466,7 +466,7 @@ class Link:
             self._give_up(self._dead)
 
     def _unanswered(self, pending: Pending) -> None:
-        """Keep a request for the next connection, unless too many were lost over it (CLP-120)."""
+        """Keep a request for the next connection; fail it after too many lost ones (CLP-120)."""
         pending.losses += 1
         if pending.losses < MOST_LOSSES:
             self._unsettled.append(pending)
@@ -590,7 +590,7 @@ def _wake(waiters: list[asyncio.Future[None]]) -> None:
 
 
 async def _woken(waiters: list[asyncio.Future[None]]) -> None:
-    """Wait for the next `_wake` of this list; the caller then checks its condition again."""
+    """Wait until `_wake` is called with this list; the caller then checks its condition again."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiters.append(waiter)
     try:

@@ -34,7 +34,7 @@ class Outcome(Exception):
 
 
 class Retry(Outcome):
-    """A rollback after which the group is not received from for `after` seconds.
+    """A rollback after which no message of the group is received for `after` seconds.
 
     `after`: seconds, or a timedelta; the wait survives a restart of the daemon. `counts`: whether
     this is one of the consecutive rollbacks that park the group or switch the queue off; give

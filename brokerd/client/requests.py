@@ -26,7 +26,7 @@ class Kind(IntEnum):
     PLAIN = 4
     """Any other request, such as a read or an idempotent apply; repeated."""
     ASK = 5
-    """A question for the outcome of another request; repeated."""
+    """A request for the outcome of another request; repeated."""
 
 
 class Pending:

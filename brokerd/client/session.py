@@ -1,7 +1,7 @@
 """Session: a program's client of one broker: single verbs, and transactions (verb map).
 
 Reads:  arguments.     Calls: client.link, client.transaction, client.autocommit.
-Never:  receives outside a transaction unless the caller accepts the loss in a crash (RCV-16).
+Never:  receives outside a transaction unless the caller accepts losses in a crash (RCV-16).
 """
 
 import asyncio
@@ -386,11 +386,12 @@ class Session:
         """Make brokers match a declaration of objects, and return the changes (design D9).
 
         `dry_run`: only return the changes. `terminate_existing`: end the dialogs that need an
-        object that changes or goes (OBJ-36 to OBJ-38). `ensure`: only add missing objects (SDK-4).
+        object to be altered or dropped (OBJ-36 to OBJ-38). `ensure`: only add missing objects
+        (SDK-4).
 
         Raises:
             ObjectsRefused: the declaration cannot be applied; nothing was changed. The subclass
-                says why: `InUse` = a dialog or another object needs an object that is to go.
+                says why: `InUse` = a dialog or another object needs an object to be dropped.
             InvalidName: a name is not allowed.
             InvalidArgument: `objects` is not a mapping.
             BrokerError: an error common to all requests; see `Session`.
@@ -527,8 +528,8 @@ class Session:
         """Yield all messages in a queue in the order of arrival, without locks (OBJ-47).
 
         No message is received. The queue is read a page at a time, as far as the caller iterates;
-        messages committed or received meanwhile may be missing or not. `status` is the state of a
-        message. Without `bodies` all bodies are None.
+        messages committed or received meanwhile may be included or not. Each message has its state
+        in `status`. Without `bodies` all bodies are None.
 
         Raises:
             QueueNotFound: the queue does not exist.

@@ -30,7 +30,7 @@ class Tokens:
         """The highest token of a commit that is known to have taken effect."""
 
     def continue_from(self, highest: int) -> None:
-        """Drop the outstanding tokens, and draw only higher ones than the broker knows.
+        """Drop the outstanding tokens, and from now on draw only tokens above `highest`.
 
         `highest`: the highest token that the broker knows.
 
@@ -42,7 +42,7 @@ class Tokens:
         self.highest_confirmed = highest
 
     def may_draw(self, reserved: int) -> bool:
-        """Return whether a token may be drawn and the window still has room for `reserved` more.
+        """Return whether a token may be drawn that leaves room for `reserved` more in the window.
 
         Raises: nothing.
         """

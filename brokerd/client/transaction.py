@@ -71,7 +71,7 @@ class Transaction:
     ) -> None:
         self._inspect = inspect
         self.not_counted: tuple[type[BrokerError], ...] = ()
-        """Errors after which the rollback does not count: the caller retries in another way."""
+        """Errors after which a rollback does not count, as the caller retries in another way."""
         self.committed = False
         """Whether the transaction is known to be durable."""
         self._link = link
@@ -379,7 +379,7 @@ class Transaction:
         Return the empty list if no message is available, and none comes within `wait`.
         `max_messages`: maximum number of messages; None = as many as fit. `conversation` or
         `group`: receive only from this one. `wait`: seconds, a timedelta, FOREVER, or None to
-        return at once. `groups`: maximum number of groups; the result is that of as many calls, of
+        return at once. `groups`: maximum number of groups; the result is that of `groups` calls, of
         which only the first waits (RCV-44), and the messages of each group are adjacent. A
         cancelled call consumes no message (RCV-22); if the answer was on its way already, the
         transaction can only be rolled back (CLP-41).
@@ -489,7 +489,7 @@ class Transaction:
     def ask_commit(self) -> "asyncio.Future[Any] | None":
         """Write the commit, which ends the transaction, and return its future.
 
-        None = nothing is to be committed. For the SDK itself.
+        None = nothing is to be committed. Only the SDK itself calls this.
 
         Raises:
             BrokerError: the first error of an earlier verb.
