@@ -21,7 +21,7 @@ from brokerd.client.session import Session
 from brokerd.errors import InvalidArgument
 
 SPARE: Final = 4
-"""Transactions of a session that readers leave to their handlers."""
+"""Number of a session's transactions that its readers leave free for their handlers."""
 
 _F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
 
@@ -58,7 +58,7 @@ class App:
 
         Raises, when the function is marked:
             InvalidArgument: the handler is not an async function of one or two arguments, an
-                annotation cannot be resolved, or DEFAULT has a handler for the queue already.
+                annotation cannot be resolved, or the queue has a handler for DEFAULT already.
         """
         known = self._queue(queue)
 

@@ -87,7 +87,7 @@ def type_name(kind: Kind) -> str:
 
 
 def named(kinds: Mapping[str, Kind] | typing.Iterable[Kind]) -> dict[str, Kind]:
-    """Return a mapping of message types: a mapping as given, else each class under its name.
+    """Return types by message type: a copy of a mapping, or the given classes by their names.
 
     Raises:
         InvalidArgument: a type needs a name, because it is not a class of a program.

@@ -15,8 +15,8 @@ from brokerd.errors import InvalidArgument, NotInContract, UnexpectedMessage
 from brokerd.model import DEFAULT
 
 END_OF_STREAM: Final = "EndOfStream"
-"""Message type of every contract made here. No message follows it, so that the target, which has
-handled all messages by then, is the first side to end (PBT-22)."""
+"""Message type that ends a stream. No message follows it, so that the target, which has handled all
+messages by then, is the first side to end (PBT-22)."""
 
 _Kinds = Mapping[str, Kind] | Iterable[Kind]
 

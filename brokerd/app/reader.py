@@ -35,7 +35,7 @@ LOOK_EVERY: Final = 60.0
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 LONGEST_PAUSE_BY_LOAD: Final = 5.0
-"""Seconds for a reader that the daemon has started, which must soon notice when to end (PBT-25)."""
+"""Seconds, for a reader started by the daemon: it must notice soon when it is to end (PBT-25)."""
 NOT_HANDLED: Final = 1
 """Error code with which a dialog is ended if no handler accepts its message."""
 NOT_READABLE: Final = 2
@@ -49,7 +49,7 @@ _KEPT_OUT: Final[dict[type[Exception], tuple[str, str]]] = {
         "worker anew, which declares it",
     ),
 }
-"""Errors of a queue that cannot be read: the subclass of the event, and the cure."""
+"""Errors for a queue that cannot be read, each with the subclass of its log event and a hint."""
 
 
 class Ctx(Delivery):
@@ -146,7 +146,7 @@ class Reader:
     def _pause(self) -> float:
         """Return the seconds to wait after a failure.
 
-        0 after one failure: a group that fails alone is held back by itself (PBT-3)."""
+        0 after one failure, because the broker itself holds back a group that fails (PBT-3)."""
         if self._failures == 1:
             return 0.0
         return float(min(self._longest_pause, FIRST_PAUSE * 2 ** min(self._failures - 2, 20)))
@@ -182,7 +182,7 @@ class Reader:
     def _failed(self, error: Exception) -> None:
         """Log that a handler raised.
 
-        Its messages are received again; meanwhile the reader continues with the others."""
+        Its messages are received again; meanwhile the reader continues with other messages."""
         self._log.warning(
             "broker.activation",
             subclass="handler_failed",

@@ -122,7 +122,7 @@ class Session(VerbSession):
         Leaving the block ends this side; an exception ends it with an error. `contract`: a
         Contract, or the name of a declared one; None = DEFAULT with bytes. `service`: the local
         service, by default that of the session. `group`: the conversation group to join, whose
-        dialogs are received by one transaction at a time; the same text always gives the same
+        messages are received by one transaction at a time; the same text always gives the same
         group of a service. `lifetime`: seconds, or a timedelta; None = that of the contract.
         `broker_id`, `encryption`: see `begin_dialog`.
 
