@@ -33,7 +33,7 @@ Events for the further properties; a property without its events is not checked:
 - CHK-7. `receive` with `broker`: the broker from which the message was received.
 - CHK-8. `ack` and `fragment` (`info`): node (the sender), dialog, seq, and in `stored` the highest
   sequence that was durable at this node at that moment.
-- CHK-9. `left` (`info`): node, reason. Work that should be done is not, or counts do not balance.
+- CHK-9. `left` (`info`): node, reason. Work has been left undone, or counts do not balance.
 - CHK-10. `receive` with `group`.
 - CHK-11. `readers` (`info`): node, queue, seq (number of running readers), stored (number of
   allowed readers).
@@ -137,7 +137,7 @@ def no_duplicate(index: Index) -> Iterator[Violation]:
 
 
 def atomic(index: Index) -> Iterator[Violation]:
-    """Check CHK-4: a transaction has all of its effects or none, after its causes, in no cycle."""
+    """Check CHK-4: a transaction has all its effects or none, and comes after its causes."""
     yield from _contradictions(index)
     yield from _effects_of_failed(index)
     yield from _receives_undone(index)
@@ -297,7 +297,7 @@ def _too_early(index: Index) -> Iterator[Violation]:
 
 
 def _cycles(index: Index) -> Iterator[Violation]:
-    """Check that no transactions form a cycle in which each received from the previous one."""
+    """Check that no transactions form a cycle in which each received a message of the previous."""
     waits: dict[TxKey, list[TxKey]] = {}
     for uid, receipts in index.receipts.items():
         send = index.sends.get(uid)

@@ -76,7 +76,7 @@ class Receipt(msgspec.Struct, eq=False):
     hash: str | None
     seq: int | None
     records: dict[str, int] = {}
-    """How often each node recorded it; records by different nodes are one receipt."""
+    """How often each node recorded the receipt; records by different nodes are one receipt."""
 
     @property
     def count(self) -> int:
@@ -192,8 +192,8 @@ class Index:
         return None
 
     def excerpt(self, uids: Iterable[str] = (), keys: Iterable[TxKey] = ()) -> tuple[Event, ...]:
-        """Return the events about the messages `uids`, and all events without a uid of their
-        transactions and of the transactions `keys`."""
+        """Return all events about the messages `uids`; of their transactions, and of the
+        transactions `keys`, also the events without a uid."""
         found = {id(event): event for uid in uids for event in self._about.get(uid, ())}
         touched = {(event.client, event.tx) for event in found.values() if event.tx is not None}
         for key in touched | set(keys):
@@ -389,8 +389,9 @@ class Index:
     def _takes_back(self, got: Receipt, other: Receipt) -> bool:
         """Return whether the other receipt proves that the first was rolled back.
 
-        It does if it was requested after the first was answered. If the two receives overlap, the
-        order of the answers proves nothing, but only one of the transactions can have committed.
+        It does if the other receive was requested after the first was answered. If the two receives
+        overlap, the order of the answers proves nothing, but only one of the transactions can have
+        committed.
         """
         return other.asked > got.at or self.outcome(other.tx) is Outcome.COMMITTED
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Task(asyncio.Task[T]):
-    """A task hashed by its number: task groups keep sets, and iterate over them to cancel tasks."""
+    """A task hashed by its number, because task groups cancel tasks by iterating over a set."""
 
     def __init__(
         self,

@@ -68,8 +68,8 @@ def held(instance: Instance, broker: Broker) -> list[str]:
 def in_file(path: Path, *, may_be_over: bool) -> list[str]:
     """Return the problems of a store that is not being written (HK-10).
 
-    `may_be_over`: accept rows left over from ended dialogs, because they are still being deleted;
-    otherwise nothing would delete them before the next start, which is a problem (REL-36)."""
+    `may_be_over`: accept rows left over from ended dialogs, as a running instance still deletes
+    them; else they are a problem, because they stay until the next start (REL-36)."""
     return [
         f"{path.name}: {one.table or 'file'}: {one.where}: {one.problem}"
         for one in verify(path)

@@ -185,7 +185,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         raise Spinning(self._report(f"{self._max_idle_turns} turns at one moment"))
 
     def _watch(self) -> None:
-        """Count callbacks by name after half of `max_callbacks`; raise `Livelock` above it."""
+        """Count callbacks by name; raise `Livelock` if there are more than `max_callbacks`."""
         self._seen.update(named(handle) for handle in self._ready)
         if self._callbacks > self._max_callbacks:
             headline = rush(self._callbacks, _SPAN, self._seen)
@@ -237,7 +237,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Set a timer, as asyncio does; timers of one moment run in the order of their setting."""
+        """Set a timer, as asyncio does; timers of one moment run in the order they were set."""
         self._serial += 1
         timer = Timer(when, callback, args, self, context)
         if self._killed and timer._context.get(SCOPE) in self._killed:

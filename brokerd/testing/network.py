@@ -71,7 +71,7 @@ class Connection(msgspec.Struct, frozen=True, eq=False):
         return ends in ((a, b), (b, a))
 
     def is_over(self) -> bool:
-        """Return whether both sides have ended; of a silent connection, whether the opener has."""
+        """Return whether both sides have ended; for a silent connection, whether the opener has."""
         return self.there.writer.gone and (self.back.writer.gone or self.there.swallows)
 
 
@@ -151,7 +151,7 @@ class SimNetwork:
         return self._links[key]
 
     def shape(self, from_node: str, to_node: str, conditions: Conditions) -> None:
-        """Set the conditions of one direction for the time from now on."""
+        """Set the conditions of one direction from now on."""
         self.link(from_node, to_node).conditions = conditions
 
     def mangle(self, from_node: str, to_node: str, mangler: Mangler | None) -> None:

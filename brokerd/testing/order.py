@@ -77,7 +77,7 @@ def is_before(index: Index, a: Send, b: Send) -> bool:
 
 
 def swaps(index: Index, stream: Stream) -> Iterator[tuple[Arrived, Arrived]]:
-    """Yield pairs of an earlier message and an offender: one received before it was consumed."""
+    """Yield pairs of messages received in the wrong order: (earlier message, offender)."""
     numbered = [found for found in stream.arrived if found.send.seq is not None]
     yield from _sweep(numbered, lambda found: found.send.seq, lambda found: found.send.seq)
     others = [found for found in stream.arrived if found.send.seq is None]

@@ -67,7 +67,7 @@ def one_target(index: Index) -> Iterator[Finding]:
 
 
 def nothing_early(index: Index) -> Iterator[Finding]:
-    """Check CHK-8: messages were durable when they were acknowledged, or sent on as fragments."""
+    """Check CHK-8: messages were durable when they were acknowledged or sent as fragments."""
     for op, what in (("ack", "acknowledged"), ("fragment", "sent on")):
         for event in index.events_of(op):
             if event.seq is not None and event.stored is not None and event.seq > event.stored:
@@ -126,7 +126,7 @@ def not_too_many_readers(index: Index) -> Iterator[Finding]:
 
 
 def on_time(index: Index) -> Iterator[Finding]:
-    """Check CHK-12: no event falls due early, or later than its recorded bound."""
+    """Check CHK-12: no event happens early, or later than its recorded bound."""
     for event in index.events_of("due"):
         early = event.seq is not None and event.t < event.seq
         late = event.stored is not None and event.t > event.stored
