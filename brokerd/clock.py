@@ -1,7 +1,7 @@
 """Clock: monotonic time for waiting, UTC for storing. The only module that reads time (CLK-4).
 
-`Instant` is UTC in whole microseconds since 1970: what the store keeps and the wire carries.
-Names ending in `_at` hold one. Durations are `timedelta` in settings, seconds as float inside.
+An `Instant` is UTC in whole microseconds since 1970, also in the store and on the wire. A variable
+whose name ends in `_at` holds one. Durations are `timedelta` in settings, float seconds elsewhere.
 """
 
 import asyncio
@@ -81,9 +81,9 @@ class SystemClock:
 
 
 def elapsed_by(clock: Clock) -> Callable[[], int]:
-    """Return what counts the nanoseconds that pass, with those in which the machine is suspended.
+    """Return a function that reads elapsed nanoseconds, including time suspended, from the clock.
 
-    With a clock that is of no machine, and so is never suspended, they are those of `monotonic`.
+    For a clock that is not a `MachineClock`, it reads `monotonic`.
     """
     if isinstance(clock, MachineClock):
         return clock.elapsed_ns
@@ -107,9 +107,9 @@ class Jump(msgspec.Struct, frozen=True):
     """A step of UTC of more than `LEAP`, relative to elapsed time, that is not followed yet."""
 
     offset: int
-    """The machine's UTC less the time since its boot; nanoseconds."""
+    """The machine's UTC minus the time since its boot; nanoseconds."""
     since: int
-    """Time of the first sighting; nanoseconds since the machine was booted."""
+    """Time at which the step was first noticed; nanoseconds since the machine was booted."""
 
 
 class ClockState(msgspec.Struct, frozen=True):
@@ -117,9 +117,9 @@ class ClockState(msgspec.Struct, frozen=True):
 
     machine_boot: str
     offset: int
-    """The UTC that was given out, less the time since that boot; nanoseconds."""
+    """The clock's UTC minus the time since the machine boot; nanoseconds."""
     utc: Instant
-    """The last UTC that was given out."""
+    """The last UTC that the clock returned."""
     jump: Jump | None = None
 
 
@@ -145,7 +145,7 @@ class SteadyClock:
     def utc(self) -> Instant:
         """Return UTC, or what it would be without the jump that is held.
 
-        This runs several times a message. Calling the `NewType` would double its cost, so the
+        This runs several times per message. Calling the `NewType` would double its cost, so the
         result is annotated instead."""
         elapsed = self._elapsed_ns()
         if elapsed >= self._compare_at:
@@ -184,7 +184,7 @@ class SteadyClock:
 
     @property
     def jump(self) -> timedelta | None:
-        """How far the machine's UTC is ahead of the UTC given out; None = no jump is held."""
+        """How far the machine's UTC is ahead of the UTC that this clock returns; None = no jump."""
         self.compare_with_utc()
         return None if self._jump is None else self._ahead(self._jump)
 
@@ -220,9 +220,9 @@ class SteadyClock:
     def resume(self, before: ClockState) -> None:
         """Continue from the state of an earlier process on the same machine.
 
-        Within one boot of the machine the elapsed time is known, so a jump can be told from time
-        in which no daemon ran. After another boot, UTC that is ahead is taken for such time, and
-        UTC that is behind the last value given out has jumped."""
+        Within one boot of the machine the elapsed time is known, so time in which no daemon ran is
+        not mistaken for a jump. After another boot, UTC that is ahead of the last value returned is
+        attributed to such time; UTC that is more than `LEAP` behind it has jumped."""
         self._compare_at = 0
         if self._machine_boot and before.machine_boot == self._machine_boot:
             self._offset, self._jump = before.offset, before.jump
@@ -236,7 +236,7 @@ def later(at: Instant, wait: timedelta) -> Instant:
 
 
 def as_datetime(at: Instant) -> datetime:
-    """Return the instant as an aware UTC datetime, for people."""
+    """Return the instant as an aware UTC datetime, for display."""
     return datetime.fromtimestamp(at // SECOND, UTC).replace(microsecond=at % SECOND)
 
 

@@ -1,7 +1,7 @@
 """Connecting: opens a session for an address, with a daemon or on a file (SDK-14).
 
 Reads:  the address.      Calls: client, app; for a file `instance.embedded`, imported only then.
-Never:  decides what a session can do; it is the same with a daemon as on a file.
+Never:  decides what a session can do: sessions are the same with a daemon and on a file.
 """
 
 import os

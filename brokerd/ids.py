@@ -1,6 +1,6 @@
 """Typed ids, and the source of fresh ones.
 
-An id is sixteen bytes, the form it has in the store and on the wire; text (`show`) is for people.
+An id is sixteen bytes, also in the store and on the wire; `show` returns its text for display.
 Nothing else in brokerd draws ids, so a seeded source makes a whole network repeatable (HK-1).
 """
 
@@ -22,10 +22,10 @@ ConversationId = NewType("ConversationId", bytes)
 Handle = NewType("Handle", bytes)
 """Local name of one dialog endpoint (DLG-13)."""
 GroupId = NewType("GroupId", bytes)
-"""Conversation group, local to one side (GRP-1)."""
+"""Identity of a conversation group, local to one side (GRP-1)."""
 MessageId = NewType("MessageId", bytes)
 ClientId = NewType("ClientId", bytes)
-"""A client of the daemon, for commit tokens (REL-2)."""
+"""Identity of a client of the daemon, for commit tokens (REL-2)."""
 
 EndpointKey = NewType("EndpointKey", int)
 """Row number of a dialog endpoint in its store."""
@@ -34,7 +34,7 @@ BodyKey = NewType("BodyKey", int)
 QueueKey = NewType("QueueKey", int)
 ServiceKey = NewType("ServiceKey", int)
 NotificationKey = NewType("NotificationKey", int)
-"""Row number of an event notification; creating it again gives another."""
+"""Row number of an event notification; a notification created again gets another."""
 
 ID_SIZE = 16
 
@@ -84,5 +84,5 @@ def show(value: bytes) -> str:
 
 
 def parse(text: str) -> bytes:
-    """Return the bytes of an id written as text; raise `ValueError` if the text is no id."""
+    """Return the bytes of an id written as text; raise `ValueError` if the text is not an id."""
     return uuid.UUID(text).bytes

@@ -1,4 +1,4 @@
-"""The nouns as frozen structs: the declared objects of a catalog and their settings.
+"""Model: the declared objects of a catalog and their settings, as frozen structs.
 
 Times are `clock.Instant` (UTC microseconds). Names are compared byte by byte (OBJ-6).
 """
@@ -18,7 +18,7 @@ END_DIALOG: Final = "urn:brokerd:EndDialog"
 ERROR: Final = "urn:brokerd:Error"
 DIALOG_TIMER: Final = "urn:brokerd:DialogTimer"
 SYSTEM_TYPES: Final = frozenset({END_DIALOG, ERROR, DIALOG_TIMER})
-"""Message types only the broker sends (OBJ-31)."""
+"""Message types that only the broker sends (OBJ-31)."""
 
 SYSTEM_PREFIX: Final = "urn:brokerd:"
 """Prefix of the names that are reserved for the broker (OBJ-31)."""
@@ -27,23 +27,23 @@ EVENT_NOTIFICATION: Final = "urn:brokerd:EventNotification"
 POST_EVENT_NOTIFICATION: Final = "urn:brokerd:PostEventNotification"
 """Contract of the dialogs that carry event notifications (EVT-3)."""
 EVENT_SERVICE: Final = "urn:brokerd:EventNotificationService"
-"""System service that begins these dialogs (EVT-3); created with the first notification."""
+"""System service that sends event notifications (EVT-3); created with the first of them."""
 EVENT_QUEUE: Final = "urn:brokerd:EventNotificationQueue"
-"""Queue of that service; receives the end of each such dialog."""
+"""Queue of `EVENT_SERVICE`; receives the ends of the dialogs that the service begins."""
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 """Name of the dynamic routing service, which an application provides (BCN-1)."""
 CONFIGURATION_NOTICE: Final = "urn:brokerd:BrokerConfigurationNotice"
-"""Contract of the dialogs that ask it for routes (BCN-1)."""
+"""Contract of the dialogs that request routes from the dynamic routing service (BCN-1)."""
 MISSING_ROUTE: Final = "urn:brokerd:MissingRoute"
-"""Message type that asks for a route (BCN-3)."""
+"""Message type that requests a route (BCN-3)."""
 FAILED_ROUTE: Final = "urn:brokerd:FailedRoute"
 MISSING_BINDING: Final = "urn:brokerd:MissingRemoteServiceBinding"
 FAILED_BINDING: Final = "urn:brokerd:FailedRemoteServiceBinding"
 ROUTING_SERVICE: Final = "urn:brokerd:DynamicRoutingClient"
-"""System service that asks for routes; created with the first route to CONFIGURATION_SERVICE.
+"""System service that requests routes; created with the first route to CONFIGURATION_SERVICE.
 """
 ROUTING_QUEUE: Final = "urn:brokerd:DynamicRoutingQueue"
-"""Queue of that service; receives the end of each such dialog."""
+"""Queue of `ROUTING_SERVICE`; receives the ends of the dialogs that the service begins."""
 
 MAX_LIFETIME: Final = 2**31 - 1
 """Longest lifetime of a dialog, in seconds (DLG-10)."""
@@ -51,11 +51,11 @@ DEFAULT_PRIORITY: Final = 5
 LOWEST_PRIORITY: Final = 1
 HIGHEST_PRIORITY: Final = 10
 ANY: Final = "ANY"
-"""Stands for every value in the declaration of a priority (OBJ-48)."""
+"""Criterion that every value matches, in the declaration of a priority (OBJ-48)."""
 OWNER: Final = "owner"
 """Principal that owns the broker; the only one so far (design, first questions 5)."""
 MSDB: Final = "msdb"
-"""The broker every instance has; its routes are the instance routing table (design D6)."""
+"""The broker that every instance has; its routes are the instance routing table (design D6)."""
 
 
 class Validation(StrEnum):
@@ -87,7 +87,7 @@ class Validation(StrEnum):
 
 
 class SentBy(StrEnum):
-    """Which side of a dialog may send a message type (OBJ-23)."""
+    """The side of a dialog that may send a message type, or either side (OBJ-23)."""
 
     INITIATOR = "initiator"
     TARGET = "target"
@@ -121,7 +121,7 @@ class Contract(msgspec.Struct, frozen=True):
 
     name: str
     types: dict[str, SentBy]
-    """Message type name to the side that may send it."""
+    """Names of message types, each with the side that may send the type."""
 
     def allows(self, message_type: str, *, initiator: bool) -> bool:
         """Return whether the initiator, or else the target, may send this message type."""
@@ -132,7 +132,7 @@ class Contract(msgspec.Struct, frozen=True):
 
 
 class Host(StrEnum):
-    """Where readers run (design D15)."""
+    """Place where readers run (design D15)."""
 
     DAEMON = "daemon"
     """In the daemon's event loop: the fastest way, for code that never blocks."""
@@ -153,7 +153,7 @@ class Activation(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     """Program and arguments, run as a child process in place of a handler."""
     memory: int = 1024**3
-    """Bytes of data a child process may have; 0 = no limit."""
+    """Bytes of data that a child process may have; 0 = no limit."""
     deadline: int | None = None
     """Microseconds that a reader may go without a receive before it is ended; None = no limit."""
     ramp_interval: int | None = None
@@ -175,7 +175,7 @@ class RetentionPolicy(StrEnum):
     """Action when a conversation reaches its retention limit (PBT-24)."""
 
     ERROR = "error"
-    """Fail the verb that would retain more with `QuotaExceeded`."""
+    """Fail, with `QuotaExceeded`, the verb that would retain more."""
     DROP_OLDEST = "drop_oldest"
     ARCHIVE = "archive"
     """Move the oldest messages to another queue, where they stay."""
@@ -205,9 +205,9 @@ class Poison(msgspec.Struct, frozen=True):
 
     mode: PoisonMode = PoisonMode.DISABLE
     threshold: int = 0
-    """Rollbacks in a row; 0 = 5, or 8 in the mode `PARK`."""
+    """Number of rollbacks in a row; 0 = the default, which is 5, or 8 in the mode `PARK`."""
     disconnects: int = 20
-    """Connections lost in a row inside a transaction that has received."""
+    """Number of connections lost in a row inside a transaction that has received messages."""
     backoff_first: int = 1_000_000
     """Wait of a group after its first rollback, in the mode `PARK`."""
     backoff_max: int = 300_000_000
@@ -255,11 +255,11 @@ class Queue(msgspec.Struct, frozen=True):
     poison: Poison = Poison()
     """The consequence of repeated rollbacks, and their number."""
     status: QueueStatus | None = None
-    """Reason why it is on or off; None = as created. Not part of a declaration."""
+    """Reason why the queue is on or off; None = as created. Not part of a declaration."""
 
     @property
     def is_on(self) -> bool:
-        """Whether its status is ON: messages can be added and received (OBJ-40)."""
+        """Whether the status is ON: messages can be added and received (OBJ-40)."""
         return self.enqueue_enabled and self.receive_enabled
 
     @property
@@ -328,7 +328,7 @@ class EventNotification(msgspec.Struct, frozen=True):
     service: str
     """The subscriber; it must accept the contract PostEventNotification (EVT-3)."""
     broker_id: BrokerId | None = None
-    """Broker of that service; None = the broker that has the notification (CURRENT_DATABASE)."""
+    """Broker of `service`; None = the broker that has the notification (CURRENT_DATABASE)."""
     scope: Scope = Scope.BROKER
     queue: str | None = None
     """Name of the queue; None unless the scope is `QUEUE`."""
@@ -337,7 +337,7 @@ class EventNotification(msgspec.Struct, frozen=True):
     activation_timeout: int | None = None
     """Microseconds until QUEUE_ACTIVATION is sent again if no reader receives; None = 10 s."""
     key: NotificationKey = NotificationKey(0)
-    """Row number in the store; creating it again gives a new one. 0 = not stored yet."""
+    """Row number in the store, new after each creation; 0 = not stored yet."""
 
 
 AUTO_CREATED_LOCAL: Final = Route(name="AutoCreatedLocal", address="LOCAL")
@@ -350,7 +350,7 @@ def is_system(name: str) -> bool:
 
 
 def is_reserved(from_service: str, contract: str | None) -> bool:
-    """Return whether only the broker itself begins such dialogs (OBJ-27, EVT-3)."""
+    """Return whether only the broker begins dialogs of this service or contract (OBJ-27, EVT-3)."""
     return is_system(from_service) or contract in _RESERVED
 
 

@@ -1,4 +1,4 @@
-"""Resources: finds the folders that brokerd ships beside its code.
+"""Resources: finds the folders that brokerd ships next to its code.
 
 Reads:  directory entries, in a checkout and in an installed wheel alike.
 Never:  copies, creates or changes a file.
@@ -29,7 +29,7 @@ def spark_jobs_dir() -> Path:
 
 
 def _shipped(name: str) -> Path:
-    """Return `brokerd/_<name>` in a wheel, or `<name>` beside the package in a checkout."""
+    """Return `brokerd/_<name>` in a wheel, or `<name>` next to the package in a checkout."""
     candidates = (_PACKAGE / f"_{name}", _PACKAGE.parent / name)
     for folder in candidates:
         if folder.is_dir():

@@ -1,7 +1,7 @@
 """The SDK without `await`: `with brokerd.sync.connect(…) as bk` (SDK-13).
 
 Reads:  nothing itself.     Calls: the classes of the same names, on a loop in a private thread.
-Never:  shares its loop with the caller, or waits for ever because of misuse: that is an error
+Never:  shares its loop with the caller, or waits for ever because of misuse, which raises an error
         (BI-R8).
 Any number of threads may share one session; a process made by fork must connect again.
 Each class is the `Facade` of its twin, the asynchronous class of the same name, and has no verb of
@@ -390,7 +390,7 @@ class Session(Facade[AsyncSession]):
         self.thread.stop()
 
     def transaction(self, *, inspect: bool = False) -> Transaction:
-        """Return a transaction, to be entered with `with`; `inspect`: it only rolls back (PSN-12).
+        """Return a transaction, to be used with `with`; `inspect`: it always rolls back (PSN-12).
 
         Raises: nothing.
         """
