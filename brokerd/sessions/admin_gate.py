@@ -1,14 +1,14 @@
 """Admin gate: keeps the clients of a broker out during its administration (MAN-1).
 
 `Exclusive` reserves brokers for administration. Each client has a `ClientGate`, which holds back
-the client's requests that would begin new work, and knows which work of the client administration
-has to wait for.
+the client's requests that would begin new work, and lists the client's work that must end before
+administration can begin.
 
 Reads: the open transactions and the request line of each client.      Calls: the client's work.
 Never: loses or reorders a request: one that was held back runs when the administration has ended.
-       Two administrators, also of objects, do not work on a broker at the same time.
+       Only one administrator at a time works on a broker, even if only on its objects.
 Wakes: when work of a client that is held back ends, or waits for a message.
-Fails: with `Busy` if transactions stay open for too long; no client is kept out then.
+Fails: with `Busy` if transactions stay open for too long; the clients are then let in again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GatedTransaction(Protocol):
 
     @property
     def blocks_administration(self) -> bool:
-        """Whether the transaction holds a lock or is at work: administration waits for it then."""
+        """Whether administration waits for the transaction: it holds a lock or is at work."""
 
     def abort(self, reason: str) -> None:
         """Roll back, and fail the transaction's further requests with the reason."""

@@ -80,7 +80,7 @@ def send_held_up(
 def _leading(
     first: _One, behind: Iterable[ClientFrame], read: Callable[[ClientFrame, int], _One | None]
 ) -> Iterator[_One]:
-    """Yield the leading requests of one kind; read each only when the caller requests it."""
+    """Yield `first` and the requests of its kind that follow it, each read only when needed."""
     yield first
     highest = first.token
     for frame in behind:

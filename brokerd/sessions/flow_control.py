@@ -1,9 +1,9 @@
 """Flow control: decides when the requests of a client are not read.
 
-A client's bytes are read while no reason to pause holds: the client does not read its answers
+A client's bytes are not read while there is a reason to pause: the client does not read its answers
 (CLP-62), its broker is administered (MAN-1), the writer is behind (design D3), or the other
-connections have their turn (REL-32). Bytes that are not read stay in the socket, so a pause reaches
-the client without a message.
+connections have their turn (REL-32). Bytes that are not read stay in the socket, so a pause
+slows the client down without a message.
 
 Reads: the backlog of a broker's store.      Calls: the transport of a client.
 Never: pauses a client if only its further requests can end the wait of its work.
@@ -102,10 +102,10 @@ class Congestion:
         return True
 
     def _is_behind(self, client: ReadClient) -> bool:
-        """Return whether the writer is too far behind, in total or for this client, to read on.
+        """Return whether to pause: the writer is too far behind, in total or for this client.
 
-        Work that waits for clients is not a reason to pause: only further requests can end its
-        wait."""
+        A client whose work can end only by its further requests is not paused for its own
+        waiting bodies."""
         if client.broker.is_full:  # the requests have to fail with it, so they are read
             return False
         store, most = client.broker.store, self._options.backlog_bytes

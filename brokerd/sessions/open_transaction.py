@@ -2,7 +2,7 @@
 
 Reads: parsed requests.      Calls: fast_requests, verb_dispatch, verbs.receives, transaction.
 Never: writes to the client; it reports the outcome of each request to its client.
-Wakes: when a request is added, or when the wait of the first one ends.
+Wakes: when a request is added, or when the wait of the first request ends.
 Fails: a failed request fails the requests behind it, until a rollback or commit (CLP-37).
 """
 
@@ -60,7 +60,7 @@ class Unfit(msgspec.Struct, frozen=True):
 
     error: BrokerError
     answered: bool = False
-    """Whether the client got the error already; only the later requests have to fail with it."""
+    """Whether the client already has the error, so that only later requests fail with it."""
 
 
 class OpenTx(Work):
@@ -156,7 +156,7 @@ class OpenTx(Work):
         )
 
     def _interrupt(self) -> None:
-        """Fail the waiting request: it will be undone, and its locks are wanted (CLP-113)."""
+        """Fail the waiting request, which will be undone and must not keep locks (CLP-113)."""
         # The number of the turn makes the callback of the wait void: it must not resume this
         # request.
         self._turn += 1
@@ -180,7 +180,7 @@ class OpenTx(Work):
         return True
 
     def fail_behind(self, error: BrokerError) -> None:
-        """Make later requests fail with the error of a refused and answered request (CLP-37)."""
+        """Make later requests fail with `error`, already sent for a refused request (CLP-37)."""
         if not (self._todo and isinstance(self._todo[-1][1], Unfit)):
             self.add(-1, Unfit(error, answered=True))
 
@@ -204,7 +204,7 @@ class OpenTx(Work):
         self._roll_back(how)
 
     def abort(self, reason: str) -> None:
-        """Roll back a transaction too old or idle; fail its pending and later requests (CLP-37)."""
+        """Roll back, because of age or idleness; fail pending and later requests (CLP-37)."""
         if self._given_up is None:
             self._given_up = reason
             self._roll_back()
@@ -387,8 +387,8 @@ class OpenTx(Work):
     ) -> receives.ReceiveRequest | None:
         """Return the receive, which is created at its first try and kept while it waits.
 
-        None = answer empty: the receive was cancelled before its turn, or its reader was asked to
-        end."""
+        None = answer with an empty list, because the receive was cancelled before its turn, or
+        its reader was asked to end."""
         if self._receive is None:
             self.tx.begin_verb("receive" if isinstance(verb, wire.Receive) else "get_group")
             self._receive = to_receive(verb)

@@ -41,7 +41,7 @@ def _of_object(verb: wire.Create | wire.Alter | wire.Drop, own: str) -> Iterable
 
 
 def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
-    """Yield the brokers of a declaration, parsed by the function that applying it uses as well.
+    """Yield the brokers of a declaration, parsed by the function that is also used to apply it.
 
     A second parser might find other brokers in the declaration."""
     declared = parse_from(own, verb.objects)

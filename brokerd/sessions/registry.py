@@ -135,7 +135,7 @@ class Sessions:
 
     @property
     def span_limit(self) -> int:
-        """Largest size of a request in bytes: that of a transaction and one frame (CLP-22)."""
+        """Largest size of a request in bytes: one transaction plus one frame (CLP-22)."""
         most = max(broker.options.max_bytes for broker in self._brokers.values())
         return most + frames.FRAME_LIMIT
 
@@ -317,13 +317,13 @@ def _token(info: Mapping[str, str | int]) -> bytes:
 def reader_token(instance_id: InstanceId, boot_id: BootId, drawn: bytes) -> bytes:
     """Return the token of a reader process: the instance id, the boot id, and the drawn bytes.
 
-    A killed daemon leaves readers behind, which must not work alongside those of its successor:
-    the guard that ends them may be late, or dead as well (ACT-33)."""
+    The ids let a daemon refuse readers that a killed daemon left behind. These must not work
+    alongside its own, and the guard that ends them may be late, or dead as well (ACT-33)."""
     return instance_id + boot_id + drawn
 
 
 def _outlived(token: bytes, instance_id: InstanceId, boot_id: BootId) -> bool:
-    """Return whether a token is from an earlier start of this instance, not another instance."""
+    """Return whether a token was made by this instance, but before its current start."""
     return token.startswith(instance_id) and not token.startswith(instance_id + boot_id)
 
 

@@ -162,10 +162,10 @@ class Responses:
     def settle(self) -> None:
         """Schedule the write, once all received requests have been processed.
 
-        The write waits if each transaction will get a later answer by itself, which then carries
-        these responses along, because each write wakes a program (CLP-9). The write does not wait
-        for a client near its limit, which may need these responses before it sends more requests
-        (CLP-30)."""
+        The write waits if each transaction will get another answer without a further request:
+        that answer carries these responses along, and the client wakes only once (CLP-9). The
+        write does not wait for a client near its limit, which may need these responses before it
+        sends more requests (CLP-30)."""
         done = self._done
         if not done or self._scheduled:
             return

@@ -253,8 +253,10 @@ class ClientSession(asyncio.Protocol):
 
     @property
     def _may_take_fast_path(self) -> bool:
-        """Whether no earlier request has to come first, so that a request may take the fast path
-        (CLP-31, CLP-71)."""
+        """Whether the next request may take the fast path (CLP-31, CLP-71).
+
+        No earlier request has to come first, and the client has all rights and is not draining.
+        """
         line = self.line
         free = not line.is_waiting and not self.gate.is_closed and self.rights is None
         return self._welcomed and free and not self._draining and not line.is_loaded

@@ -30,14 +30,14 @@ _BODY: Final = 5
 def raise_failure(tx: Transaction) -> None:
     """Raise the error of a failed wait, before the verb can raise another one.
 
-    A deadlock victim has to roll back; another error, such as that of a conversation ended
-    meanwhile, would hide this (GRP-12)."""
+    A deadlock victim has to roll back; another error, for instance because the conversation has
+    ended meanwhile, would hide the deadlock (GRP-12)."""
     if tx.failure is not None:
         raise tx.failure
 
 
 def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
-    """Run a verb that has no value in a transaction.
+    """Run, in a transaction, a verb that returns no value.
 
     Return the wait of the verb; None = the verb is done."""
     if tx.verbs >= tx.broker.options.max_verbs:
@@ -113,7 +113,7 @@ def to_undone(options: wire.RollbackOptions) -> Undone:
 
 
 def to_receive(verb: wire.Receive | wire.GetGroup) -> receives.ReceiveRequest:
-    """Return the receive request of the verb; that of GET GROUP receives no messages."""
+    """Return the receive request of the verb; for GET GROUP, one that receives no messages."""
     wait: float | None = None
     if verb.wait_ms is not None:
         wait = receives.FOREVER if verb.wait_ms == wire.FOREVER_MS else verb.wait_ms / 1000

@@ -226,7 +226,7 @@ class AutoReceive(Independent):
         self._receive = receive
 
     def _run_until_blocked(self) -> None:
-        """Receive, then commit under the token; an empty result leaves it unused (CLP-35)."""
+        """Receive, then commit under the token, which an empty result leaves unused (CLP-35)."""
         client, request, tx = self._client, self._request, self.tx
         if self._answer_repetition(request, self._token, receives=True):
             tx.roll_back()
