@@ -24,8 +24,8 @@ def main(memory: int, account: str, last_words: float, command: list[str]) -> in
 
     `memory`: bytes of data that the command may have; 0 = no limit. `account`: UID:GID with whose
     rights the command runs; empty = those of the guard. `last_words`: seconds between SIGTERM and
-    SIGKILL once the parent has ended. A reader of a daemon has 0, SIGKILL at once: a survivor
-    could connect to the restarted daemon, which has not started this reader."""
+    SIGKILL once the parent has ended; 0 = SIGKILL at once, as for a reader of a daemon: a
+    survivor could connect to the restarted daemon, which has not started this reader."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)

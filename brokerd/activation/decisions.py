@@ -2,7 +2,7 @@
 
 Reads:  the decisions of a monitor, and the messages that were ready then.
 Never:  grows without limit: the latest decisions of each queue are kept, repetitions are counted. A
-        message adds no entry; only a monitor does that starts a reader, cannot start one, or waits.
+        message adds no entry; a monitor does when it starts a reader, cannot start one, or waits.
 """
 
 from collections import deque
@@ -95,7 +95,7 @@ def why_started(why: Why, ready: Ready, facts: QueueFacts, running: int, limits:
 
 
 def limit_reached(ready: Ready, running: int, limits: Limits) -> str:
-    """Return why a useful further reader is not started (ACT-17)."""
+    """Return why another reader is not started, although it would be useful (ACT-17)."""
     readers = counted(running, "reader")
     return f"no further reader: {readers} of max_readers {limits.max_readers}, {_groups(ready)}"
 

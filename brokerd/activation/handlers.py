@@ -66,8 +66,8 @@ class ByQueue(Protocol):
 def load_handler(path: str, queue: str = "") -> Handler:
     """Import `module:function` and return the async callable that takes one argument.
 
-    The module is imported into this process, with its import path. From an object with handlers
-    for several queues, such as a `brokerd.App`, return the handler of `queue`.
+    The module is imported into this process, using the import path of the process. From an
+    object with handlers for several queues, such as a `brokerd.App`, return the handler of `queue`.
 
     Raises:
         HandlerError: the path is malformed, the module does not import or lacks the attribute,

@@ -16,7 +16,7 @@ import msgspec
 
 NO_RECEIVE: Final = "it ended without a receive; fix: let it receive from its queue"
 _SLACK: Final = 0.1
-"""Seconds by which a tick may be early, measured from the tick that reset a clock."""
+"""Seconds by which a tick may come before the end of an interval that another tick began."""
 
 
 class MonitorState(StrEnum):
@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True):
     receive_within: float = 30.0
     """Time within which a started reader must receive; otherwise it has failed (PBT-6)."""
     errors: int = 5
-    """Number of readers in a row that receive and then raise at which starts back off (ACT-32)."""
+    """Number of readers in a row that received and raised, after which starts back off (ACT-32)."""
     backoff_first: float = 5.0
     backoff_most: float = 300.0
     external: bool = False
@@ -81,7 +81,7 @@ class QueueFacts(msgspec.Struct, frozen=True):
     """Whether unread messages exist: committed, not parked, received by no open transaction.
     Messages of locked groups count too (ACT-16)."""
     youngest_ready_at: float | None = None
-    """Monotonic time of the commit of the youngest ready message; None = before this start."""
+    """Monotonic commit time of the youngest ready message; None = before the daemon started."""
     waiting: int = 0
     """Number of sessions of any origin that wait in an unselective receive (ACT-12, ACT-13)."""
     ready_groups: int = 1
@@ -212,8 +212,8 @@ def step(
 def changes_nothing(monitor: Monitor, event: Event, *, now: float, limits: Limits) -> bool:
     """Return whether the caller may skip this step, without reading the facts.
 
-    True for a receive in RECEIVES_OCCURRING before the clock of condition B has run down: the next
-    tick decides as well."""
+    True for a receive in RECEIVES_OCCURRING before the clock of condition B has run down; the next
+    tick decides instead."""
     return (
         isinstance(event, ReceiveIssued)
         and monitor.state is MonitorState.RECEIVES_OCCURRING
@@ -357,7 +357,7 @@ def _receives_occurring(
 
 
 def _starts_anew(monitor: Monitor, event: Event, facts: QueueFacts) -> bool:
-    """Return whether, with no running reader, one is started without waiting for condition B."""
+    """Return whether to start a reader, if none runs, without waiting for condition B."""
     match event:
         case Arrived(was_empty=was_empty):
             return was_empty  # condition A, before a check saw the queue empty

@@ -1,6 +1,6 @@
 """Monitored queue: the state of one activated queue, and of each of its readers.
 
-Reads:  nothing.      Never:  decides anything: `readers` keeps its values, and `runner` sets them.
+Reads:  nothing.      Never:  decides anything: `readers` and `runner` set its fields.
 """
 
 import asyncio

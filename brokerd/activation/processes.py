@@ -2,7 +2,7 @@
 
 Reads:  the output of the child, up to a limit.      Calls: the operating system.
 Never:  keeps more than the last lines of a child's output, or leaves a process of its group behind.
-Fails:  a command that cannot be started is reported as text by `ended`, as one that failed;
+Fails:  `ended` returns the reason if the command cannot be started, as for one that failed;
         `start` raises if the account does not exist or the guard cannot be started.
 """
 

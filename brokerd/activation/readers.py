@@ -309,7 +309,7 @@ class Readers:
     def monitors(self) -> list[MonitorRow]:
         """Return the rows of `queue_monitors` (VIEW-6).
 
-        They are the queues that have a monitor, or had one whose readers still run (ACT-28)."""
+        One row for each queue that has a monitor, or had one whose readers still run (ACT-28)."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             monitor_row(

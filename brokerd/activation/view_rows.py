@@ -13,7 +13,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.model import Queue
 
 REMOVED: Final = "the queue was dropped"
-"""Absent reason of a queue that was dropped while its readers still run."""
+"""Value of `absent_reason` for a queue that was dropped while its readers still run."""
 
 
 class Counts(msgspec.Struct):
@@ -78,7 +78,7 @@ class MonitorRow(msgspec.Struct, frozen=True):
     consecutive_failures: int
     last_failure: str
     absent_reason: str
-    """Reason why a monitor ended whose readers still run (`DROPPED`); else empty."""
+    """Reason why the monitor has ended while its readers still run (`DROPPED`); else empty."""
 
 
 class TaskRow(msgspec.Struct, frozen=True):
