@@ -38,7 +38,9 @@ from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ACTIVATOR
 
 LAST_WORDS: Final = 5.0
-"""Seconds that a program has to end once its activator has ended: its broker may still run."""
+"""Seconds that a program has to end once its activator has ended.
+
+Above 0, unlike for the readers of a daemon, because the program's broker may still run."""
 LOOK: Final = 30.0
 """Seconds that one receive of notifications waits."""
 BATCH: Final = 100

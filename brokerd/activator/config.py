@@ -180,7 +180,7 @@ def for_one_queue(
 
 
 def _check_relations(data: Mapping[str, object], problems: Problems) -> None:
-    """Record problems that a check of each value by its type cannot find."""
+    """Record the problems that checks of single values by their types cannot find."""
     # Values may still be of any type: the first check continues after a problem, so that all
     # problems are reported together (BI-C3).
     for kind in ("notification_service", "application"):

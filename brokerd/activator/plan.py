@@ -23,7 +23,7 @@ class Answer(StrEnum):
 
     START = "start"
     AT_MAX = "at_max"
-    """The maximum of instances runs, so the notification is consumed without effect."""
+    """The maximum number of instances runs, so the notification is consumed without effect."""
 
 
 class Plan(msgspec.Struct, frozen=True):
