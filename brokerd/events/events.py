@@ -77,7 +77,7 @@ class Events:
         self._notifiers[broker.name].begin()
 
     def check(self) -> int:
-        """Run the pass: find dialogs that ended without notice, such as cleaned-up ones.
+        """Run the pass: let notifiers find dialogs that ended unnoticed, such as cleaned-up ones.
 
         Return the number of brokers checked."""
         for notifier in self._notifiers.values():
@@ -130,7 +130,7 @@ class Events:
             notifier.notify(keys, event)
 
     def objects_changed(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
-        """Report that objects were created, altered or dropped, durably (EVT-6, EVT-11).
+        """Report that objects were durably created, altered or dropped (EVT-6, EVT-11).
 
         A new notification gets only events of changes after its creation."""
         # Before the notifications are replaced: a notification must not get the event of its own

@@ -175,7 +175,7 @@ class Notifier:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Wake when the earliest wait of a subscription for its retry is over."""
+        """Set the timer that wakes the notifier when the first postponed subscription may retry."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -44,9 +44,9 @@ def make_event(
 
 
 def owed_again(key: int, body: bytes) -> Owed | None:
-    """Return the event in a body that was sent, but perhaps not delivered, to send it again.
+    """Return the event of a body that was sent, but perhaps not delivered, to send it again.
 
-    `key`: the key of the new row. None = the body is not that of an event."""
+    Return None if the body is not that of an event. `key`: the key of the new row."""
     try:
         fields: Any = orjson.loads(body)
         return Owed(key, str(fields["event"]), _subject(fields), body)

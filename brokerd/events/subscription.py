@@ -88,9 +88,9 @@ def wants(definition: EventNotification, event: Event, *, at_home: bool) -> bool
 
 
 def fan_in(wanting: Iterable[Subscription], *, home: BrokerId) -> list[NotificationKey]:
-    """Return the notifications that get an event: of those that fan in, one for each target.
+    """Return the notifications that get an event.
 
-    Among several with the same target, the one with the fewest failures gets the event (EVT-8).
+    Of those that fan in to the same target, only the one with the fewest failures gets it (EVT-8).
     `home`: broker of the subscriptions; it is the target's broker if a definition names none."""
     keys: list[NotificationKey] = []
     shared: dict[tuple[str, BrokerId], Subscription] = {}

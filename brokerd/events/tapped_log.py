@@ -1,7 +1,7 @@
 """Tapped log: the event log as a source of events; services may subscribe to its classes (EVT-10).
 
 Reads:  every logged line.
-Calls:  first the log itself, then `ErrorEvents`, which keeps the latest errors, `Events.happened`.
+Calls:  the log itself, then `ErrorEvents` for the latest errors, then `Events.happened`.
 Never:  delays a line, or reports to subscribers the lines that are logged once per message.
 """
 
@@ -33,7 +33,7 @@ _SUBCLASSES: Final[dict[tuple[str, object], str]] = {
 }
 """Names of additional events by class and subclass."""
 ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
-"""Subclasses of conversations that no subscriber gets: they are one line per message (EVT-10)."""
+"""Subclasses of conversation lines that no subscriber gets: each message logs one (EVT-10)."""
 
 
 class TappedLog:
