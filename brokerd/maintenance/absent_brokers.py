@@ -3,7 +3,7 @@
 Reads:  the errors of opening a broker.      Calls: `open_broker`, and `opened` after a success.
 Never:  creates a file: an operator who restores a backup must not find an empty store in its place.
 Wakes:  every fifth tick, apart from the other passes, because opening may take long.
-Fails:  a broker stays absent alone; each reason is logged once.
+Fails:  an absent broker does not affect the others; each reason is logged once.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator

@@ -110,7 +110,7 @@ class Journal:
         return self._forget_closed()
 
     async def _forget_closed(self) -> int:
-        """Delete the lines that an earlier daemon, with a log or of an older version, has left."""
+        """Delete the lines left by an earlier daemon that had a log or was an older version."""
         count = 0
         for broker in [*self._brokers.values()]:
             while rows := await broker.store.endpoints.closing_lines(BATCH):

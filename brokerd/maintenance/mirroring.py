@@ -6,7 +6,8 @@ Never:  takes a store by force: the owner lock decides (design D1), and only its
         it.
 Wakes:  every tick, apart from the other passes, because opening may take long.
 Fails:  a store that another process has opened meanwhile ends the instance (REL-5): a stale
-        principal must no longer write. After a restart it finds the lock held, and is the mirror.
+        principal must no longer write. After a restart, the instance finds the lock held and
+        is the mirror.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Mirroring:
         return Standing(Role.UNKNOWN)
 
     def part(self, name: str) -> dict[str, object]:
-        """Return columns of VIEW-10: role for a shared broker (else None), epoch of its store."""
+        """Return the VIEW-10 columns of a broker: role (None = not shared), epoch of its store."""
         broker = self._brokers.get(name)
         if broker is not None and name not in self._absent.reasons:
             role = Role.PRINCIPAL.value if name in self.names else None

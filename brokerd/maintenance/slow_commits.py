@@ -2,8 +2,8 @@
 
 Reads:  how long each store's oldest changeset has waited to be durable.      Calls: the event log.
 Never:  refuses or hurries commits: meanwhile, flow control makes the clients wait (design D3).
-Wakes:  every tick, and at each check of the watchdog, if there is one: a pass that waits for the
-        slow store holds up the tick.
+Wakes:  every tick, and at each check of the watchdog, if there is one, because a pass that waits
+        for the slow store holds up the tick.
 A full disk is another state, reported by `disk_space` (REL-26).
 """
 

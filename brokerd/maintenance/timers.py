@@ -85,5 +85,5 @@ async def release(broker: Broker) -> int:
 
 
 def _crowded(live: Live) -> bool:
-    """Return whether a queue that refuses timers is on: then it only has too much in memory."""
+    """Return whether a queue that refuses timers is on, and so only has too much in memory."""
     return live.queue.queue.enqueue_enabled

@@ -1,6 +1,6 @@
 """Unsettled endpoints: closed targets that ask whether message 0 is settled (DLP-57, PBT-5).
 
-Once settled, they can be purged.
+Once message 0 is settled, the endpoints can be purged.
 
 Reads: the store, by index.      Calls: `ask`, which sends the question.
 Never: waits for an answer, or writes: the answer arrives as any acknowledgement does.
@@ -21,8 +21,8 @@ MOST = 10_000
 
 
 class UnsettledEndpoints:
-    """The questions of closed target endpoints, sent on the schedule of retransmissions (DLP-26),
-    rounded up to the next tick."""
+    """Sender of the questions of closed target endpoints, on the schedule of retransmissions,
+    rounded up to the next tick (DLP-26)."""
 
     def __init__(self, *, ask: Callable[[Broker, DialogEndpoint], None], clock: Clock) -> None:
         self._ask = ask
