@@ -63,7 +63,7 @@ class MadeRoutes:
 
         `routes`: routes by name of the broker, then by name of the route. `failures`: returns the
         number of failed attempts in a row at an address. A reported route is due again after as
-        many further failures."""
+        many further failures as the first report requires."""
         due: list[Made] = []
         for (broker, name), known in list(self._known.items()):
             route = routes.get(broker, {}).get(name)

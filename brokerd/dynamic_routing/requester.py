@@ -66,7 +66,7 @@ class RequesterOptions(msgspec.Struct, frozen=True):
     most_open: int = MOST_OPEN
     """Largest number of requests open at a time (BCN-8)."""
     failures: int = 3
-    """Number of failed attempts in a row at a route's address at which it is reported (BCN-5)."""
+    """Number of failed attempts in a row at its address after which a route is reported (BCN-5)."""
 
 
 class RouteRequester:
@@ -98,7 +98,7 @@ class RouteRequester:
         self._made = MadeRoutes(failures=options.failures)
         self._dialogs: dict[Key | Made, Handle] = {}
         self._before: dict[Key, frozenset[Route]] = {}
-        """Routes to the service of each request that existed before the request."""
+        """Routes to the requested service that existed before each request."""
         self._to_ask: list[Key] = []
         self._to_report: list[Made] = []
         self._to_tidy: set[str] = set()
@@ -152,7 +152,7 @@ class RouteRequester:
         return len(due) + len(self._to_report)
 
     async def stop(self, seconds: float) -> None:
-        """Start no further request; after `seconds` abandon work under way, as on a full disk."""
+        """Start no further request; abandon work after `seconds`, for instance on a full disk."""
         self._stopped = True
         while self._working is not None:
             done, _ = await asyncio.wait({self._working}, timeout=seconds)

@@ -60,7 +60,7 @@ LOOK: Final = 1.0
 READERS: Final = 8
 """Number of requests answered at the same time."""
 FAILED_FOR: Final = 300.0
-"""Seconds after the report of a failed address for which addresses of lower rank are added."""
+"""Seconds for which addresses of lower rank are added after the report of a failed address."""
 _PREFIX: Final = "dynamic "
 Say = Callable[[str], None]
 
@@ -319,7 +319,7 @@ def _is_id(text: str) -> bool:
 
 
 def _name(one: Served, address: str) -> str:
-    """Return the name of a route, which shows its purpose and is always the same."""
+    """Return the name of a route: it shows the purpose, and is the same at each creation."""
     digest = hashlib.sha256(f"{one.broker_id} {address}".encode()).hexdigest()[:8]
     return f"{_PREFIX}{one.name[: MAX_NAME - 20]} {digest}"
 

@@ -53,7 +53,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Unanswered(Exception):
-    """The error that no record can be used; the text gives the reason."""
+    """Error raised if no record can be used; the text gives the reason."""
 
 
 class SrvRecords:
