@@ -123,7 +123,7 @@ class _Open:
 class Client:
     """A program that continues its dialogs until all are over.
 
-    `at_once`: most dialogs at a time. `gate`: share of the messages that may be sent for now.
+    `at_once`: largest number of open dialogs. `gate`: share of the messages that may be sent now.
     """
 
     def __init__(

@@ -159,7 +159,7 @@ def peak_of(pid: int) -> int:
 
 
 async def _answers(address: str, clock: Clock) -> str:
-    """Return an empty string once a daemon answers, else after `READY_WITHIN` the reason."""
+    """Return "" once a daemon answers, or after `READY_WITHIN` the reason why none does."""
     deadline = clock.monotonic() + READY_WITHIN
     while True:
         try:

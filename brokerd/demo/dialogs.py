@@ -66,7 +66,7 @@ class Dialog(Protocol):
 
     @property
     def due(self) -> float:
-        """The position of its next messages among all of the demo, from 0 to 1; see `open_gate`."""
+        """The place of the next messages among all messages of the demo, 0 to 1 (`open_gate`)."""
         ...
 
     def check(self, reply: Message) -> None:

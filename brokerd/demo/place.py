@@ -91,7 +91,7 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Unlock the directory for the next demo; keep its files, remove sockets elsewhere."""
+        """Unlock the directory for the next demo; keep its files, but remove sockets outside it."""
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
         with suppress(OSError):

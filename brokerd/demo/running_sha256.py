@@ -27,7 +27,7 @@ _FIRST: Final = (
 
 
 def _constants() -> tuple[int, ...]:
-    """Return the first 32 bits of the fractions of the cube roots of the first 64 primes."""
+    """Return the first 32 bits of the fractional parts of the cube roots of the first 64 primes."""
     primes = [n for n in range(2, 312) if all(n % d for d in range(2, int(n**0.5) + 1))]
     return tuple(_cube_root(prime << 96) & _WORD for prime in primes)
 
