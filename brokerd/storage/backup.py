@@ -33,7 +33,7 @@ def backup(source: Path, target: Path, *, not_in: Iterable[Path] = ()) -> int:
 
     Raises:
         InvalidArgument: the copy would be in a directory of stores.
-        StoreDamaged: the copy is not sound, so the store may not be.
+        StoreDamaged: the copy is not sound, so the store may not be sound either.
         BackupFailed: the copy could not be written.
     """
     for directory in not_in:

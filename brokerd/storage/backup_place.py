@@ -5,8 +5,8 @@ Never:  follows a symbolic link below a named directory, or removes or replaces 
 Fails:  `InvalidArgument` names the directory or the setting; nothing has been written then.
 
 SQLite opens the copy itself by its path. Only the daemon's user and root can put a link into that
-path between this check and the copy, since the named directory, and every directory below it, is
-theirs and writable to no one else.
+path between this check and the copy, since the named directory, and every directory below it,
+belongs to one of these two and is writable by no other user.
 """
 
 import errno

@@ -32,8 +32,9 @@ from brokerd.storage.tables import PAGED, bodies, body_pieces
 SWEEP: Final = 64
 """Most pieces that a flush, or a step of the sweep, deletes."""
 SWEEP_BYTES: Final = 512 * 1024
-"""Most bytes of these pieces, unless it is a single piece. Each page is read before it is freed:
-16 MiB took 20 to 30 ms, for which the small messages of the same flush waited."""
+"""Most bytes of pieces that a flush, or a step of the sweep, deletes, unless it deletes a single
+piece. Each page is read before it is freed: 16 MiB took 20 to 30 ms, for which the small messages
+of the same flush waited."""
 
 _put = Inserts(bodies, replace=True)
 _put_piece = Inserts(body_pieces)
@@ -43,7 +44,7 @@ _LEAVE: Final = f"{_TO_NOBODY} WHERE owner = ? AND number {_LISTED}"
 
 
 def leaving(owner: Owner, found: str) -> str:
-    """Return the statement that disowns the bodies of the owners whose numbers a query finds."""
+    """Return the statement that disowns the bodies of the owners whose numbers `found` selects."""
     return f"{_TO_NOBODY} WHERE owner = {int(owner)} AND number IN ({found})"
 
 

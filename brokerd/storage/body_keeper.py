@@ -16,7 +16,7 @@ from brokerd.storage.changes import BodyRow, Changes, Owner, PieceRow
 from brokerd.storage.writers import Job, Reported
 
 _SLOW: Final = 0.1
-"""Seconds after which a flush counts as slow: its content then hardly affects its time (FD-7)."""
+"""Seconds above which a flush is slow: its time then hardly depends on its content (FD-7)."""
 _MOST_TOGETHER: Final = 16
 """Most pieces in one flush while flushes are slow."""
 
@@ -102,7 +102,8 @@ class BodyKeeper:
     def discard(self, keys: Sequence[BodyKey]) -> None:
         """Disown these bodies; their stored pieces are swept, by the next start at the latest.
 
-        The changes join after the pieces: pieces written later would have no body to be swept with.
+        The change joins after the pieces of the bodies: a piece written after the row of its body
+        was swept would never be swept.
         """
         changes = Changes()
         for key in keys:
@@ -116,7 +117,7 @@ class BodyKeeper:
             self._submit(bodies.sweep_on, self._swept)
 
     def resume(self) -> None:
-        """Sweep again if bodies were left over for lack of room, or may exist."""
+        """Sweep again if the last step found no room, or if any body may be in pieces."""
         if self._left or self.some:
             self.left()
 

@@ -318,7 +318,8 @@ _WORDS: Final = {
     service_contracts.name: ("service", "service"),
     priorities.name: ("priority", "name"),
 }
-"""Kind of object that the rows of each table belong to, as words, and the column that names it."""
+"""For each table, the kind of object that a row belongs to, as words, and the column that has the
+name of this object."""
 
 
 # Statements, each compiled once.

@@ -3,7 +3,8 @@
 Reads: nothing.      Calls: nothing.      Never: touches the store; `commits.py` writes a whole
 flush of changesets, each changed row once.
 
-Rows are plain tuples in the order of the columns in `tables.py`, as one is made for each message.
+Rows are plain tuples, because one is made for each message. Their values are in the order of the
+columns in `tables.py`.
 """
 
 from enum import IntEnum
@@ -25,8 +26,8 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.shelves import SHELVES
 
 FEW: Final = 256
-"""Number of outgoing messages of one dialog, known by number, up to which a flush always deletes
-them itself: more than a window holds (DLP-31)."""
+"""Number of outgoing messages of one dialog up to which a flush always deletes them itself, if all
+are known by number. It is more than a window holds (DLP-31)."""
 
 
 HIGHEST_SEQUENCE: Final = 2**63 - 1
@@ -297,12 +298,12 @@ class Changes:
         self.dequeued: list[int] = []
         """Queuing orders of messages received or deleted, except those on shelves."""
         self.dequeued_from: dict[int, list[int]] = {}
-        """Queuing orders of messages on shelves, by the number of the shelf."""
+        """Queuing orders of messages received or deleted on shelves, by the number of the shelf."""
         self.dequeued_of: dict[EndpointKey, int | None] = {}
         """Endpoints all of whose waiting messages are deleted, except those written by this
-        changeset, and an upper bound of the number of messages; None = unknown. Stored messages
-        are found by index: those with `paged = 0` have to be in `dequeued` as well. For an endpoint
-        with many messages, neither this changeset nor a later one may write a message
+        changeset; the value is an upper bound of their number, None = unknown. The stored
+        messages are found by index: those with `paged = 0` have to be in `dequeued` as well. For
+        an endpoint with many messages, neither this changeset nor a later one may write a message
         (`deferred_drops.py`)."""
         self.bodies: dict[BodyKey, BodyRow] = {}
         """Bodies in pieces that are new or change their owner. The row of the message has the
@@ -314,9 +315,9 @@ class Changes:
         self.acknowledged: list[int] = []
         """Transmission orders of messages that the peer has acknowledged."""
         self.outgoing_removed: dict[EndpointKey, OutgoingRemoval] = {}
-        """Outgoing messages to delete that are many, or not all known by number. Few are deleted
-        in the flush, many after it (`ended_dialogs.py`). No changeset that joins later may write
-        any of these sequences."""
+        """Outgoing messages to delete, if more than `FEW` or not all known by number. The flush
+        deletes them, or leaves them to be deleted after it if they are too many
+        (`ended_dialogs.py`). No changeset that joins later may write any of these sequences."""
         self.group_states: dict[GroupId, bytes | None] = {}
         """State that the application keeps for a group; None deletes it (GRP-22)."""
         self.tokens: dict[ClientId, int] = {}

@@ -287,7 +287,7 @@ class CommitPipeline:
         self._stalled = self._loop.call_later(wait, again)
 
     def _searched(self, _value: None, error: BaseException | None) -> None:
-        """Handle the result of a fold to find room: only a bad file or disk is a fault (REL-5)."""
+        """Handle the result of a fold to free room: only a bad file or disk is a fault (REL-5)."""
         if isinstance(error, sqlite3.Error | StoreFault) and not (is_full(error) or is_busy(error)):
             self._fail(as_fault(error, doing="a checkpoint of the store", known=False))
 

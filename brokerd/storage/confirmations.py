@@ -36,7 +36,7 @@ class Confirmations:
     def behind(self, call: Callable[[], None]) -> None:
         """Call `call` after the flush that is being confirmed; immediately if none is.
 
-        This serves choices among everything that becomes durable with one flush.
+        So `call` can choose among everything that became durable with the flush.
         """
         if self._behind is None:
             call()
@@ -46,7 +46,7 @@ class Confirmations:
     def soon(self, call: Callable[[], None]) -> None:
         """Call `call` on the loop's next turn, or after the flush that is being confirmed.
 
-        In the latter case it follows the calls of `behind`, and the latest addition comes first.
+        In the latter case the calls of `behind` come first, then those of `soon`, latest first.
         A turn of the loop can be long: it handles all data that the sockets have received.
         """
         if self._soon is None:

@@ -53,7 +53,7 @@ WRITE_PRAGMAS: Final = (
 )
 """Pragmas of each connection that writes."""
 KEPT_PRAGMAS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
-"""Values that these pragmas must return after the pragmas above were set."""
+"""Values that some of `WRITE_PRAGMAS` must return once they are set."""
 
 READ_PRAGMAS: Final = ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON")
 

@@ -26,11 +26,14 @@ from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import queue_removals as removals
 
 SLICE: Final = 1024
-"""Messages that a flush deletes during a sweep, or twice as many as it notes if that is more."""
+"""Number of messages that a flush deletes during a sweep; if it notes more than half as many
+messages, it deletes twice the number that it notes."""
 MOST_ON_SHELF: Final = 8
-"""Factor by which more messages may be noted on a shelf than elsewhere: it may soon be emptied."""
+"""Factor by which more messages may be noted on a shelf than elsewhere, because a shelf may soon be
+emptied as a whole."""
 _KEYS: Final = 1 << 40
-"""Number of note keys per place: those of shelf n begin at n times this, those of no shelf at 0."""
+"""Number of note keys per place. The keys of shelf n begin at n times this number; the keys for
+messages on no shelf begin at 0."""
 
 _note = Inserts(removals)
 _deletes = {place: Deletes(table.c.queuing_order) for place, table in messages_at.items()}

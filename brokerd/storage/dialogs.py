@@ -265,14 +265,16 @@ class StoredEndpoints:
         return found
 
     async def expired(self, now: Instant, limit: int) -> list[DialogEndpoint]:
-        """Return endpoints whose lifetime is over and still counts, oldest first."""
+        """Return endpoints whose lifetime is over and can still end them, oldest first."""
         return [
             as_endpoint(row)
             for row in await self._reader.rows(EXPIRED, {"now": now, "limit": limit})
         ]
 
     async def first_expiry(self) -> Instant | None:
-        """Return when the first lifetime that still counts ends; None = no lifetime counts."""
+        """Return when the first lifetime that can still end its endpoint is over.
+
+        None = no lifetime can end an endpoint."""
         return await self._cache.answer("first expiry", partial(self._instant, FIRST_EXPIRY))
 
     def nothing_expired(self, now: Instant) -> bool:

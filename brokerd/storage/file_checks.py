@@ -139,7 +139,7 @@ def check_schema(path: Path, *, name: str | None = None) -> str:
 
 
 def refuse_contracts_in_use(path: Path, wanted: Mapping[str, Contract]) -> None:
-    """Raise `InUse` if open dialogs need a contract that these declarations change.
+    """Raise `InUse` if open dialogs need a contract that the declarations `wanted` change.
 
     A start with such declarations is refused (OBJ-25, OBJ-37). A store of an older version is not
     inspected, and one whose log lacks confirmed changes is refused (`StoreDamaged`, REL-39).

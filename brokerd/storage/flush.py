@@ -309,9 +309,9 @@ class CommitFailed(Exception):
 def write(
     connection: Connection, flush: Flush, clock: Clock, failpoint: Callable[[str], None]
 ) -> Written:
-    """Write a flush in one transaction. An error other than `CommitFailed`: it was rolled back.
+    """Write a flush in one transaction. Any error but `CommitFailed`: the flush was rolled back.
 
-    This includes the error of a disk that is full at COMMIT: the last frame of the log, without
+    It is also rolled back if the disk is full at COMMIT: the last frame of the log, without
     which the other frames are ignored, was not written whole, and nothing was synced.
     """
     started = clock.monotonic()
@@ -448,7 +448,10 @@ def _at_once(flush: Flush) -> list[EndpointKey]:
 
 
 def _write_rare(script: Script, flush: Flush, rare: Rare) -> None:
-    """Add rare changes. All endpoints and states must precede: they show which groups are over."""
+    """Add rare changes, after the changes of endpoints and group states.
+
+    The endpoints then show which groups are over.
+    """
     if rare.groups_left:
         dialogs.drop_states_of_ended(script, rare.groups_left)
     timers.write(script, rare)
@@ -508,7 +511,10 @@ def _kept(rows: list[QueueRow], removed_of: dict[EndpointKey, int]) -> list[Queu
 
 
 def _kept_outgoing(flush: Flush) -> list[OutgoingRow]:
-    """Return the outgoing rows without the removed ones, up to the sequence of each removal."""
+    """Return the outgoing rows without the removed ones.
+
+    A removal applies to the rows of its endpoint that joined before it, up to its sequence.
+    """
     rows, removed = flush.outgoing, flush.outgoing_removed
     if not removed:
         return rows

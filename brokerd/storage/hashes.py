@@ -18,7 +18,7 @@ from brokerd.ids import BodyKey, ConversationId
 _OLD_SIZE: Final = 16
 """Bytes of a hash that was written before revision 0016: BLAKE2b-128."""
 _LARGE: Final = 16 * 1024
-"""Size in bytes above which copying a body costs more than a second call."""
+"""Size in bytes from which copying a body costs more than hashing it with a second call."""
 _SEEDS: Final = (1 << 64) - 1
 
 
@@ -80,7 +80,7 @@ def not_surely_sound(
     """Return the indexes of the rows to check with `is_sound`; all other rows are sound.
 
     A row ends with hash, body, whether its endpoint is the initiator's, and its conversation. This
-    function serves pages: two calls per message would take as long as the hash does.
+    function checks a whole page: two calls for each message would take as long as the hash does.
     """
     return [
         at

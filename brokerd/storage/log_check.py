@@ -49,7 +49,7 @@ class Loss(msgspec.Struct, frozen=True):
     frames: int
     """Lower bound of the number of pages that were written and can no longer be read."""
     commits: int
-    """Lower bound of the number of transactions that wrote these pages."""
+    """Lower bound of the number of transactions whose pages can no longer be read."""
     confirmed_at: Instant | None
     """When the last transaction was confirmed; None = not recorded."""
     is_in_file: bool = False
@@ -150,7 +150,7 @@ def find_loss(path: Path, *, is_in_use: bool = False) -> Loss | None:
 def what_is_unknown(path: Path) -> str:
     """Return why it is unknown whether the store at `path` has all confirmed changes (REL-41).
 
-    Empty if the record of its log shows this, or if the store is a backup, which has no log.
+    Empty if the log has a record to compare with, or if the store is a backup, which has no log.
 
     Raises:
         OSError: a file of the store cannot be read.
@@ -217,9 +217,9 @@ def compare_with_record(record: Record | None, found: Scan, *, log: str) -> Loss
 
 
 def _judge_folded(record: Record, found: Scan, seen: "_Seen") -> Loss | None:
-    """Return the loss of a log that was folded into the file, up to the record; None = no loss.
+    """Return the loss of a log whose frames up to the record are in the file; None = no loss.
 
-    The log may have been restarted since, or not exist.
+    The log may have been restarted since the record was written, or it may not exist.
     """
     if found.salts is None:
         return None
@@ -273,7 +273,7 @@ class _Seen:
 
 
 def _place(found: Scan) -> str:
-    """Return where a log no longer is as it was written, to be read after the log's path."""
+    """Return the place where a log is damaged or ends too early, to be read after its path."""
     if found.salts is None:
         return "is damaged at offset 0, in its header"
     if found.bad:

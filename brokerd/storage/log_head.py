@@ -7,8 +7,9 @@ with the record.
 
 Reads:  the index of the log, where SQLite keeps the position, over SQLite's own descriptor.
 Calls:  the operating system.
-Never:  leads the log (it is written after the log's sync), opens the index itself (closing it would
-        release the locks that this process holds on it), or decides the consequences of a loss.
+Never:  is ahead of the log (it is written after the log's sync), opens the index itself (closing it
+        would release the locks that this process holds on it), or decides the consequences of a
+        loss.
 
 The record has the position and a state. It is synced when the state says that the store's file has
 the whole log: only then may SQLite restart the log, so that a crash finds either the log of the
@@ -77,7 +78,7 @@ class Record(msgspec.Struct, frozen=True):
     frames: int = 0
     """Number of the last frame that was confirmed."""
     checksum: Checksum = (0, 0)
-    """Checksum of that frame."""
+    """Checksum of the last frame that was confirmed."""
     salts: tuple[int, int] = (0, 0)
     """Salts of the log."""
     written_at: Instant = Instant(0)
@@ -169,7 +170,10 @@ class LogHead:
             raise
 
     def _expect_anything(self, *, is_new: bool) -> None:
-        """Record, before the first commit, that a log follows, unless the record describes it."""
+        """Record, before the first commit, that a new log follows.
+
+        Do nothing if the record describes a log that exists.
+        """
         if self._synced[:8] in (State.OPEN.value, State.FOLDED.value) and has_log(self._path):
             return
         self._write(State.EMPTY.value + (self._synced[8:] or _nothing()))
@@ -219,7 +223,7 @@ class LogHead:
         return self._file < 0 or self._read() == self._synced
 
     def close(self, *, is_log_gone: bool = False) -> None:
-        """Record whether a log is left, and close the record; the connection must be closed.
+        """Record whether a log is left, and close the record; close the connection before.
 
         `is_log_gone`: another program has removed the log, so the record must not change.
         """

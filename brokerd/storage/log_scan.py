@@ -21,7 +21,8 @@ from brokerd.storage.compiled import library
 HEADER_SIZE: Final = 32
 FRAME_HEADER_SIZE: Final = 24
 _MAGIC: Final = 0x377F0682
-"""Magic of a log whose checksums read its words with the low byte first; plus 1: the high byte."""
+"""Magic of a log whose checksums read its words with the low byte first. If they read the words
+with the high byte first, the magic is greater by 1."""
 _VERSION: Final = 3007000
 _WORDS: Final = struct.Struct(">6I")
 _PAGE_SIZES: Final = frozenset(1 << power for power in range(9, 17))
@@ -100,7 +101,10 @@ def scan(log: BinaryIO, *, page_size: int, probe: int = 0) -> Scan:
 
 
 def _scan_without_header(log: BinaryIO, page_size: int) -> Scan:
-    """Scan a log without a valid header, of which SQLite recovers nothing, for related frames."""
+    """Scan a log whose header is not valid, for frames with the same salts as the first one.
+
+    SQLite recovers nothing from such a log.
+    """
     scanner = _Scanner(log, page_size, ("little", "big"), None)
     for frame in iter(scanner.read, None):
         scanner.pass_over(frame)

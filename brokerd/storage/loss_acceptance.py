@@ -3,9 +3,9 @@
 Reads:  the store, its log and the record of its head.      Calls: SQLite.
 Never:  runs while a daemon has the store open, removes the only copy of a log, or is called by the
         daemon itself.
-Fails:  at any moment, and can then be repeated; the loss is still reported, since the record says
-        first that the acceptance has begun, and last that it is done. In between nothing else
-        writes to the record.
+Fails:  at any moment, and can then be repeated. The loss is still reported in that case: the first
+        step records that the acceptance has begun, the last one that it is done, and nothing else
+        writes to the record in between.
 """
 
 import os

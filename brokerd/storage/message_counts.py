@@ -43,7 +43,7 @@ class Tally(NamedTuple):
 FEW: Final = 500
 """Number of messages of an endpoint up to which they are counted one by one."""
 _FEW_TOGETHER: Final = 2000
-"""Number of messages of all endpoints of a read up to which they are counted one by one."""
+"""Number of messages of all endpoints in one read up to which the messages are counted singly."""
 # One read for all places: each read costs a hop to the reader's thread, and places without rows
 # cost little.
 _OF_KEYS: Final = " UNION ALL ".join(

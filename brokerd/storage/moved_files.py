@@ -102,7 +102,7 @@ def refuse_moved_log(connection: sqlite3.Connection) -> None:
 def _save(log: Path, number: FileNumber) -> Path | None:
     """Copy a log that this process still has open to a file in its directory; None = failure.
 
-    This reads SQLite's own descriptor: no lock depends on the log.
+    This reads the log over SQLite's own descriptor, which is safe: no lock depends on the log.
     """
     source = descriptor_of_file(number)
     if source < 0:

@@ -52,7 +52,7 @@ from brokerd.storage.writers import roll_back_and_close
 
 
 class NewStore(msgspec.Struct, frozen=True):
-    """The facts about a store to be made. The incarnation is drawn when it is made (REL-15)."""
+    """The facts about a new store. The incarnation is drawn when the file is made (REL-15)."""
 
     broker_name: str
     broker_id: BrokerId
@@ -178,9 +178,9 @@ def remove_new_file(path: Path) -> None:
 
 
 def _finds_no_room(error: sqlite3.Error | OSError) -> bool:
-    """Return whether the disk had no room, for the log's index as well.
+    """Return whether the error means that the disk had no room for the file, log or index.
 
-    For the index, SQLite reports only that it cannot extend it.
+    If there is no room for the index, SQLite reports only that it cannot extend the index.
     """
     code = getattr(error, "sqlite_errorcode", 0)
     return is_full(error) or code == sqlite3.SQLITE_IOERR_SHMSIZE

@@ -25,8 +25,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     noted_removals: int = 16_384
     """Number of received messages that may stay in the file to be deleted together; 0 = none."""
     unread_at_once: int = 4096
-    """Most unread messages of ended dialogs, outside windows, that a flush deletes, or a step of
-    the sweep after it."""
+    """Most unread messages of ended dialogs, outside windows, that are deleted by one flush, or by
+    one step of the sweep after it."""
     full_retry: timedelta = timedelta(milliseconds=250)
     """Time before a write that found no room on the disk is tried again."""
     checkpoint_pages: int = 4000

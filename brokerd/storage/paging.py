@@ -1,7 +1,7 @@
 """Pages of messages: bounded by a number of rows and by the size of their bodies.
 
 Reads:  nothing by itself.      Calls: the reader it is given.
-Never:  returns a body that is not as it was written (REL-6), or loads one past the limit.
+Never:  returns a body that is not as it was written (REL-6), or loads a body past the limit.
 """
 
 import operator
@@ -164,7 +164,7 @@ async def fetch(
 
     `make` gets the values of a row of the table, in the order of the columns. `skip`: numbers of
     rows that count as deleted. `ended`: returns the endpoints all of whose rows count as deleted.
-    `aside`: use another connection than the one for which receives wait.
+    `aside`: read on a connection for which no receive waits.
     """
     over = ended()
     if aside:

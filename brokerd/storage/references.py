@@ -1,7 +1,7 @@
 """References: the open dialogs that need a service or contract to be dropped (OBJ-37, OBJ-38).
 
 Reads:  conversation_endpoints.      Calls: the reader or connection it is given.
-Never:  ends a dialog; it counts dialogs, and deletes endpoints that only recognise duplicates.
+Never:  ends a dialog; it counts dialogs, and deletes endpoints kept only to recognise duplicates.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def in_use(use: Use, found: int) -> str:
 
 
 def forget_closed(connection: Connection, service: str) -> None:
-    """Delete a service's closed endpoints: without it there are no duplicates to recognise."""
+    """Delete a service's closed endpoints: without the service there are no duplicates."""
     connection.execute(_FORGET_PROGRESS, (service, _CLOSED))
     connection.execute(_FORGET, (service, _CLOSED))
 

@@ -47,7 +47,7 @@ class Shelf:
         self.bytes = 0
         """Bytes of the bodies of the messages in `added`."""
         self.coming = 0
-        """Number of messages with a place on the shelf that are not yet in a flush that has
+        """Number of messages that have a place on the shelf, but are in no flush that has
         begun."""
 
 
@@ -161,7 +161,7 @@ class Shelves:
     # The steps of a flush, called in the order in which flushes begin.
 
     def begin(self) -> None:
-        """Begin the count of a flush."""
+        """Begin to count the messages that a flush puts on shelves."""
         self._joined.clear()
 
     def joined(self, number: int, count: int, size: int) -> None:
@@ -185,8 +185,8 @@ class Shelves:
     def on(self, number: int, orders: Sequence[int]) -> Sequence[int]:
         """Return the messages in `orders` that belong to the shelf in its present use.
 
-        A transaction that had a message before it was deleted by index may still receive it after
-        its shelf was given to another queue.
+        The others belong to an earlier use: a transaction may hold a message that is then deleted
+        by index, and receive it only when the shelf has been given to another queue.
         """
         shelf = self._taken.get(number)
         if shelf is None:

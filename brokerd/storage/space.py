@@ -24,7 +24,7 @@ def prepare(connection: Connection) -> None:
 
 
 def prepare_full(connection: Connection) -> None:
-    """Prepare a file of a version that did not prepare it; this rewrites the file, once."""
+    """Prepare a file made by a version that had no `prepare`; this rewrites the file, once."""
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         prepare(connection)
         connection.execute("VACUUM")

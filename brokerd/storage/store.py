@@ -323,7 +323,7 @@ class Store:
     def behind(self, call: Callable[[], None]) -> None:
         """Call `call` after the flush that is being confirmed; immediately if none is.
 
-        This serves choices among everything that becomes durable with one flush.
+        So `call` can choose among everything that became durable with the flush.
         """
         self._confirmations.behind(call)
 
@@ -332,11 +332,14 @@ class Store:
         self._confirmations.soon(call)
 
     async def commit(self, changes: Changes) -> None:
-        """Join the changeset, and return when it is durable. After `StoreFault` this is unknown."""
+        """Join the changeset, and return when it is durable.
+
+        `StoreFault`: it is unknown whether the changeset is durable.
+        """
         await self._pipeline.commit(changes)
 
     async def apply_catalog(self, changes: CatalogChanges) -> Catalog:
-        """Change the catalog, all or nothing; return the whole new catalog, also `self.catalog`.
+        """Change the catalog, all or nothing; return the new catalog, which is then `self.catalog`.
 
         Keys of new queues and services are assigned here. `ObjectsRefused`: a named object does not
         exist or is still in use; nothing was changed (design D9).

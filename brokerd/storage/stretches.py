@@ -36,12 +36,12 @@ EVERYWHERE: Final = " UNION ALL ".join(
 def found_at(place: int) -> str:
     """Return the condition of the messages at a place that are found by index.
 
-    It must be, word for word, the condition in the index."""
+    The text must equal, word for word, the condition in the index."""
     return "1" if place in SHELVES else PAGED
 
 
 def among(place: int, after: str = "-1", before: str | None = None) -> str:
-    """Return the condition that, together with the endpoint, finds its messages by index.
+    """Return SQL that, combined with a condition on the endpoint, finds its messages by index.
 
     `after`, `before`: SQL for queuing orders between which the messages are known to lie.
     """

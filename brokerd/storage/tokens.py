@@ -17,9 +17,9 @@ from brokerd.storage.statements import Deletes, Inserts, Row, Script, sql
 from brokerd.storage.tables import clients
 
 WINDOW: Final = 1024
-"""How many numbers, up to the client's highest, are remembered."""
+"""Count of the numbers of a client that are remembered: the highest one and those below it."""
 KEPT: Final = 24 * 3600 * SECOND
-"""How long a client is remembered after its last commit."""
+"""Microseconds for which a client is remembered after its last commit."""
 MOST_CLIENTS: Final = 100_000
 NOBODY: Final = ClientId(b"")
 """Client id of a row for all clients removed early: it has the time of their latest commit."""
@@ -134,9 +134,9 @@ class Tokens:
         return max(durable, self._highest.get(client, -1))
 
     def prune(self, now: Instant) -> tuple[list[ClientId], list[Row]]:
-        """Remove old clients; return them, and rows to write.
+        """Remove old clients; return their ids, and rows to write.
 
-        The rows are empty, or the one row that records early removals if there were any.
+        There is one row if clients were removed early, which it records; otherwise none.
         """
         idle = [
             (state.used_at, client)

@@ -166,7 +166,7 @@ def _size(connection: Connection, key: BodyKey) -> int | None:
 
 
 def _other_pieces(connection: Connection) -> Iterator[Finding]:
-    """Find such bodies of messages that do not wait: incomplete and retained ones."""
+    """Find damaged bodies in pieces of messages that do not wait: incomplete and retained ones."""
     rows = connection.execute(
         "SELECT body_key, owner, size FROM bodies WHERE owner IN (?, ?)",
         (int(Owner.ARRIVING), int(Owner.RETAINED)),

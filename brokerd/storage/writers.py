@@ -200,8 +200,8 @@ class InlineWriter:
 def roll_back_and_close(connection: Connection) -> None:
     """Roll back and close.
 
-    SQLite folds and removes the log when the last connection closes, so the record must say before
-    this that the log may be missing; so this function folds the log, which updates the record.
+    SQLite folds and removes the log when the last connection closes. The record must say before
+    then that the log may be missing, so this function folds the log, which updates the record.
     """
     roll_back(connection)
     with suppress(sqlite3.Error, StoreFault):  # SQLite then cannot fold the log either: it stays

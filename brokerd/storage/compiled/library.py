@@ -64,7 +64,7 @@ class Worker(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable with a result, until `drain` is called."""
+        """Return the descriptor that a result makes readable, until `drain` is called."""
         ...
 
     def close(self) -> None:

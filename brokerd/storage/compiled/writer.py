@@ -1,9 +1,9 @@
 """Compiled writer: flushes on a thread that needs no interpreter, if it was built (D3).
 
 Reads:  nothing.      Calls: the flusher, which is written in C, and a `ThreadWriter` for the rest.
-Never:  runs a script and a job at the same time. A checkpoint during a commit that restarts the
-        log loses commits. This is a bug of SQLite, fixed in 3.51.3, and many systems have an
-        older version.
+Never:  runs a script and a job at the same time. Commits are lost if a checkpoint runs while
+        another connection commits and restarts the log. This is a bug of SQLite, fixed in 3.51.3,
+        and many systems have an older version.
 
 A Python thread needs the interpreter lock between statements, and a busy loop releases it late:
 waiting for the lock costs a flush more than its statements do. The flusher is given all rows of a
