@@ -16,7 +16,7 @@ class Event(NamedTuple):
     meaning: str
     """The subject of the event, and when it is written if it has no subclass."""
     subclasses: Mapping[str, str] = MappingProxyType({})
-    """When each subclass is written; empty = the event has no subclasses, the field is left out."""
+    """When each subclass is written; empty = the event has no subclasses and lacks the field."""
     ssb_id: int | None = None
     """Service Broker's number of the event class, the field `ssb_event_id`."""
 

@@ -139,7 +139,7 @@ class MetricsLog:
     def write_event(self, severity: str, fields: Mapping[str, object]) -> None:
         """Buffer a copy of a line of the event log (MON-16); its values become text.
 
-        Repeats that the event log summarises (MON-11) have only a summary in this log as well.
+        Of repeats that the event log summarises (MON-11), this log too has only the summary.
         """
         if self._events >= MAX_EVENTS:
             self.dropped += 1
@@ -414,7 +414,7 @@ def _end_of_whole_lines(fd: int, size: int) -> int:
 
 
 def _line_start(fd: int, end: int) -> int:
-    """Return the offset of the line whose last byte (a line end or not) lies before `end`."""
+    """Return where the line begins whose last byte, a line end or not, is just before `end`."""
     at = end - 1
     while at > 0:
         begin = max(0, at - _TAIL)
