@@ -83,7 +83,7 @@ class Pending(msgspec.Struct, eq=False):
     """Whether the caller no longer needs the verdict; the body is then not checked when its turn
     comes."""
     alone: bool = False
-    """Whether the process gets no other body meanwhile, so that its end is due to this one."""
+    """Whether the process has only this body: if the process ends, this body is to blame."""
     refused: bool = False
     """Whether the process has reported the body as unfit; the reason may follow."""
 

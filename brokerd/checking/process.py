@@ -1,4 +1,4 @@
-"""Check process: checks run in a child process, started when needed and after each end (OBJ-61).
+"""Check process: a child that runs the checks, started when needed, again if it ends (OBJ-61).
 
 Reads:  nothing.      Calls: the operating system.
 Never:  checks a body in this process, or blames a body for the end of the child unless the child
@@ -38,7 +38,7 @@ from brokerd.telemetry.logs import CHECKS
 MOST_SENT: Final = 256
 """Most bodies that the child has at a time."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of these bodies, unless a single body has more."""
+"""Most bytes of the bodies that the child has at a time, unless a single body has more."""
 STALLED_AFTER: Final = 10.0
 """Seconds without an answer, in addition to ten times the processor time of the check, after which
 the child is killed: it was stopped, or waits for memory that is swapped out."""
@@ -313,7 +313,7 @@ class CheckProcess:
         self._start()
 
     def _blame(self, status: int) -> None:
-        """Give the first body a verdict if it was refused or alone; others are checked again."""
+        """Give the first body a verdict if it was refused or alone; the others are sent again."""
         first, how = self._sent[0], _how(status)
         if first.refused:
             text = "not valid (to find out where takes more than a check may)"
