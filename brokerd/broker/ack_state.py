@@ -75,7 +75,7 @@ class AckState:
         self.first_acked_sent = False
         """Whether an item with FIRST_ACKED was built for sending (DLP-57)."""
         self.neighbour: InstanceId | None = None
-        """The instance that brought the last arrival; None = none, or this instance (NBT-1)."""
+        """The instance that brought the last arrival; None = none yet, or this instance (NBT-1)."""
         self.is_warned = False
         """Whether a missing route back was reported already (NBT-1)."""
 

@@ -21,7 +21,7 @@ from brokerd.clock import Instant
 HIGHEST: Final = 10
 """The highest level (OBJ-48)."""
 _LEAST: Final = 1000
-"""The least number of watched groups at which those locked or emptied since are dropped."""
+"""Number of watched groups up to which locked or emptied groups are not dropped."""
 
 
 class Ageing:
@@ -37,7 +37,7 @@ class Ageing:
         self._most = _LEAST
 
     def level(self, level: int, since: int) -> int:
-        """Return the level to which `level` rises for a message that waits since `since`."""
+        """Return the level to which `level` rises for a message that has waited since `since`."""
         return min(HIGHEST, level + max(0, self._now() - since) // self._interval)
 
     def watch(self, group: Group) -> None:

@@ -71,7 +71,7 @@ class Source(msgspec.Struct, frozen=True):
     """Counts rows of endpoints: (endpoints with orders to exclude, after order). Counts that would
     be slow may be missing."""
     complete_groups: Callable[[Collection[Live]], Awaitable[None]]
-    """Marks those groups of these endpoints as whole that are all in memory (`Group.whole`)."""
+    """Marks each group of these endpoints as whole if all its endpoints are in memory."""
     hold: Callable[[set[EndpointKey]], Awaitable[Mapping[EndpointKey, Live]]]
     """Loads and pins these endpoints, each once; returns those that exist."""
     damaged: Callable[[Live, int, MessageId], None]
@@ -145,7 +145,7 @@ class Backlog:
         return False
 
     def _risen(self, level: int) -> int:
-        """Return the level raised by ageing, by how long its first message may have waited."""
+        """Return the level, raised by ageing for as long as its first message may have waited."""
         ageing = self.ageing
         return level if ageing is None else ageing.level(level, self._since.get(level, 0))
 
@@ -170,8 +170,8 @@ class Backlog:
     def published(self, live: Live, row: QueueRow) -> bool:
         """Count a message that has become durable.
 
-        Return False if later messages have already been in the window: then this one belongs there,
-        too."""
+        Return False if later messages have already been in the window: then this message belongs
+        in the window, too."""
         level, order = row.priority, row.queuing_order
         self._coming[level].discard(order)
         if order <= self._cursor.get(level, 0):
@@ -312,9 +312,9 @@ class Backlog:
     async def _prepare(self, level: int, held: Collection[Live]) -> None:
         """Read the counts and groups that the receives of a whole page's messages will need.
 
-        After a start no conversation is counted and no group is known to be whole. Otherwise each
-        receive would wait for two reads of its own, which cost more than the rest of the
-        receive."""
+        After a start no conversation is counted and no group is known to be whole. Without this
+        method, each receive would wait for two reads of its own, which cost more than the rest of
+        the receive."""
         await self._source.complete_groups(held)
         begun: list[tuple[Live, Counting]] = []
         for live in held:
@@ -461,7 +461,9 @@ class Backlog:
             resume()
 
     async def _learn(self, live: Live) -> None:
-        """Count an endpoint's backlog; the caller holds its group's lock, so one task counts."""
+        """Count an endpoint's backlog.
+
+        The caller holds the lock of the endpoint's group, so only one task counts."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
         found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))
@@ -557,9 +559,9 @@ class OutOfTurn:
     def passed(self, cursor: int) -> None:
         """Drop the orders up to the cursor, if enough orders have gathered.
 
-        The messages up to the cursor have all been in the window. Enough is twice the number left
-        the last time, so that each order is examined only a few times, however many pages are
-        loaded."""
+        The messages up to the cursor have all been in the window. The number needed is twice
+        the number left by the last drop, so that each order is examined only a few times, however
+        many pages are loaded."""
         if len(self.orders) >= self._room:
             self.forget(cursor)
 

@@ -33,8 +33,8 @@ T = TypeVar("T")
 async def settle(verb: Callable[[], "T | Blocked"]) -> T:
     """Run a verb to its end from a coroutine, waiting as often as it has to.
 
-    The verb is called again within the call of `resume`, not in a later turn of the loop: an object
-    that was not found is known to be absent only for that long."""
+    The verb is called again within the call of `resume`, not in a later turn of the loop, because
+    an object that was not found is known to be absent only during that call."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def attempt() -> None:

@@ -205,7 +205,7 @@ class Broker:
         self.retains = store.recovered.has_retained
         """Whether messages may be retained, which the end of a dialog has to delete (RCV-32)."""
         self.keeps_states = store.recovered.has_states
-        """Whether applications keep state for groups, which is deleted with its group (GRP-2)."""
+        """Whether applications keep states for groups; each is deleted with its group (GRP-2)."""
         self.held.on_parking = partial(events.group_parked, self)
         self.held.on_poisoned = partial(events.queue_poisoned, self)
         self.memory.on_damaged = partial(events.body_damaged, self)
@@ -214,7 +214,7 @@ class Broker:
     def use_identity(self) -> None:
         """Read the identifier and the delivery flag from the store again (MAN-2 to MAN-6).
 
-        If the identifier has changed, no endpoint exists and no verb is running."""
+        The identifier changes only while no endpoint exists and no verb is running."""
         identity = self.store.identity
         self.enabled, self.broker_id = identity.is_broker_enabled, identity.broker_id
         for queue in self.queues.values():
@@ -492,7 +492,7 @@ class Broker:
     def _queue_of(self, service: str) -> QueueState:
         """Return the queue of a service.
 
-        A dropped service has none. Closed endpoints of it that were being read when it was dropped
+        A dropped service has none: its closed endpoints that were being read when it was dropped
         get a placeholder queue without a name."""
         known = self.services.get(service)
         if known is not None:

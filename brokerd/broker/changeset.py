@@ -206,7 +206,7 @@ class Changeset:
         return peer is not None and not peer.gone and peer.is_sending()
 
     def _leave_group(self, live: Live, group_id: GroupId) -> None:
-        """Note that an endpoint leaves its group, whose state is deleted if it is over (GRP-2)."""
+        """Note that an endpoint leaves its group; delete the state of an ended group (GRP-2)."""
         self.changes.rarely().groups_left.append(group_id)
         group = self._broker.groups.get(group_id)
         if group is not None and group.is_over(without=live):
@@ -450,7 +450,7 @@ class Changeset:
     def _end_posted(self, live: Live) -> None:
         """End this side of a posted dialog, because the peer has ended (PBT-4).
 
-        In state ER it is ended when the Error has been received (`error_received`)."""
+        A side in state ER is ended when its Error has been received (`error_received`)."""
         if live.endpoint.state is State.DISCONNECTED_INBOUND:
             self.step(live, dialog.EndRequested(unread=live.unread))
 

@@ -27,7 +27,7 @@ WRONG_FROM_INITIATOR = -8457
 WRONG_FROM_TARGET = -8437
 INVALID_BODY = -8430
 REFUSED_BY_SCHEMA = -9615
-"""The code for the sender after a schema violation; the receiver's own Error has the next one."""
+"""The code for the sender after a schema violation; the receiver's Error has `AGAINST_SCHEMA`."""
 AGAINST_SCHEMA = -9616
 TOO_LARGE = -8459
 SERVICE_MISSING = -8490
@@ -140,7 +140,7 @@ _CODE_FOR_PEER = {AGAINST_SCHEMA: REFUSED_BY_SCHEMA, dialog.RESTORED: dialog.PEE
 
 
 def code_for_peer(code: int) -> int:
-    """Return the code reported to the peer of an endpoint that failed with this (DLG-43, MAN-5)."""
+    """Return the code reported to the peer if an endpoint fails with `code` (DLG-43, MAN-5)."""
     return _CODE_FOR_PEER.get(code, code)
 
 

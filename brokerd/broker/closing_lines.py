@@ -1,4 +1,4 @@
-"""The lines of the metrics log about dialog endpoints, one for each (design D16).
+"""The lines of the metrics log about dialog endpoints, one per endpoint (design D16).
 
 Reads: endpoints.      Calls: nothing.
 Never: writes; `maintenance.journal` does, once the content is durable.
@@ -21,7 +21,7 @@ def closing_line(live: Live, last: DialogEndpoint, now: Instant) -> bytes:
 
 
 def short_dialog_rest(service: str, far_service: str, contract: str, now: Instant) -> bytes:
-    """Return the part of a `short_dialog_line` after the id, which many dialogs share."""
+    """Return the part of a `short_dialog_line` after the id; many dialogs share this part."""
     return orjson.dumps(
         {
             "is_initiator": True,
@@ -47,7 +47,7 @@ def short_dialog_line(conversation_id: ConversationId, rest: bytes) -> bytes:
 
 
 def dialog_line(live: Live | None, last: DialogEndpoint, now: Instant | None) -> dict[str, object]:
-    """Return the fields of an endpoint's line: closed at `now`, or still open if that is None.
+    """Return the fields of an endpoint's line: closed at `now`, or still open if `now` is None.
 
     `live` is None if the endpoint is not in memory; then none of its messages wait to be sent."""
     undelivered = 0 if live is None else live.undelivered

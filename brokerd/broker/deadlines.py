@@ -2,8 +2,8 @@
 
 Reads: the clock.      Calls: the function that checks what is due.
 Never: knows what is due, or fires early. It may be given an instant that no longer matters: the
-check then finds nothing, and sets the next one. A lost hint costs one tick, because each tick
-checks as well.
+check then finds nothing, and sets the next instant. If it was not given an instant, the check is
+at most one tick late, because each tick checks as well.
 """
 
 import asyncio

@@ -14,9 +14,9 @@ from brokerd.broker.state import Group, Holder
 def deadlock_of(holder: Holder) -> list[Holder]:
     """Return the holders in a circle of waits that `holder` has just closed; empty = no circle.
 
-    All waiters in a line wait for the same lock, so the path always leads to the holder of that
-    lock; `holder` has just joined its own line, where only receives that select the group are
-    behind it."""
+    The path leads from each waiter to the holder of the lock, because the waiters before it in the
+    line wait for the same lock. `holder` has just joined a line, so only receives that select the
+    group are behind it."""
     circle: list[Holder] = []
     seen: set[int] = set()
     one = holder

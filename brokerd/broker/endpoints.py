@@ -267,9 +267,9 @@ class Endpoints:
     def _evict(self, newest: Live | None, checks: int) -> None:
         """Evict the oldest endpoints that are not in use and not touched since their last check.
 
-        The check gives each a second chance. Evicts down to the capacity as far as `checks` allow:
-        there may be more endpoints while all are in use, and evicting only one for each one added
-        would keep it so."""
+        The check gives each a second chance. All endpoints beyond the capacity are evicted, as far
+        as `checks` allow: many may have come while all were in use, and their number would never
+        fall if only one was evicted for each one added."""
         durable = self._durable_serial()
         while checks and len(self._keys) > self._capacity:
             checks -= 1
@@ -323,14 +323,14 @@ class LookUps:
         self._absent: Key | None = None
 
     def is_absent(self, key: Key) -> bool:
-        """Return whether the read just done, for the resumed waiter, did not find this key."""
+        """Return whether the read for which a waiter is being resumed did not find this key."""
         if self._absent != key:
             return False
         self._absent = None
         return True
 
     def ask(self, key: Key, resume: Resume) -> None:
-        """Look an endpoint up; waiters are resumed in the order of requests, before any other."""
+        """Look an endpoint up, then resume all its waiters together, in order of request."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(resume)

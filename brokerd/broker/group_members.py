@@ -106,7 +106,7 @@ class GroupMembers:
         return found
 
     async def complete_groups(self, lives: Collection[Live]) -> None:
-        """Mark the groups of these endpoints as whole where all their endpoints are in memory.
+        """Mark each group of these endpoints as whole if all its endpoints are in memory.
 
         Their locks are not needed: an endpoint that joins a group meanwhile is in memory, and a
         group that loses one from memory meanwhile is skipped."""

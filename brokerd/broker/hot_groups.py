@@ -5,9 +5,9 @@ Never:  remembers more than `MOST` groups, or costs a message anything: it is ca
         messages of a conversation that a receive dequeued.
 
 When there are too many groups, only the `KEPT` largest stay, and the count of the largest group
-that is dropped is subtracted from all counts. These amounts add up to at most
-`received / (KEPT + 1)`. So every group with more messages than that is known, and its count is at
-most that much too small. Counts of several windows, and these bounds, are merged by adding.
+that is dropped is subtracted from all counts. The subtracted amounts add up to at most
+`received / (KEPT + 1)`. So every group with more messages than this bound is known, and its count
+is too small by at most the bound. Counts and bounds of several windows are merged by adding.
 """
 
 from __future__ import annotations

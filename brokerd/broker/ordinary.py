@@ -193,15 +193,15 @@ def names_match(endpoint: DialogEndpoint, item: Fragment) -> bool:
 
 
 class TargetChecks:
-    """The receiving side's checks on messages, for many of them within one turn of the loop.
+    """The receiving side's checks, for many messages within one turn of the loop.
 
     They remember the kind of message accepted last."""
 
     __slots__ = ("_accepted", "_broker", "_checked")
 
     def __init__(self, broker: Broker, *, checked: bool = False) -> None:
-        """Create the check. `checked`: bodies checked by the checking process may have their
-        verdict now."""
+        """Create the checks. `checked`: whether bodies may have a verdict of the checking process
+        by now."""
         self._broker = broker
         self._checked = checked
         self._accepted: object = None

@@ -380,7 +380,9 @@ class Outgoing:
         return OutgoingRemoval([row.transmission_order for row in rows], through, beyond)
 
     def _acknowledge_beyond(self, last: int) -> int:
-        """Count messages up to `last` only in the store as acknowledged; return their number."""
+        """Count as acknowledged the messages up to `last` that are only in the store.
+
+        Return their number."""
         if not self._beyond:
             return 0
         first = self.live.endpoint.send_sequence - len(self.unpublished) - self._beyond

@@ -1,7 +1,7 @@
 """Publication: the effects of one changeset that become visible once it is durable (REL-4).
 
 Reads:  nothing.      Calls: the queues, the transmission queue, parking, the listeners.
-Never:  changes an endpoint: all transactions see that as the changeset joins (design D1).
+Never:  changes an endpoint: all transactions see such changes when the changeset joins (design D1).
 """
 
 from __future__ import annotations

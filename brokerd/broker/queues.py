@@ -118,7 +118,7 @@ class QueueState:
 
     @property
     def ready_count(self) -> int:
-        """Number of messages that can be received, locked groups included, held not (RCV-34)."""
+        """Number of receivable messages; locked groups count, held groups do not (RCV-34)."""
         return self.window.count + self.backlog.total - self.parked
 
     @property
@@ -194,7 +194,9 @@ class QueueState:
         self._wake_for(group, is_new=self._placed(group))
 
     def _placed(self, group: Group) -> bool:
-        """Put an unlocked group with messages among the ready ones. Return whether it is new."""
+        """Put an unlocked group with messages among the ready ones.
+
+        Return whether the group is ready now and was not before."""
         if group.holder is not None or not group.ready or group.held is not None:
             return False
         is_new = group.entry is None
@@ -334,7 +336,7 @@ class QueueState:
         return dropped
 
     def moved(self, live: Live, left: Group, to: Group) -> None:
-        """Update the counts after an endpoint moved between two groups, at least one held."""
+        """Update the counts after an endpoint moved from or to a held group."""
         count = len(live.ready) + (live.beyond or 0)
         damaged = () if left.held is None else left.held.damaged
         self.held_changed(left, -count)

@@ -334,12 +334,12 @@ class Held:
         self.damaged: set[int] = set()
         """Queuing orders of its messages in memory whose bodies fail their hash (REL-6).
 
-        No message of the group is received until these are gone, or have a body again."""
+        No message of the group is received until these messages are gone, or have a body again."""
         self.unchecked: int | None = None
         """Queuing order of the message whose check came to no verdict (OBJ-62).
 
-        None = no such message; or it is the message named in the row, if the row has this
-        reason."""
+        None = there is no such message, or only the row names it, as after a start; then the
+        reason in the row is `CHECK_OVERRUN`."""
 
 
 class Holder(Protocol):
@@ -349,8 +349,8 @@ class Holder(Protocol):
     ready: dict[Group, None]
     """The locked groups that may have messages in the window."""
     waits_for: Group | None
-    """The group whose lock it waits for, or that its receive selects, if that may outlast any wait
-    for a lock."""
+    """The group whose lock it waits for; or the group that its receive selects, if the receive may
+    wait longer than any wait for a lock."""
     receiving: ReceiveWait | None
     """The wait for a message, if it waits for one."""
     idle: bool
@@ -460,7 +460,7 @@ class Group:
         """Whether an endpoint has ended or moved away, and selecting waiters are to be woken."""
 
     def __lt__(self, other: Group) -> bool:
-        """Return False: two entries of one rank name the same group, after a message was moved."""
+        """Return False. Entries of two groups have equal ranks only if a message was moved."""
         return False
 
     def lock(self, holder: Holder) -> bool:
@@ -506,7 +506,9 @@ class Group:
         self.state, self.state_known = state, True
 
     def forget_state(self) -> None:
-        """Note that the group is over; endpoints only in the store may keep its state."""
+        """Forget the state, because no endpoint in memory is open.
+
+        If the group may have other endpoints, only in the store, its state has to be read again."""
         self.state, self.state_known = None, self.whole
 
     def hold(self, held: Held) -> None:

@@ -143,7 +143,7 @@ class Transaction:
         self.waiting: Callable[[], BrokerError | None] | None = None
         """Cancels the wait of a verb, for a lock or a message."""
         self.resume: Callable[[], None] | None = None
-        """Calls a verb that waits for a lock again."""
+        """Repeats the call of a verb that waits for a lock."""
         self.failure: BrokerError | None = None
         """The error with which a wait for a lock ended without the lock."""
         self.events: EventChanges | None = None
@@ -231,7 +231,7 @@ class Transaction:
         return True
 
     def want_ordinary_ends(self, ends: Iterable[tuple[Live, DialogEndpoint, dialog.Step]]) -> None:
-        """Record that a verb ends endpoints; does what `want` does for each.
+        """Record that a verb ends endpoints; do for each what `want` does.
 
         `ends`: endpoint in memory, its state as the transaction sees it, and its step."""
         for live, base, outcome in ends:
@@ -470,7 +470,7 @@ class Transaction:
         self._release(arrivals)
 
     def _release(self, arrivals: Iterable[tuple[Live, QueueRow]] = ()) -> None:
-        """Release all locks, and publish the arrivals in the same moment."""
+        """Release all locks, and publish the arrivals at the same moment."""
         self.moves.settle()
         locked, self.locked = self.locked, []
         publish(arrivals, locked)

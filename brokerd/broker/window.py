@@ -39,7 +39,7 @@ class WindowOptions(msgspec.Struct, frozen=True):
     """Messages loaded at a time."""
     page_bytes: int = 4 * 1024 * 1024
     locked_factor: int = 4
-    """Number of windows in memory at which receives stop looking past locked groups."""
+    """Multiple of the window's limits at which receives stop looking past locked groups."""
 
 
 class Window:
@@ -66,8 +66,8 @@ class Window:
     def has_room_for_page(self) -> bool:
         """Whether the next page fits.
 
-        A page is loaded as soon as it fits: successive messages lie together in the file, and cost
-        a third of the work of as many messages of one group, which lie scattered."""
+        A page is loaded as soon as it fits: its messages lie together in the file, so that loading
+        them costs a third of loading as many messages of one group, which lie scattered."""
         options = self._options
         return (
             self.count + options.page_messages <= options.window_messages
