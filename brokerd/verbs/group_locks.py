@@ -116,7 +116,9 @@ def lock_group_of(tx: Transaction, live: Live) -> Blocked | None:
 
 
 def pin_one_of(tx: Transaction, group: Group) -> None:
-    """Keep a group in memory by one of its conversations, or by its lock if all are being moved."""
+    """Pin one conversation of a group, to keep the group in memory.
+
+    If all its conversations are being moved to other groups, the lock keeps it in memory."""
     for live in group.members.values():
         tx.pin(live)
         break

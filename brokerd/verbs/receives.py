@@ -89,9 +89,9 @@ class ReceiveRequest:
         self.awaited: Group | None = None
         """The group that the request selects."""
         self.fresh = False
-        """Whether the request itself locked that group, so that it may unlock it."""
+        """Whether the request itself locked the chosen group, so that it may unlock it."""
         self.completed = False
-        """Whether the messages that it receives from that group are in memory."""
+        """Whether the messages that it receives from the chosen group are in memory."""
         self.ticket = 0
         """The number in the line of waiters (RCV-21); 0 = the request has not waited."""
         self.groups = groups
@@ -137,8 +137,8 @@ class ReceiveRequest:
 def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     """Receive the messages of one group, or of several groups (RCV-1 to RCV-25).
 
-    They are several if the request combines several receives (RCV-44). Return an empty list if the
-    wait is over."""
+    Only a request that combines several receives takes several groups (RCV-44). Return an empty
+    list if the wait is over."""
     if request.groups == 1 and not request.taken:
         return _of_one_group(tx, request)
     while True:
@@ -211,7 +211,8 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
 def _chosen(tx: Transaction, request: ReceiveRequest) -> Group | None:
     """Return the group that the request has locked; None = it has locked none.
 
-    If the group is held since, because damage was found in it, leave it and return None."""
+    If the group has been held since then, because damage was found in it, leave it and return
+    None."""
     group = request.chosen
     if group is None or group.held is None or request.even_held:
         return group
@@ -392,7 +393,7 @@ def _wait(tx: Transaction, queue: QueueState, request: ReceiveRequest) -> Blocke
 
 
 def _found_nothing(queue: QueueState, request: ReceiveRequest) -> None:
-    """Report that the request found nothing, or its last receive did not (RCV-44)."""
+    """Report that the request, or the last of its combined receives, found nothing (RCV-44)."""
     request.over()
     if not request.selective:
         queue.on_empty(queue)

@@ -176,7 +176,9 @@ def _check_post(broker: Broker, options: DialogOptions) -> None:
 
 
 def _refuse_system(broker: Broker, from_service: str, contract: str | None) -> None:
-    """Refuse what only the broker may begin: subscribers have to trust events (OBJ-27, EVT-3)."""
+    """Refuse a dialog that only the broker may begin (OBJ-27, EVT-3).
+
+    Otherwise subscribers could not trust events."""
     if is_system(from_service):
         raise ServiceNotFound(f"service {from_service!r} is not in broker {broker.name!r}")
     if is_reserved(from_service, contract):
