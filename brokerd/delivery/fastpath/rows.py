@@ -26,7 +26,7 @@ class OrdinaryRows:
     __slots__ = ("_broker", "_flush", "_now", "_serial", "_target", "arrived")
 
     def __init__(self, broker: Broker, *, checked: bool = False) -> None:
-        """Begin a run; `checked`: bodies checked outside the event loop may have a verdict now."""
+        """Begin a run; `checked`: whether bodies may have a verdict of the checking process."""
         self._broker = broker
         self._flush: Flush = broker.store.gather()
         self._serial = broker.store.gathering

@@ -35,7 +35,7 @@ from brokerd.storage.changes import DialogLogRow, QueueRow
 
 
 class Terms(NamedTuple):
-    """The terms of short dialogs, which decide whether they are ordinary; most share them."""
+    """The terms of a short dialog, which decide whether it is ordinary; many dialogs share them."""
 
     from_service: str
     to_service: str

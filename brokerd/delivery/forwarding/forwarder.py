@@ -332,7 +332,9 @@ class Forwarder:
             self._send_notice(address, notice)
 
     def _send_notice(self, address: str, notice: Notice) -> bool:
-        """Send a NOTICE now, or keep it for a connection until the next pass; a few are kept."""
+        """Send a NOTICE now, or keep it for a connection until the next pass.
+
+        At most `MOST_NOTICES` are kept for an address. Return whether it was sent."""
         if self._notice(address, notice):
             self.report.notices_passed += 1
             return True

@@ -167,7 +167,7 @@ class ForwardReport:
 
 
 def _fields(item: Item, address: str, hops: int, consumed: int) -> dict[str, object]:
-    """Return the fields of both events by which an operator finds the message (MON)."""
+    """Return the fields, common to both events, by which an operator finds the message (MON)."""
     fields: dict[str, object] = {
         "conversation_id": show(item.conversation_id),
         "role": "initiator" if item.from_initiator else "target",

@@ -197,7 +197,7 @@ class ArrivalWriter:
         return self._limit
 
     def retry(self, one: ArrivingDialog) -> None:
-        """Schedule a run again that could not be stored; called every tick (DSP-7, DSP-8)."""
+        """Schedule again a run that could not be stored; called every tick (DSP-7, DSP-8)."""
         arrivals = one.arrivals
         if arrivals is not None and arrivals.run:
             self.restarts += not arrivals.busy and one.key not in self._due
@@ -368,8 +368,8 @@ class ArrivalWriter:
         """Acknowledge fragments whose commit is durable, which must not happen before (DLP-15).
 
         `over`: the dialog had ended when the commit was joined, so its end is durable, too. If it
-        ended later, its end is in memory only: nothing is acknowledged here, but by the commit that
-        ended it (REL-4).
+        ended later, its end is in memory only: nothing is acknowledged here, because the commit
+        that ended it will do so (REL-4).
         """
         if live.gone:
             if run and over:

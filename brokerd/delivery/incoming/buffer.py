@@ -101,7 +101,7 @@ class Arrivals:
         return item.fragment - self.fragment
 
     def agrees(self, item: Fragment) -> bool:
-        """Return whether its fragment count equals that of its message's others (DLP-13)."""
+        """Return whether a fragment has the same fragment count as its message so far (DLP-13)."""
         return self._counts.get(item.sequence, item.fragments) == item.fragments
 
     def append(self, item: Fragment) -> None:

@@ -23,7 +23,7 @@ from brokerd.telemetry.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
 MEMORY_FULL = "dispatcher_memory"
 """Reason for fragments dropped because the dispatcher's memory is full (DSP-10)."""
 STORE_FAILED = "store_failed"
-"""Reason for fragments that could not be stored, for no fault of the store (DSP-8)."""
+"""Reason for fragments that could not be stored, through no fault of the store (DSP-8)."""
 
 
 _FOR_OTHERS: Final = frozenset({Reason.FORWARDING_DISABLED, DropReason.HOPS_EXHAUSTED})
@@ -162,7 +162,7 @@ class ArrivalCounters:
         )
 
     def failed(self, broker: Broker, item: Fragment, attempts: int, error: Exception) -> None:
-        """Log that the run of a dialog could not be stored, for no fault of the store (DSP-8)."""
+        """Log that a run could not be stored, through no fault of the store (DSP-8)."""
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="sequenced",

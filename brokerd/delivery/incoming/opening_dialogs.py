@@ -52,7 +52,7 @@ class OpeningDialogs:
         return True
 
     def stored(self, broker: Broker, live: Live, peer: InstanceId | None) -> None:
-        """Update the count after a commit of fragments: the dialog is an opening or not."""
+        """Update, after a commit of fragments, whether the dialog counts as an opening."""
         endpoint = live.endpoint
         if live.gone or endpoint.state is not State.STARTED_INBOUND:
             self.remove(endpoint.conversation_id)
@@ -71,11 +71,11 @@ class OpeningDialogs:
                 del self._by_peer[known.peer]
 
     def sweep(self) -> None:
-        """Remove openings that have ended, every tick, if one was refused since the last tick.
+        """Remove ended openings, every tick, if an opening was refused since the last tick.
 
-        An administrator or the end of its lifetime ends an opening without a fragment. A search for
-        such openings at each refusal would make refusals expensive, and a peer can cause any number
-        of refusals."""
+        An administrator or the end of its lifetime can end an opening without the arrival of a
+        fragment. A search for such openings at each refusal would make refusals expensive, and a
+        peer can cause any number of refusals."""
         if not self._has_refused:
             return
         self._has_refused = False

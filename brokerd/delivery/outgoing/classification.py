@@ -152,7 +152,7 @@ class Classifier:
         )
 
     def _fail(self, broker: Broker, out: Outgoing) -> None:
-        """End a dialog with an error that must be encrypted and cannot be (DLG-12)."""
+        """End, with an error, a dialog that must be encrypted and cannot be (DLG-12)."""
         text = "the dialog must be encrypted, and no dialog security is set up for this service"
         now = self._clock.utc()
         out.route.explain(Reason.NO_BINDING, out.live.endpoint.far_service, now)

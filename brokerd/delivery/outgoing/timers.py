@@ -26,8 +26,9 @@ FEW = 1024
 class RetransmissionTimers:
     """A heap of timers; a dialog whose timer moved to an earlier time has a second, stale entry.
 
-    An entry is stale, too, if its dialog is gone or has nothing outstanding. It would keep the
-    dialog in memory until it expires, so stale entries are removed once they may be half of all.
+    An entry is stale, too, if its dialog is gone or has nothing outstanding. A stale entry
+    keeps the dialog in memory until it comes due, so such entries are removed once they may be half
+    of all.
     """
 
     __slots__ = ("_at", "_clock", "_count", "_due", "_heap", "_most", "_timer")

@@ -42,7 +42,8 @@ class Attempts(NamedTuple):
 
     times: int = 0
     """Number of times that the oldest fragment was sent since the peer last acknowledged anything.
-    For a dialog that waits for a route: number of matches with the routes since then (XMT-9)."""
+    For a dialog that waits for a route: number of matches with the routes since it began to wait
+    (XMT-9)."""
     last_at: Instant | None = None
     next_at: Instant | None = None
 

@@ -71,8 +71,8 @@ class Transmitter:
     ) -> None:
         """Create the transmitter.
 
-        `hand_back` sends acknowledgements that have no route back to the neighbour that brought the
-        message; None = they wait for a route (NBT-1). `orphan_replies` returns answers without an
+        If an acknowledgement has no route, `hand_back` sends it to the neighbour that brought the
+        message; None = it waits for a route (NBT-1). `orphan_replies` returns answers without an
         endpoint for an address, up to a number. `is_online` tests whether a connection serves an
         address."""
         self._brokers = brokers
@@ -408,7 +408,7 @@ class Transmitter:
             self.ready(broker, out)
 
     def _retransmit(self, out: Outgoing, now: float) -> None:
-        """Retransmit due fragments; while the destination is offline, the timer stands (DLP-28)."""
+        """Retransmit due fragments; without a connection, queue them for the next one (DLP-28)."""
         address = out.route.address
         if address is None or (address != HERE and not self._is_online(address)):
             self._requeue(out)

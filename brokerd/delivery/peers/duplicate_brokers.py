@@ -1,9 +1,9 @@
 """Duplicate brokers: two instances deliver for one id, such as a copy switched on (PBT-13).
 
 Reads:  the broker lists of neighbours and of this instance.      Calls: routing.duplicates.
-Never:  decides which of the two is the copy: an administrator does; the later one is sent
-        nothing.
-Wakes:  when a neighbour sends its list, when the own list changes, in every second tick.
+Never:  decides which of the two is the copy: an administrator does. Nothing is sent to the
+        later one.
+Wakes:  when a neighbour sends its list, when this instance's list changes, every second tick.
 Fails:  a duplicate at an instance that sends no list is not found; delivery continues.
 """
 

@@ -1,6 +1,6 @@
 """Mirrors: asks the two addresses of a mirrored route which one is principal (RTE-51 to RTE-58).
 
-Reads:  answers of peers, which addresses are reachable.      Calls: routing.mirror, the transport.
+Reads:  answers of peers, reachability of addresses.      Calls: routing.mirror, the transport.
 Never:  sends a message, or stores the answers: they are kept as long as the route (RTE-58).
 Wakes:  when a dialog is classified to such a route, when an address comes ONLINE, is lost or
         answers. Dialogs that wait for a principal are classified again in every second tick, which
