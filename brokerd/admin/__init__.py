@@ -1,4 +1,4 @@
-"""Administration: the orders and questions of operators to an instance.
+"""Administration: the commands and queries of operators to an instance.
 
 `administration.py` receives every verb of administration from a client's session and passes it to
 the module of its subject:

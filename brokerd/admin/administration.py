@@ -55,7 +55,10 @@ class ObjectEvents(Protocol):
     """The listener of changes of objects."""
 
     def objects_applied(self, broker: Broker, changes: Sequence[Change], actor: str) -> None:
-        """Report changes, durably; called first: a new subscription may be notified at once."""
+        """Report the applied changes to subscribers, durably.
+
+        It is called before `objects_changed`, as a new subscription may be notified immediately.
+        """
         ...
 
     def objects_changed(self, broker: Broker) -> None:
@@ -67,7 +70,7 @@ class ReaderControl(Protocol):
     """The readers of the instance, as administration needs them."""
 
     def altered_alike(self, broker: str, queue: str) -> None:
-        """Re-arm a queue one of whose options was set to its current value (ACT-7)."""
+        """Re-arm a queue after an option was set to the value that it already had (ACT-7)."""
         ...
 
     async def drain(self, broker: str, queue: str, grace: float, /) -> msgspec.Struct:
@@ -127,12 +130,12 @@ class Administration:
         )
         """The verbs that change objects."""
         self.parked = Parked(log=events, switch=self.objects.switch)
-        """The verbs against poison."""
+        """The verbs for groups that are held because of poison."""
         switch_off = self.objects.switch_activation_off
         self._draining = Draining(switch_off=switch_off, drain=readers.drain, log=log)
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
-        """Perform one verb for a client of `broker`; `actor`: its name. Return the answer."""
+        """Perform one verb for a client of `broker`, whose name is `actor`; return the answer."""
         match verb:
             case wire.Apply(declaration, dry_run, terminate_existing, ensure):
                 done = await self.objects.apply(

@@ -1,8 +1,8 @@
 """Administration of the broker endpoint: show, switch and alter it online (END-4 to END-9).
 
 Reads:  the settings it was made with.      Calls: transport; routing and forwarding by a callback.
-Never:  makes a change part of a transaction (END-7), or keeps one over a restart: each start uses
-        the settings file.
+Never:  makes a change part of a transaction (END-7), or keeps a change after a restart: each start
+        uses the settings file.
 A change affects no more than necessary (END-6).
 """
 

@@ -114,7 +114,9 @@ class Operations:
     async def new_broker(
         self, broker: Broker, broker_id: BrokerId, how: Exclusion, actor: str
     ) -> dict[str, object]:
-        """Remove every dialog and give the broker this identifier, unless it has it (MAN-6)."""
+        """Remove every dialog and give the broker this identifier (MAN-6).
+
+        Nothing is done if the broker already has the identifier."""
         _refuse_msdb(broker)
         if broker_id == broker.broker_id:
             return self._shown(broker)

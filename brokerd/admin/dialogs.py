@@ -54,7 +54,7 @@ class DialogAdministration:
     async def transmission_status(self, broker: Broker, handle: Handle) -> dict[str, object]:
         """Return the state of a dialog's transmission (SND-23, XMT-16 to XMT-19).
 
-        Its key is empty only if nothing waits to be sent or acknowledged. Raises
+        The status key is empty only if no message waits to be sent or acknowledged. Raises
         `ConversationNotFound`.
         """
         live = broker.endpoints.find(handle)

@@ -27,11 +27,11 @@ from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
 
 HOT_EVERY_S: Final = 300.0
-"""Seconds between two reports of the largest groups; a group in many reports matters."""
+"""Seconds between two reports of the largest groups; only a group in many reports matters."""
 
 
 class Times:
-    """The histograms of an instance, created before all other parts, which add to them."""
+    """The histograms of an instance; created first, since the other parts record times in them."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Histogram]] = {}
@@ -83,7 +83,7 @@ class Figures:
         """Create the source of the rows.
 
         `free`: returns the free bytes on the disk of the stores; None = unknown. `jump`:
-        returns the jump of the clock while it is held, else None.
+        returns the jump of the clock while the daemon holds it back, else None.
         """
         self._clock = clock
         self._free = free
@@ -338,8 +338,8 @@ class Figures:
 def peak_memory() -> int:
     """Return the highest memory use of this process so far, in bytes.
 
-    The kernel's own mark is used where it can be read: the resource usage of a process also counts
-    the memory that its parent had when the process was started.
+    The kernel's high-water mark is used where it can be read, because the resource usage of a
+    process also counts the memory that its parent had when the process was started.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():

@@ -59,7 +59,7 @@ class Parked:
         self._switch = switch
 
     async def disable(self, broker: Broker, queue: str, status: QueueStatus) -> None:
-        """Switch a queue off for its rollbacks, in a transaction of the broker (PSN-7)."""
+        """Switch a queue off because of rollbacks, in a transaction of the broker (PSN-7)."""
         try:
             switched = await self._switch(broker, queue, status, status.changed_by)
         except Busy:  # the broker is being administered: the next rollback tries again (MAN-1)
@@ -262,7 +262,7 @@ async def _discard(broker: Broker, group_id: GroupId, *, everything: bool) -> in
 
 
 def _culprits(held: Held, messages: Iterable[QueuedMessage]) -> set[int]:
-    """Return the queuing orders of the damaged or unchecked messages a group is parked for."""
+    """Return the queuing orders of the damaged or unchecked messages that got a group parked."""
     if held.row.reason == Reason.DAMAGED:
         return held.damaged
     return {one.order for one in messages if one.message_id == held.row.message_id}
@@ -284,7 +284,7 @@ async def _edit(
 ) -> QueuedMessage:
     """Replace the body of the next message, or of the one for which the group is parked.
 
-    Returns the message. The group's order and the message's identity stay.
+    Returns the message. The order of the group and the identity of the message do not change.
     """
     held = _held(broker, group_id)
     is_for_one = held.row.reason in _FOR_ONE_MESSAGE

@@ -27,7 +27,7 @@ NEARLY_FULL: Final = 0.9
 MOST: Final = 100
 """The number of parked groups or stuck dialogs of a broker that are reported one by one."""
 RECENT: Final = 3600 * SECOND
-"""Age up to which an incident is a warning; an older one is over, though it may recur."""
+"""Age below which an incident is reported as a warning; an older one is reported as information."""
 LOCAL: Final = "LOCAL"
 LINGERING: Final = {
     "DI": "the peer has ended them, and their own side is not ended",
@@ -60,7 +60,7 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     Counting stops at `MOST` + 1 for each state.
     """
     stuck: list[Row] = []
-    """Each dialog's oldest message that has waited longer than `status.STUCK_AFTER` to be sent."""
+    """Each dialog's oldest message, if it has waited more than `status.STUCK_AFTER` to be sent."""
     more_stuck: bool = False
     """Whether messages other than those in `stuck` may have waited as long."""
     delayed: list[Row] = []
@@ -248,7 +248,9 @@ def not_read(broker: str, queue: str, why: str) -> Finding:
 
 
 def parked_groups(broker: BrokerSeen, every: int) -> Iterator[Finding]:
-    """Yield at most `MOST` parked groups, and the number of the others; `every`: their total."""
+    """Yield at most `MOST` parked groups, and the number of the others.
+
+    `every`: the total number of parked groups of the broker."""
     of = f"--broker {quote(broker.name)}"
     for row in broker.parked[:MOST]:
         group = row["conversation_group_id"]
@@ -322,7 +324,9 @@ def is_remote(route: Row) -> bool:
 
 
 def must_be_encrypted(broker: BrokerSeen) -> tuple[str, str, str]:
-    """Return object, text and cure if dialogs must be encrypted, so that they fail (DLG-12)."""
+    """Return object, text and cure of the finding that dialogs must be encrypted (DLG-12).
+
+    This version cannot encrypt, so dialogs that leave the instance fail."""
     text = "its dialogs are to be encrypted, and this version cannot: one that leaves the instance"
     text += " ends with error -9727 unless it was begun with encryption=False"
     mend = f"brokerd broker alter {quote(broker.name)} default_encryption=off, to send in clear"

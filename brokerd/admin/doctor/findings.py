@@ -71,7 +71,7 @@ def problem(code: str, about: str, text: str, mend: str = "") -> Finding:
 
 
 def chosen(found: Iterable[Finding], *, least: Level, ignored: Collection[str]) -> list[Finding]:
-    """Return the findings to show, each once, problems and the most severe first."""
+    """Return the findings to show, each once: problems first, then the most severe."""
     unlike = dict.fromkeys(found)
     shown = [
         one

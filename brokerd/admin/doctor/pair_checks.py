@@ -74,7 +74,7 @@ class ServiceSeen(msgspec.Struct, frozen=True, kw_only=True):
     contract: str | None = None
     """The contract that the service should accept; None = any."""
     broker: BrokerSeen
-    """The service's broker; of its parked groups and stuck messages only those of the service."""
+    """The service's broker, with only the service's own parked groups and stuck messages."""
     known: list[Row] = []
     """The broker's row of the view `brokers`."""
     parked: int = 0
@@ -338,7 +338,9 @@ def _no_way(pair: PairSeen, about: str, text: str, create: str, of: str) -> Find
 
 
 def _near(name: str, others: Iterator[str]) -> str:
-    """Return a hint at a name that differs in case or blanks only (NBT-19); "" if none does."""
+    """Return a hint that names the similar name, one that differs only in case or blanks (NBT-19).
+
+    "" if no other name is similar."""
     alike = [one for one in others if one != name and _plain(one) == _plain(name)]
     return f"; perhaps {alike[0]!r} is meant" if alike else ""
 

@@ -82,7 +82,7 @@ class ObjectAdministration:
         self._changing = changing
         self._log = log
         self.lock = asyncio.Lock()
-        """Held from making a plan until it is applied: a change in between would make it wrong."""
+        """Lock held while a plan is made and applied; another change would invalidate the plan."""
 
     async def apply(
         self,

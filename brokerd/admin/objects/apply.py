@@ -22,8 +22,8 @@ async def apply(
     """Make the changes: those of the broker in one commit, those of `msdb` in another.
 
     `terminate_existing`: first end the dialogs that need a dropped object, and notify their far
-    sides. This takes many commits; after a crash the objects and the other dialogs remain. Raises
-    `InUse` or `ObjectsRefused` with nothing changed.
+    sides. This takes many commits; after a crash in between, the objects and the dialogs not yet
+    ended still exist. Raises `InUse` or `ObjectsRefused` with nothing changed.
     """
     now = broker.clock.utc()
     if plan.own:
@@ -55,7 +55,9 @@ async def apply(
 
 
 def _remove_closed(broker: Broker) -> None:
-    """Remove endpoints of dropped services, kept to recognise repeats; their rows are deleted."""
+    """Drop from memory the closed endpoints of dropped services, whose rows are already deleted.
+
+    They were kept only to recognise repeated messages."""
     for live in broker.endpoints.all():
         if live.endpoint.service not in broker.services:
             assert live.endpoint.state is State.CLOSED, "a service was dropped with open dialogs"

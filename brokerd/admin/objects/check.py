@@ -39,7 +39,9 @@ def present(broker: Broker, instance: Broker) -> Declared:
 
 
 async def refuse_in_use(plan: Plan, broker: Broker) -> None:
-    """Raise `InUse`, with their number, if open dialogs need an object to drop (OBJ-37, OBJ-38)."""
+    """Raise `InUse` if open dialogs need an object that is to be dropped (OBJ-37, OBJ-38).
+
+    The error has the number of these dialogs."""
     if not plan.unused:
         return
     stored = await broker.store.count_uses(plan.unused)

@@ -56,7 +56,7 @@ class Ending(msgspec.Struct, frozen=True):
     code: int
     text: str
     target_of: str | None = None
-    """Service whose dialogs as a target end; None = all dialogs that need the object end."""
+    """Service whose dialogs end where it is the target; None = all that need the object end."""
 
     def fits(self, endpoint: DialogEndpoint) -> bool:
         """Return whether the dialog is to be ended."""
@@ -148,8 +148,8 @@ def plan_new(
 ) -> Plan:
     """Return the plan for a broker to be made, which begins with one route (RTE-68).
 
-    If other brokers exist (`others`), the new name may be one of their names misspelt: the sentence
-    about the creation says so.
+    If other brokers exist (`others`), the sentence about the creation warns that the new name may
+    be a misspelt name of one of these brokers.
     """
     nothing = Declared(
         broker=wanted.broker,
@@ -172,7 +172,7 @@ def plan_new(
 def plan_switch(
     have: Declared, queue: Queue, status: QueueStatus | None, *, actor: str, now: Instant
 ) -> Plan:
-    """Return the plan that switches a queue off for the reason in `status`; None = on."""
+    """Return the plan that switches a queue off for the reason in `status`, or on if it is None."""
     on = status is None
     switched = msgspec.structs.replace(queue, enqueue_enabled=on, receive_enabled=on, status=status)
     change = Change(
@@ -246,9 +246,9 @@ def _moved(have: Declared, changes: Iterable[Change]) -> dict[str, str]:
 
 
 def _kept_off(wanted: Declared, have: Declared, actor: str) -> Declared:
-    """Return the declaration, with queues off that a start may not switch on (PSN-9).
+    """Return the declaration, changed so that a start does not switch on certain queues (PSN-9).
 
-    These are the queues that are off for poison.
+    These are the queues that are off because of poison.
     """
     if actor != THE_DAEMON:
         return wanted

@@ -86,7 +86,8 @@ async def _bring_in(queue: QueueState) -> None:
 
 
 def _lives(broker: Broker, moved: Mapping[str, str]) -> list[Live]:
-    """Return the endpoints that move: not posted dialogs, which belong to error queues (PBT-4)."""
+    """Return the endpoints that move: all but those of posted dialogs, as these belong to error
+    queues (PBT-4)."""
     return [
         one
         for one in broker.endpoints.all()

@@ -103,7 +103,7 @@ class _Work:
         return next((one for one in self._endings if one.fits(endpoint)), None)
 
     async def _complete(self, tx: Transaction, live: Live) -> None:
-        """Load what the step needs: the number of messages outside memory, and a local peer."""
+        """Load the data for the end: the number of messages outside memory, and a local peer."""
         if live.beyond is None:
             await settle(lambda: None if live.beyond is not None else live.queue.count_beyond(live))
         if live.is_local and live.peer is None:

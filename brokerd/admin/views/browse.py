@@ -5,7 +5,8 @@ Never: takes a lock, makes a receive wait, or shows uncommitted messages. From m
 the number of times that a message was rolled back, which the store does not have (RCV-30).
 
 A page is bounded in messages, in bytes and in rows read for it, so a queue of any length is read
-page by page. A cursor is a stage and a position in it; the stages are one list.
+page by page. The messages come in stages, by status, one stage after the other; a cursor is the
+number of a stage and a position in the stage.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,7 +29,7 @@ INCOMPLETE: Final = 2
 PAGE_BYTES: Final = 256 * 1024
 """Bytes of bodies after which a page is full."""
 READS: Final = 4
-"""Most reads of the store for a page; each reads at most the page's limit, of all queues."""
+"""Most reads of the store for a page; each covers a span of messages, other queues' included."""
 TIMER: Final = -2
 """Sequence of a DialogTimer; its row has the timer's name in place of a body (RCV-9)."""
 
@@ -163,7 +164,7 @@ _FEW: Final = 16
 
 
 def _deliveries(broker: Broker, keys: Iterable[EndpointKey]) -> dict[int, int]:
-    """Return rollbacks by message, for these endpoints; a message that is absent had none."""
+    """Return the number of rollbacks of each message of these endpoints; an absent one had none."""
     counts: dict[int, int] = {}
     for key in keys:
         live = broker.endpoints.get(key)

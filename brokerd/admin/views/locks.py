@@ -18,7 +18,7 @@ from brokerd.telemetry.metrics import HeldLock
 LEAST_S: Final = 1.0
 """Seconds from which a lock is reported; shorter ones are ordinary work."""
 LISTED: Final = 3
-"""Locks reported for each queue."""
+"""Largest number of locks that are reported for each queue."""
 
 Place = tuple[str, str]
 """Broker and queue."""
@@ -34,7 +34,7 @@ class HeldLocks:
         readers: Callable[[], Mapping[str, int]],
         clock: Clock,
     ) -> None:
-        """Create the finder. `readers`: returns readers' numbers, by their sessions as text."""
+        """Create the finder. `readers`: returns the number of each reader, by session id."""
         self._open = open_transactions
         self._readers = readers
         self._clock = clock
@@ -44,7 +44,7 @@ class HeldLocks:
         """
 
     def by_queue(self) -> dict[Place, list[HeldLock]]:
-        """Return the transactions that have held locks longest, with each one's first group."""
+        """Return the transactions that have held locks longest, each with its first group."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         old = [
             (tx.locked_at, client, tx)

@@ -59,8 +59,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 OutOfOrder = Callable[[ConversationId, bool], tuple[int, int, int] | None]
-"""Maps conversation and "from initiator" to the messages held out of order: first and last
-sequence, and last fragment; None = no message is held.
+"""Function of conversation and "from initiator" that returns the messages held out of order: first
+and last sequence, and last fragment; None = no message is held.
 """
 
 

@@ -1,7 +1,7 @@
 """Views of the transport: connections, destinations, counters (MON-1, 8, 9, 12).
 
 Reads:  the transport, and the send windows of dialogs in memory.      Calls: nothing.
-Never:  asks a peer or the store: of messages that wait in the store only the number is known.
+Never:  queries a peer or the store, so only the number of messages that wait in the store is known.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,8 @@
 Reads: memory; `stored.py` reads the store.      Calls: stored, transport, statistics.
 Never: takes a lock or changes anything (OBJ-47).
 A row is a map with the columns of `columns.py`. The content of memory is small (objects, readers,
-passes), so all its rows are made again for each page, and those up to the previous page's key
-dropped.
+passes), so all rows are made again for each page, and the rows up to the key of the previous page
+are dropped.
 """
 
 from collections import Counter
@@ -200,7 +200,7 @@ class Views:
     # Views of the whole instance.
 
     def _of_queues(self, rows: Sequence[msgspec.Struct]) -> list[Row]:
-        """Return the rows, which name a broker and a queue, with the columns of the view."""
+        """Return the given rows of queues, with the columns named as in the views."""
         found: list[Row] = []
         for row in rows:
             plain = _plain(row)
