@@ -117,7 +117,7 @@ def _preferred(
 
 
 def choice_of(route: Route) -> Choice:
-    """Return the choice of a route, whose name alone is stored with a dialog (RTE-29)."""
+    """Return the choice that a route means; only its name is stored with a dialog (RTE-29)."""
     candidate = candidate_of(route)
     return chosen_as(candidate)
 
@@ -197,9 +197,9 @@ def _with_id(candidates: Sequence[Candidate], broker_id: BrokerId | None) -> tup
 
 
 def _kept(candidates: Sequence[Candidate], previous: Choice | None) -> Candidate | None:
-    """Return the earlier choice if it still matches, by its addresses or else by its name.
+    """Return the matching route that is the earlier choice, by its addresses or else by its name.
 
-    None if it no longer matches, or if no choice was made."""
+    None if no matching route is, or if no choice was made earlier."""
     if previous is None:
         return None
     same_id = [one for one in candidates if one.broker_id == previous.broker_id]

@@ -179,7 +179,7 @@ class DialogKey(msgspec.Struct, frozen=True):
     service_name: str
     """Name of the far service."""
     broker_id: BrokerId | None
-    """Id of the far broker as bound, or before that as given at the beginning; else None."""
+    """Id of the far broker: the bound one, or until then the one given at the beginning, if any."""
     home: BrokerId
     """Broker that holds this end."""
     from_initiator: bool
@@ -325,8 +325,8 @@ class _Matching(msgspec.Struct, frozen=True):
     def why_barred(self, one: Candidate) -> str:
         """Return why nothing may be sent to a route's address; empty if sending is allowed.
 
-        If neither the key nor the route names a broker, the reason is that messages for some broker
-        must not be sent to the address; then the route is only a worse choice."""
+        If neither the key nor the route names a broker, return why messages for some broker must
+        not be sent to the address. Such a route can be chosen, but any other is preferred."""
         address = destination(one, self.service_name)
         return "" if address is None else self.barred(self.broker_id or one.broker_id, address)
 
@@ -423,7 +423,7 @@ def _address(chosen: Candidate, matching: _Matching) -> str | Delayed:
 
 
 def _not_located(matching: _Matching, local: Candidate) -> Delayed:
-    """Return the delay for a LOCAL route whose service is missing, as no other remains (RTE-28)."""
+    """Return the delay for a LOCAL route to a missing service, the only route left (RTE-28)."""
     named = matching.broker_id or local.broker_id
     if named is not None and not matching.facts.enabled(named):
         why = matching.facts.why_off(named)
@@ -450,9 +450,9 @@ def _turned_round(
 ) -> OutgoingDecision:
     """Route a dialog by the instance table, after its broker's table led back to this instance.
 
-    If an arrival would be dropped, the dialog is delayed, since its sender is in this instance and
-    can see the reason. The returned choice is that of the broker's table; the balancer takes a turn
-    in the instance table each time the dialog is classified, not each time it sends.
+    Where an arrival would be dropped, the dialog is delayed, since its sender is in this instance
+    and can see the reason. The returned choice is that of the broker's table. In the instance table
+    the balancer takes a turn each time the dialog is classified, not each time it sends.
     """
     arrival = ArrivalKey(key.service_name, key.broker_id, key.from_initiator, holder=key.holder)
     result = classify_arriving(

@@ -1,11 +1,12 @@
-"""Duplicate brokers: the instances that name one broker as theirs, since when (RTE-70 on). PURE.
+"""Duplicate brokers: instances that name the same broker, and since when (RTE-70 on). PURE.
 
 Reads:  the brokers that instances name, points in time.      Calls: nothing.
 Never:  asks, waits or reads a clock; `delivery.peers.duplicate_brokers` does.
 
 A name outlives the connection over which it was received: an instance that has left is remembered,
-but proves nothing until it is ONLINE and names the broker again. So neither a failover nor the move
-of a broker is taken for a copy, because one of the two instances never returns.
+but proves nothing until it is ONLINE and names the broker again. So a failover, or the move of a
+broker, is not mistaken for a copy: after either, the former instance does not name the broker
+again.
 """
 
 from __future__ import annotations

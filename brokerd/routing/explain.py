@@ -46,7 +46,7 @@ class Step(msgspec.Struct, frozen=True):
     table: str
     """`OWN_TABLE`, `INSTANCE_TABLE`, or empty if no table was used."""
     step: str
-    """Label of the step: 1 to 7 when matching, A to D when choosing, or a word."""
+    """Label of the step: 1 to 7 for matching, A to D for choosing, otherwise a word."""
     finding: str
     routes: tuple[str, ...] = ()
     """Names of the routes that the step is about."""

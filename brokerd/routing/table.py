@@ -51,13 +51,15 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class _Alike(msgspec.Struct, frozen=True):
-    """The routes for one service name, or without one; of identical routes the first (RTE-18)."""
+    """The routes for one service name, or those that name no service.
+
+    Of identical routes only the first is in the group (RTE-18)."""
 
     all: tuple[Candidate, ...]
     by_id: dict[BrokerId | None, tuple[Candidate, ...]]
     """The routes of `all` by broker id."""
     expiring: tuple[Candidate, ...] = ()
-    """All declared routes if some of them expire; else empty, as time changes nothing."""
+    """All declared routes if some of them expire; else empty, as time then changes nothing."""
 
     @classmethod
     def from_candidates(cls, candidates: Iterable[Candidate]) -> Self:
