@@ -164,7 +164,7 @@ def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:
-    """Warn of unknown users, who may exist on another machine or later, so it is not an error."""
+    """Warn of unknown users; no error, since they may exist on another machine, or later."""
     from brokerd.sessions.principals import unknown_users  # noqa: PLC0415
 
     for problem in unknown_users(map(parse_grant, settings.clients.grants)):
@@ -172,7 +172,7 @@ def _warn_of_users(file: Path, settings: Settings) -> None:
 
 
 def _warn_of_files(file: Path, settings: Settings) -> None:
-    """Warn of file permissions, for the daemon's user, that do not prevent a start (SX-24)."""
+    """Warn of unsafe file permissions that do not keep the daemon's user from a start (SX-24)."""
     from brokerd.storage.private_files import owner_of, survey  # noqa: PLC0415
 
     user = owner_of(settings.instance.data_dir)

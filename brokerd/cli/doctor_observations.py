@@ -254,9 +254,10 @@ async def _endpoint(session: Session) -> Row | None:
 async def _target(
     where: str, session: Session, source: BrokerSeen, service: str, ping: PingAnswer | None
 ) -> BrokerSeen | None:
-    """Return the broker of this instance to which the sender's routes lead; None = to another.
+    """Return the broker of this instance to which the sender's routes lead.
 
-    If no route leads anywhere, return a broker that has the service, which may be intended.
+    None if they lead to another instance. If no route leads anywhere, return a broker that has the
+    service, because that broker may be meant; None if no broker has it.
     """
     first = ping.steps[0] if ping is not None and ping.steps else None
     if first is not None and first.outcome == "remote":

@@ -116,7 +116,7 @@ async def _append_findings(
 
 
 async def _endpoints(session: Session, conversation_id: str, events: list[Row]) -> list[Row]:
-    """Return the local sides of a dialog; for a removed side, its columns in the events."""
+    """Return the rows of a dialog's local sides; for a removed side, a row made from an event."""
     rows = await session.view("conversation_endpoints", where={"conversation_id": conversation_id})
     known = {row["is_initiator"]: row for row in rows}
     for event in events:
@@ -151,7 +151,7 @@ def _describe(event: Row) -> str:
 async def _held_up(session: Session, asked: Watch, since: Instant) -> list[tuple[Row, Row]]:
     """Return messages held up for a reason that arose during the watch, each with its endpoint.
 
-    For dialogs named in `of`, older reasons count, too.
+    For dialogs that the user has named (`Watch.of`), older reasons count, too.
     """
     found: list[tuple[Row, Row]] = []
     messages, _ = await stuck_messages(session)

@@ -91,7 +91,7 @@ COMMANDS: Final = (
     _Entry("ship", "brokerd.cli.ship", "Copy the metrics log to the landing of the report."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
 )
-"""All commands; each module has a click command in the attribute of this name."""
+"""All commands; in its module each is a click command, in the attribute that the entry names."""
 
 GROUPS: Final = {
     "Start here": ("demo", "serve", "config", "apply", "status", "doctor"),
@@ -143,7 +143,7 @@ class _Commands(click.Group):
 def _complete_help(command: click.Command, path: str) -> None:
     """Append examples and exit statuses to the help of a command, and of all commands below it.
 
-    Set the summaries of these commands, because click would truncate them within a line."""
+    Set the summaries of the commands below it, too, because click would truncate them."""
     examples = EXAMPLES.get(path, ())
     command.epilog = HELP
     if examples:

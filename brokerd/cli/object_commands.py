@@ -43,9 +43,10 @@ _MORE: Final = {"queue": " activation=drop removes the whole activation."}
 
 
 def settings_of(kind: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings in KEY=VALUE words: dotted keys and values as in a file, or plain words.
+    """Return the settings in KEY=VALUE words, in which a key may have dots.
 
-    `@FILE` means the text of a file; a list may be written with commas; a missing value is None.
+    A value is written as in a file of objects, or as plain text. `@FILE` means the text of a file;
+    a list may be written with commas; a missing value is None.
     """
     said: dict[str, Any] = {}
     for word in words:

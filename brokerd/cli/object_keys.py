@@ -123,7 +123,8 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("drain", "time for connections to finish: 2s"),
     ),
 }
-"""Keys by kind of object, and of the broker endpoint; a name is an argument without a key."""
+"""Keys by kind of object, and of the broker endpoint. An object's name has no key: it is an
+argument of its own."""
 
 
 def sections(kind: str) -> set[str]:

@@ -27,7 +27,7 @@ from brokerd.units import counted
 GROUPS_SHOWN: Final = 20
 """Largest number of groups with rollbacks that `brokerd queue show` names."""
 DECISIONS_SHOWN: Final = 20
-"""Number of latest decisions that `brokerd queue show` prints; --json has all kept ones."""
+"""Number of latest decisions that `brokerd queue show` prints; --json has all that are kept."""
 _STATUS = {0: "received, retained", 1: "ready", 2: "not complete", 3: "sent, retained"}
 
 

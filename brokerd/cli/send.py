@@ -1,7 +1,7 @@
 """`brokerd send`: sends one message in a new dialog or on existing ones; may await a reply.
 
 Calls:  the session's verbs, in one transaction; another one for the reply.
-Never:  sends before every check that is possible without sending.
+Never:  sends before it has made every check that is possible without sending.
 """
 
 from pathlib import Path

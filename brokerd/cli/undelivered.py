@@ -61,7 +61,7 @@ async def _near(session: Session, wanted: str) -> str:
 
 
 def _count(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the numbers of waiting messages and ends as text; the broker sends the ends."""
+    """Return the numbers of waiting messages and of waiting ends of dialogs, as text."""
     ends = sum(bool(row["is_end_of_dialog"] or row["is_conversation_error"]) for row in rows)
     what = [
         counted(count, one, many)

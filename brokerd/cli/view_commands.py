@@ -119,7 +119,9 @@ def listing(
 
 
 def showing(view: str, text: str, argument: str, *keys: str) -> click.Command:
-    """Return the command `show` of a view: all columns of the rows with the value in a key."""
+    """Return the command `show` of a view, which prints all columns of the matching rows.
+
+    They are the rows with the argument as the value of the first of `keys` that finds any."""
 
     def run(
         *, value: str, address: str | None, config: Path | None, broker: str, as_json: bool
