@@ -1,7 +1,7 @@
 """Comparison: compares two reports by their `summary.json`, without Spark or Java.
 
 Reads:  two directories of reports, or the files themselves.     Calls: nothing.
-Never:  judges a difference as good or bad: it returns the largest first.
+Never:  judges a difference as good or bad: it only sorts the differences by size.
 Fails:  `NoSummary` if a report is missing, or of another version.
 """
 

