@@ -95,7 +95,7 @@ def read_activation(
 
 
 def describe_activation(activation: Activation) -> dict[str, Any]:
-    """Return the section that declares an activation, without most keys of default value."""
+    """Return the section that declares an activation; leave out most keys with default values."""
     usual = Activation("")
     made: dict[str, Any] = {}
     if activation.command:

@@ -83,7 +83,7 @@ def parse_from(broker: str, data: Table) -> Declared:
 
 
 def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
-    """Return the declaration `present` with this object in place of any object of its name.
+    """Return the declaration `present` with this object in place of any with the same name.
 
     Raises:
         InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,

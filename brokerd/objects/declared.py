@@ -103,7 +103,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of routes whose `AutoCreatedLocal` is to be dropped. A declaration that does not name
     this route leaves it unchanged, since it was never declared (RTE-68)."""
     begins_anew: frozenset[str] = frozenset()
-    """Keys of `lifetimes` that start again, whatever time is left, as by an ALTER (RTE-66)."""
+    """Keys of the `lifetimes` that start again although time is left, as by an ALTER (RTE-66)."""
     warnings: tuple[str, ...] = ()
     others: "tuple[Declared, ...]" = ()
     """Declarations of the other brokers in the file; their `others` are empty."""

@@ -230,7 +230,9 @@ class ObjectForms:
             )
 
     def _ageing(self, at: str, table: Table) -> int | None:
-        """Return the waiting time, in microseconds, that raises a level; None = off (PBT-16)."""
+        """Return the time, in microseconds, after which a waiting group gains a level (PBT-16).
+
+        None = off."""
         return read_duration(
             table.get("receive_ageing"),
             partial(self._problems.add, f"{at}.receive_ageing"),

@@ -36,7 +36,8 @@ def read_duration(
 ) -> int | None:
     """Return a duration, which is at most a day, in microseconds.
 
-    None: the value is missing, is off and `or_off` allows that, or was reported as a problem.
+    Return None if the value is missing or was reported as a problem, or if it is off and `or_off`
+    allows that.
     `rule`: the id of the rule that sets the limits.
     """
     if value is None or (or_off and is_off(value)):

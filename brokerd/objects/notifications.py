@@ -82,10 +82,10 @@ def notification(
 
 
 def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str, float]:
-    """Return the time-outs of the queues with subscriptions to QUEUE_ACTIVATION (ACT-37).
+    """Return the time-out of each queue with subscriptions to QUEUE_ACTIVATION (ACT-37).
 
-    A time-out is in seconds, the shortest of all subscriptions to the queue, as each event notifies
-    all of them (ACT-34)."""
+    It is the shortest time-out of all these subscriptions, in seconds, because each event notifies
+    all subscribers (ACT-34)."""
     found: dict[str, float] = {}
     usual = ACTIVATION_TIMEOUT // _MICROSECOND
     for one in notifications:
@@ -99,7 +99,9 @@ def activation_timeouts(notifications: Iterable[EventNotification]) -> dict[str,
 def activated_twice(
     queues: Iterable[Queue], notifications: Iterable[EventNotification]
 ) -> list[tuple[str, str]]:
-    """Return the queues with both activation and a notification, with its name (ACT-35)."""
+    """Return the activated queues that also have a QUEUE_ACTIVATION notification (ACT-35).
+
+    Each comes with the name of the notification."""
     active = {queue.name for queue in queues if queue.is_activated}
     return [
         (one.queue, one.name)
