@@ -182,7 +182,9 @@ class Daemon:
         await self._process.wait()
 
     def _gone(self, what: str, status: int) -> ProcessEnded:
-        """Return the error for an ended daemon: its last message; its status if it had a hint."""
+        """Return the error for an ended daemon, with the daemon's last message and hint.
+
+        It has the daemon's exit status only if a hint was found."""
         words, hint = self._words()
         message = f"daemon {self.name} {what} {ending(status)}"
         return ProcessEnded(
@@ -227,7 +229,7 @@ class Daemon:
 
     @property
     def store_size(self) -> int:
-        """Size of the files of its stores, logs included, in bytes."""
+        """Size of the daemon's store files, logs included, in bytes."""
         return sum(path.stat().st_size for path in (self.directory / "data").glob("*.db*"))
 
     async def quiet(self) -> None:

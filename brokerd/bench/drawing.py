@@ -26,7 +26,7 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def growth(title: str, across: str, points: Sequence[int], panels: Sequence[Panel]) -> str:
-    """Return the picture. `across`: the quantity that the points, which are at least 1, count."""
+    """Return the picture. `across`: the quantity of which the `points`, at least 1, are values."""
     rows = -(-len(panels) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, rows * _HEIGHT + 44
     parts = [_text(12, 20, title, size=14, anchor="start")]

@@ -27,7 +27,7 @@ _NAME = "idle"
 _COUNT = "dialogs"
 """The file with the number of dialogs in the store."""
 _AT_ONCE = 20_000
-"""Number of dialogs begun before their messages are received; a daemon has them in memory."""
+"""Number of dialogs begun before their messages are received; the daemon has these in memory."""
 _CONNECTING = 100
 """Number of clients that connect at a time."""
 _SETTLED = 3.0

@@ -1,8 +1,8 @@
 """`brokerd bench large`: the cost of one dialog's large messages for small ones of others (TRN-40).
 
 Reads: nothing.      Calls: two daemons and load processes.
-Never: asserts a speed. Each round has both phases, several rounds follow each other, and the ratio
-of their p99 is reported for the median round, because the disk may be busy during one of them.
+Never: asserts a speed. Each round has both phases, and a ratio of their p99. The round with the
+median ratio of several rounds is reported, because the disk may be busy during one of them.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ contracts = ["bench/v1"]
 
 
 LISTENERS = 8
-"""Number of clients that receive the small messages: enough for clients to wait for messages."""
+"""Number of clients that receive the small messages: enough that no message waits for a client."""
 
 
 class LargeOptions(Options, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 async def large(options: LargeOptions, say: Say) -> dict[str, object]:
-    """Send small messages alone, then with large ones; measure each from the time it was due."""
+    """Send small messages alone, then with large ones; measure each message from its due time."""
     with bench_directory(options) as directory:
         here, there = free_ports(2)
         ways = route("bench_sink", there) + route("bench_large", there)

@@ -65,7 +65,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     counters: str = ""
     """File in which load processes count sent and received messages, for `cap`."""
     slot: int = 0
-    """The place of this process in that file."""
+    """The place of this process in the file `counters`."""
     schedule: str = ""
     """For play: the file with the schedule (`schedule.Schedule`)."""
     speed: float = 1.0
@@ -75,7 +75,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     primed: int = 0
     """For send: number of messages that each client sends beforehand, on its dialogs in turn."""
     more_primed: int = 0
-    """Number of clients that send one message more beforehand."""
+    """For send: number of clients that send one message more beforehand."""
 
 
 async def run(load: Load, clock: Clock) -> Outcome:

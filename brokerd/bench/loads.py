@@ -28,7 +28,7 @@ Sample = Callable[[], Awaitable[None]]
 _TO_THE_END: Final = {"take", "play"}
 """Roles that count all their messages, including those under way when the time is over."""
 _REACHED: Final = 0.95
-"""Share of a rate that counts as reaching it, since messages are under way when counting ends."""
+"""Share of the ordered rate that is enough, since messages are under way when counting ends."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,7 +43,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     latency_us: dict[str, int | None] = {}
     """p50, p95, p99, p999 and the maximum, in microseconds; None = no time is known."""
     since_sent_us: dict[str, int | None] = {}
-    """Percentiles of the age of messages that had waited, when they were received."""
+    """Percentiles of the age, at the time of receipt, of messages that had waited."""
     flushes: int = 0
     syncs_per_message: float = 0.0
 

@@ -4,8 +4,8 @@
 
 At every millisecond of processor time the sampler finds the module that the loop is in, and adds
 to it the time that the loop's thread has used since the last sample; so the sum is exact, and the
-parts are samples. Time in C (sockets, SQLite, the collector) belongs to the module that called it,
-or is called next. At SIGUSR2 it writes a report of the totals so far.
+parts are samples. Time in C (sockets, SQLite, the collector) is added to the module that called C,
+or to the module that runs next. At SIGUSR2 the sampler writes a report of the totals so far.
 
 Reads: the frames of its own loop.      Calls: the command line, unchanged.
 Never: runs in a daemon that was not started through it, or changes the behaviour of the daemon.
@@ -109,7 +109,7 @@ def threads() -> dict[str, float]:
 
 
 def main() -> None:
-    """Run `brokerd` with the arguments behind the first."""
+    """Run `brokerd`, sampled, with the arguments after the first, which names the report."""
     Sampler(Path(sys.argv[1])).start()
     sys.argv = ["brokerd", *sys.argv[2:]]
     runpy.run_module("brokerd", run_name="__main__")

@@ -140,9 +140,9 @@ class _Gathering:
         self._clients: dict[str, int] = {}
         self._dialogs: dict[tuple[str, str], int] = {}
         self._open: dict[tuple[str, int], _Open] = {}
-        """Transactions that have not asked to commit; most that never do were rolled back."""
+        """Transactions that have not requested to commit; most that never do were rolled back."""
         self._asked: dict[tuple[str, int] | int, tuple[int, str, _Open]] = {}
-        """Transactions that asked to commit, with their time, client and messages."""
+        """Transactions that requested to commit, with the time, the client and the messages."""
         self._alone = 0
         self._left_out = 0
 
@@ -249,12 +249,12 @@ def _lines(path: Path, lacks: list[str]) -> Iterator[tuple[Place, _Line]]:
 
 
 class _Numbers:
-    """Check, by their numbers, whether all events of a file are present."""
+    """Check of the event numbers of a file, which counts missing events."""
 
     def __init__(self) -> None:
         self.missing = 0
         self.first = 0
-        """The line before which the first event is missing."""
+        """The first line before which an event is missing."""
         self._next = 0
         self._mixed = False
 

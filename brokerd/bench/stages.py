@@ -2,7 +2,7 @@
 
 Reads: the reports of sampled daemons, and the metrics logs they leave.
 Calls: daemons (`bench.sampled`) and load processes.
-Never: guesses; a module that is not in the table counts as the rest.
+Never: guesses; a module that is not in the table is counted in the stage "rest".
 
 Messages are sent, received and committed during the whole measurement, so a figure is per message
 from its send to its commit. Stages are processor time of the loop's thread; a flush is also given
@@ -83,7 +83,7 @@ class StagesOptions(LoadOptions, frozen=True, kw_only=True):
     cap: int = 1600
     """Most messages sent and not yet received, so that the rate is steady."""
     peer: bool = False
-    """Whether messages go from one daemon to another; each is reported."""
+    """Whether messages go from one daemon to another; both daemons are reported."""
 
 
 class SampledDaemon(Daemon):

@@ -1,4 +1,4 @@
-"""`brokerd bench stalled`: the cost of a peer that does not read, to others (REL-23, TRN-36).
+"""`brokerd bench stalled`: the cost, for others, of a peer that does not read (REL-23, TRN-36).
 
 Reads: nothing.      Calls: five daemons and load processes.
 Never: asserts a speed; both phases are in one run, and the ratio of their rates is reported.

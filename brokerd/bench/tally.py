@@ -105,7 +105,7 @@ class Tally:
             self.most_latency_us = max(self.most_latency_us, us)
 
     def add_each(self, count: int, began: list[float]) -> None:
-        """Count messages that are done now; `began`: when each began, as far as that is known.
+        """Count messages that are done now; `began`: the time when each began, where it is known.
 
         Messages under way at `stop` count too, because the time of the phase lasts until `last`.
         """
