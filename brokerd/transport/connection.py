@@ -1,7 +1,8 @@
 """PeerConnection: one TCP stream tied to one `protocol.connection`, with no task of its own.
 
 Reads:  the stream.                             Calls: its owner (`transport.peers`).
-Never:  decides anything; the machine decides, by effects, and the owner which connection stays.
+Never:  decides anything: the state machine does, by its effects; the owner decides which
+        connection stays.
 Wakes:  on data, on the socket's flow control, at the machine's next deadline.
 Fails:  alone; an exception while handling arrivals is logged and aborts this stream.
 """

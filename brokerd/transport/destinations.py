@@ -209,7 +209,7 @@ class Destinations(EndpointLife, Neighbours):
             self._events.neighbour_met(peer.instance_id)
 
     def on_switched(self, old: PeerConnection, new: PeerConnection) -> None:
-        """Move the destinations of one connection to another one of the same peer (TRN-27)."""
+        """Move the destinations of a connection to another connection of the same peer (TRN-27)."""
         moved = self._bound.pop(old, deque())
         for destination in moved:
             destination.connection = new

@@ -23,12 +23,12 @@ from brokerd.telemetry.status import DoorStatus
 PATIENCE: Final = 4.0
 """Longest time for a login, in seconds, while other connections wait for the place."""
 LEAST_PATIENCE: Final = 0.25
-"""Shortest time for such a login, in seconds, after earlier connections have not logged in."""
+"""Lower limit, in seconds, to which displacements shorten the time for a login (`Door.wait`)."""
 ASIDE: Final = 64
 """Descriptors that connections leave free for stores, logs and pipes (REL-27). Connections over the
 network leave twice as many, so that the Unix socket has a reserve of its own."""
 SMALL_LIMIT_SHARE: Final = 4
-"""Divisor of a low limit of descriptors: a quarter of them is left free instead of `ASIDE`."""
+"""Divisor of the limit of descriptors; the result is used in place of `ASIDE` if it is smaller."""
 
 # Reasons for which a connection is refused (END-18).
 FULL: Final = "connections"

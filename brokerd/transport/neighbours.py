@@ -86,7 +86,7 @@ class Neighbours:
         return 0.0 if connection is None else connection.machine.heard_at
 
     def tell_brokers(self, peer: InstanceId, here: BrokersHere) -> bool:
-        """Send the list of own brokers to a neighbour (TRN-46).
+        """Send a neighbour the list of the brokers of this instance (TRN-46).
 
         False: the neighbour is not ONLINE, or does not support such frames. Flow control does not
         hold the frame back, because it is small and is not sent again."""

@@ -242,7 +242,7 @@ class Peers:
         ]
 
     def _close_own_logins(self, peer: InstanceId, *, but: PeerConnection) -> None:
-        """End own logins to a peer, because they lost to a connection that the peer opened.
+        """End this side's logins to a peer, which lost to a connection that the peer opened.
 
         Logins whose HELLO has not arrived yet are not known to lead to this peer."""
         for other in list(self.connections.values()):
