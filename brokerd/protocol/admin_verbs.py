@@ -28,7 +28,7 @@ class ViewOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Least age in seconds, counted from the instant that the view defines."""
     limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = DEFAULT_ROWS
     after: str | None = None
-    """`next` of the previous page."""
+    """The value `next` of the previous page."""
     bodies: bool = False
     """Whether messages include their bodies."""
 
@@ -93,7 +93,7 @@ class CleanUpOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Number of endpoints inspected in one step."""
     dry_run: bool = False
     after: int | None = None
-    """`next` of the previous batch."""
+    """The value `next` of the previous batch."""
 
 
 class CleanUpEndpoints(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -48,7 +48,7 @@ def arbitrate(*, me: InstanceId, peer: InstanceId, rivals: Iterable[Rival]) -> D
 def keeps_new(
     *, me: InstanceId, peer: InstanceId, over_stale: bool, rivals: Iterable[Rival]
 ) -> bool:
-    """Return whether a connection opened here and now granted by `peer` replaces the ONLINE ones.
+    """Return whether a connection opened here, just granted by `peer`, replaces the ONLINE ones.
 
     Against a connection that the peer opened, the one opened by the smaller instance id stays, on
     both sides (TRN-24). Against an older one opened here, the peer's later verdict counts.

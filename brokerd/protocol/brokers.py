@@ -18,13 +18,13 @@ MOST_BROKERS: Final = 200
 
 
 class BrokersHere(Struct, frozen=True):
-    """All brokers of the sender whose delivery is on, in place of those named before."""
+    """All brokers of the sender whose delivery is on; the list replaces the previous one."""
 
     broker_ids: tuple[BrokerId, ...] = ()
 
 
 def brokers_here(broker_ids: Iterable[BrokerId]) -> BrokersHere:
-    """Return the frame that names these brokers; of too many, those with the lowest ids."""
+    """Return the frame that names these brokers, but only the `MOST_BROKERS` lowest ids."""
     return BrokersHere(tuple(sorted(broker_ids)[:MOST_BROKERS]))
 
 

@@ -35,7 +35,7 @@ PING_AFTER: Final = 20.0
 """Seconds without an arrival, or without a write, after which a client sends a PING, if it has a
 request unanswered or a transaction open (CLP-60)."""
 PONG_WITHIN: Final = 10.0
-"""Seconds that a client then waits for the PONG before it gives up the connection (CLP-60)."""
+"""Seconds that a client waits for the PONG before it gives up the connection (CLP-60)."""
 SILENCE_LIMIT: Final = 35.0
 """Seconds of silence that a daemon allows a client that holds or awaits something (CLP-61)."""
 
@@ -68,7 +68,7 @@ Piece = bytes | memoryview
 
 _length: Final = Layout(">I").pack
 _pack: Final[Callable[[object], bytes]] = msgpack.Packer(autoreset=True).pack
-"""One packer for all threads: it runs no Python code that could interleave."""
+"""Packer shared by all threads, because it runs no Python code that could interleave."""
 _pack_answer: Final = msgspec.msgpack.Encoder().encode
 """Faster packer for values made by a daemon: the same bytes in a third of the time. Unlike `_pack`,
 it refuses subclasses of `str`, and packs sets as lists."""
@@ -224,7 +224,7 @@ class MessageValue(Struct, frozen=True, array_like=True):
     message_id: bytes
     """Id of the message, the same when it is sent again on another dialog."""
     validation: str
-    """Check that the body has passed: E (empty), N (none), X (XML) or J (JSON)."""
+    """The check that the body has passed: E (empty), N (none), X (XML) or J (JSON)."""
     timer_name: str | None = None
     """Name of the conversation timer that is due; None unless it is a named one (PBT-23)."""
 

@@ -93,7 +93,7 @@ class _Reader(ABC, Generic[_Frame]):
 
     @property
     def has_more(self) -> bool:
-        """Whether `feed` has kept frames for its next call, which may pass no new bytes."""
+        """Whether `feed` has kept frames for its next call, which then needs no new bytes."""
         return bool(self._rest) and not self._broken
 
     def feed(self, data: bytes) -> list[_Frame | Violation]:

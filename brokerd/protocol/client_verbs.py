@@ -49,8 +49,8 @@ class Commit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     token: Token
     not_counted: list[Annotated[str, Meta(max_length=128)]] = []
-    """Error codes after which a rollback is not counted, if the first failure of the transaction
-    has one of them."""
+    """Error codes; if the first failure of the transaction has one of them, a rollback is not
+    counted."""
 
 
 class RollbackOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,7 +161,7 @@ class RollbackTo(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class GetState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A request for the state of a group, which is locked first unless it is locked (GRP-22)."""
+    """A request for the state of a group, which is locked first unless it is already (GRP-22)."""
 
     group_id: Id
     take_lock: bool = False

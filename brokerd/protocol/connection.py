@@ -1,8 +1,8 @@
 """One transport connection as a state machine: login, arbitration, keepalive, goodbye (TRN).
 
 Reads:  the bytes and times passed to it.       Calls: `protocol.neighbour`, `protocol.frames`.
-Never:  touches a socket, reads a clock, or knows of other connections. Where those matter, it
-        asks (`AskArbitration`, `AskSettlement`) and the shell answers.
+Never:  touches a socket, reads a clock, or knows of other connections. Where other connections
+        matter, it asks (`AskArbitration`, `AskSettlement`) and the shell answers.
 
 The shell carries out each effect before it takes the next one from `receive`, because an answer
 may change what the next frame of the same read means. `now` is monotonic seconds everywhere; `utc`

@@ -240,8 +240,8 @@ def ordinary_receive(endpoint: DialogEndpoint, message_id: MessageId) -> DialogE
 def ordinary_target(endpoint: DialogEndpoint) -> DialogEndpoint:
     """Return a new target endpoint after a whole message 0 and EndDialog (DLG-T5, DLG-T12).
 
-    Both were sent inside its broker. The result is that of `step` for `FragmentsReceived`, except
-    for `last_message`."""
+    Both were sent inside the target's broker. The result is that of `step` for
+    `FragmentsReceived`, except for `last_message`."""
     return _replace(
         endpoint, state=State.DISCONNECTED_INBOUND, receive_sequence=2, far_end_sequence=1
     )

@@ -44,8 +44,9 @@ class Ack(Struct, frozen=True, gc=False):
     first_acked: bool = False
     """Whether the initiator has seen message 0 acknowledged (DLP-55)."""
     ranges: tuple[tuple[int, int, int, int], ...] = ()
-    """Ranges held beyond that prefix, at most 16: (first sequence, first fragment, last sequence,
-    last fragment), both ends included, so consecutive whole messages are one range."""
+    """Ranges held beyond (`sequence`, `fragment`), at most 16: (first sequence, first fragment,
+    last sequence, last fragment), both ends included, so consecutive whole messages are one
+    range."""
 
 
 class Hop(Struct, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""ROLE frames: neighbours ask and report the role of an instance for a broker (RTE-55).
+"""ROLE frames: neighbours ask for and report their roles for a broker (RTE-55).
 
 Reads:  nothing; fields in, values out, and back.    Calls: `protocol.wire`.
 Never:  knows which instance is principal; `routing.mirror` evaluates the answers.
@@ -17,11 +17,11 @@ class RoleQuestion(Struct, frozen=True):
 
     broker_id: BrokerId
     epoch: int = 0
-    """Highest epoch at which the asking instance has known a principal; a lower one is stale."""
+    """Highest epoch at which the asking instance has known a principal; lower ones are stale."""
 
 
 class RoleAnswer(Struct, frozen=True):
-    """The sender's role for a broker, sent as an answer and after it has become principal."""
+    """The sender's role for a broker, sent as an answer, or when the sender becomes principal."""
 
     broker_id: BrokerId
     role: str

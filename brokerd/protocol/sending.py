@@ -135,7 +135,7 @@ class SendWindow(Generic[M]):
         return self._slots[0].message.sequence if self._slots else None
 
     def held(self) -> tuple[int, int, int, int]:
-        """Return the numbers of unacknowledged fragments and bytes in memory, then the unsent."""
+        """Return the numbers of unacknowledged fragments and bytes, then of the unsent ones."""
         fragments_, size, unsent, unsent_size = 0, 0, 0, 0
         for slot in self._slots:
             fragments_ += slot.count - slot.acked
@@ -156,7 +156,7 @@ class SendWindow(Generic[M]):
         return [slot.message for slot in self._slots]
 
     def attempted(self) -> list[tuple[M, bool]]:
-        """Return the messages in memory, oldest first, and whether a fragment of each was sent."""
+        """Return the messages in memory, oldest first, each with whether a part of it was sent."""
         return [(slot.message, slot.sent > 0) for slot in self._slots]
 
     def clear(self) -> list[M]:

@@ -1,4 +1,4 @@
-"""Common to all frames: limits, hardened msgpack decoding, one reused packer (BI-F4).
+"""The basis of all frames: limits, hardened msgpack decoding, one reused packer (BI-F4).
 
 Reads:  nothing.                                Calls: msgpack.
 Never:  raises an error of msgpack; hostile bytes end in `ProtocolError`.
@@ -56,14 +56,15 @@ DECODING_ERRORS: Final = (
 
 
 packer: Final = msgpack.Packer(autoreset=True)
-"""One packer for all callers: creating one costs more than packing an item."""
+"""Packer shared by all callers, because creating one costs more than packing an item."""
 
 
 def extras_are_sound(values: object, depth: int = 2, most: int = MAX_EXTRAS) -> bool:
     """Return whether fields of a later version are well-formed, so that ignoring them is safe.
 
-    Sound are texts, bytes, integers, finite numbers, booleans, None, and arrays and maps with text
-    keys, nested at most 8 deep; at most `most` values in all, since each costs time to check.
+    A field may be a text, bytes, an integer, a finite number, a boolean, None, or an array or a map
+    with text keys, nested at most 8 deep. All fields together may have at most `most` values, since
+    each value costs time to check.
     """
     return _left_behind(values, depth, most) >= 0
 
@@ -84,7 +85,9 @@ def _left_behind(value: object, depth: int, left: int) -> int:
 def _left_behind_all(
     values: tuple[object, ...] | dict[object, object], depth: int, left: int
 ) -> int:
-    """Return `left` less the number of values in the members; below 0 = unsound, or too many."""
+    """Return `left` minus the number of values in the members of `values`.
+
+    Below 0 = a member is unsound, or there are more than `left`."""
     if isinstance(values, dict):
         if any(type(key) is not str for key in values):
             return -1
