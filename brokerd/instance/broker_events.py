@@ -39,7 +39,7 @@ class BrokerEvents:
         return self._parts.router.delivers_here(broker, live)
 
     def always_here(self, broker: Broker, service: str) -> bool:
-        """Return whether the routes deliver every new dialog with the service in this broker."""
+        """Return whether the routes lead every new dialog with the service to this broker."""
         return self._parts.router.always_here(broker, service)
 
     def outgoing_ready(self, broker: Broker, out: Outgoing) -> None:

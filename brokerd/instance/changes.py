@@ -71,7 +71,7 @@ class Changes:
     # Changes of routes and neighbours.
 
     def routes_answered(self) -> None:
-        """Classify again what waits for a route, after a request was answered (BCN-7)."""
+        """Classify dialogs that wait for a route again, after a request was answered (BCN-7)."""
         self._parts.transmitter.reclassification.reclassify()
 
     def tables_rebuilt(self) -> None:
@@ -93,7 +93,7 @@ class Changes:
     # Changes of the broker endpoint.
 
     def own_addresses_changed(self) -> None:
-        """Reroute the dialogs that routes to an own address concern.
+        """Reroute the dialogs concerned after the addresses of this instance have changed.
 
         They are rerouted now, not at the next change, which may concern only other dialogs
         (XMT-11).
@@ -103,7 +103,7 @@ class Changes:
         parts.transmitter.reclassification.reroute()
 
     def endpoint_moved(self) -> None:
-        """Read the own addresses again after the endpoint was altered, started or stopped."""
+        """Read the instance's addresses again after altering, starting or stopping the endpoint."""
         self.own_addresses_changed()
         self._parts.exposure.report()
 

@@ -33,7 +33,7 @@ class Exposure:
         return self._settings.open_listeners(listening)
 
     def report(self) -> None:
-        """Log each open listener: it is permitted by the settings, but operators may not know."""
+        """Log each open listener: the settings permit it, but operators may not know of it."""
         for listener in self.open_listeners():
             self._log.warning(
                 DAEMON,

@@ -83,7 +83,7 @@ class PeerTraffic:
         self._parts.duplicate_brokers.came_online(peer)
 
     def neighbour_left(self, peer: InstanceId) -> None:
-        """Note that no connection leads to a neighbour any more."""
+        """Note that no connection leads to a neighbour any longer."""
         self._parts.duplicate_brokers.left(peer)
 
     def before_closing(self) -> None:

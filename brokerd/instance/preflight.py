@@ -253,7 +253,7 @@ def _file_problem(path: Path) -> str:
 
 
 def _problem(path: Path) -> str:
-    """Return why no file can be created in a directory, which may not exist yet; "" if it can."""
+    """Return why no file can be created in a directory, which may not exist yet; "" if one can."""
     there = path
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent

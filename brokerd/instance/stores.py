@@ -1,4 +1,4 @@
-"""Stores: makes the files of the data directory the brokers of an instance.
+"""Stores: turns the files of the data directory into the brokers of an instance.
 
 Reads:  the data directory, settings.      Calls: storage, attach, broker, maintenance.
 Never:  admits clients or peers, or delivers to a broker that is not fully opened.
@@ -207,7 +207,7 @@ class Stores:
         return needed_stores(declared) - self._parts.absent_brokers.reasons.keys()
 
     def without_absent(self, declared: Declared) -> Declared | None:
-        """Return the declaration without the partner's brokers, which the partner has applied.
+        """Return the declaration without the partner's brokers, to which the partner applied it.
 
         None: no broker is left.
         """
@@ -307,9 +307,9 @@ class Stores:
         return broker
 
     def refuse_to_serve_nobody(self) -> None:
-        """Refuse to start with no broker but `msdb`; the error says why another is absent.
+        """Refuse to start if `msdb` is the only broker; the error says why another one is absent.
 
-        A mirror starts even so, because it waits to take over from the principal.
+        A mirror starts all the same, because it waits to take over from the principal.
         """
         if self._parts.brokers.keys() == {MSDB} and not self._parts.mirroring.names:
             for reason in self._parts.absent_brokers.reasons.values():

@@ -57,7 +57,7 @@ class InstanceTasks:
             self.fail(error)
 
     async def cancel_tasks(self) -> None:
-        """Cancel the spawned tasks, and tasks that they spawn meanwhile; wait until all ended."""
+        """Cancel the spawned tasks, and tasks that they spawn meanwhile; wait for all to end."""
         while tasks := [one for one in self._tasks if not one.done()]:
             for task in tasks:
                 task.cancel()
