@@ -259,7 +259,7 @@ def _placed(message: str, item: _Given) -> str:
 
 
 def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one return a type
-    """Convert a value to the type of its setting; raise `ValueError` that says what is wrong."""
+    """Convert a value to the type of its setting; raise a `ValueError` that says what is wrong."""
     kind, rule = split_hint(hint)
     is_optional = kind is not hint and rule is None
     if isinstance(value, _Text):

@@ -348,7 +348,7 @@ class Dispatcher(msgspec.Struct, frozen=True, kw_only=True):
     stale: Moment = _seconds(10)
     """Longest time that a fragment waits in memory for the fragment before it (DSP-9)."""
     notices: bool = True
-    """Whether neighbours are notified why their message was not accepted (NBT-4)."""
+    """Whether a neighbour is notified of the reason why its message was not accepted (NBT-4)."""
     notice_interval: Wait = _seconds(10)
     """Least time between two such notices for the same dialog and reason."""
     mem_low: Annotated[int, Size(64 * _KIB, 2**40)] = 32 * _MIB
@@ -386,8 +386,8 @@ class DynamicRoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_open: Annotated[int, Range(1, 10_000)] = 100
     """Most requests of the instance at a time; further requests wait."""
     failures: Annotated[int, Range(1, 1000)] = 3
-    """Consecutive failed attempts at the address of a route after which the service that
-    supplied the route is notified."""
+    """Number of consecutive failed attempts to reach the address of a route after which the
+    service that supplied the route is notified."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):

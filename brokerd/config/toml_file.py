@@ -3,8 +3,8 @@
 Reads:  one file, whole, up to a limit.       Calls: nothing.
 Never:  knows what the keys mean (`loading.py` and `brokerd.objects` do) or follows a reference
         to a file.
-Fails:  `ConfigError` for a file that cannot be read or is not TOML (BI-C1, BI-C2). What a
-        reader finds in the content is collected in `Problems` and reported all at once (BI-C3).
+Fails:  `ConfigError` for a file that cannot be read or is not TOML (BI-C1, BI-C2). The problems
+        of the content are collected in `Problems`, and reported all at once (BI-C3).
 """
 
 import difflib
@@ -37,8 +37,8 @@ class TomlFile(msgspec.Struct, frozen=True):
     def line_of(self, key_path: str) -> int | None:
         """Return the line of a key such as `transport.idle_close` or `route[2].address`.
 
-        None: not found. Keys written one per line under their header are found, as nearly all
-        keys are; for a key inside an inline table, the line of the table is returned.
+        None: not found. A key is found if it has a line of its own under its header, as nearly
+        all keys have; for a key inside an inline table, the line of the table is returned.
         """
         return _line_of(self.text, key_path)
 
