@@ -14,5 +14,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the option, which existing queues do not have."""
+    """Add the option, which is not set for existing queues."""
     op.add_column("service_queues", sa.Column("receive_ageing", sa.Integer(), nullable=True))

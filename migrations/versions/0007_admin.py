@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; existing endpoints count as in their state since they began."""
+    """Add the columns; existing endpoints count as having been in their state since they began."""
     op.add_column("store", sa.Column("host", sa.LargeBinary()))
     op.add_column("store", sa.Column("disabled_reason", sa.String()))
     op.add_column("store", sa.Column("unfinished", sa.String()))

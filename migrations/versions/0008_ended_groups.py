@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Delete the state that outlived its group: it now goes with the last endpoint (GRP-2)."""
+    """Delete states that outlived their groups: they now go with the last endpoint (GRP-2)."""
     op.execute(
         "DELETE FROM group_states WHERE NOT EXISTS (SELECT 1 FROM conversation_endpoints"
         " WHERE conversation_endpoints.group_id = group_states.group_id"

@@ -14,5 +14,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, which is unknown for existing endpoints (REL-15)."""
+    """Add the column; the identity is unknown for existing endpoints (REL-15)."""
     op.add_column("endpoint_progress", sa.Column("last_message", sa.LargeBinary()))

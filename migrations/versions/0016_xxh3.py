@@ -1,4 +1,4 @@
-"""XXH3-64 as the hash of bodies, which older versions would take for damage.
+"""XXH3-64 as the hash of bodies; older versions would take such a hash for damage.
 
 Revision:   0016_xxh3
 Follows:    0015_last_message

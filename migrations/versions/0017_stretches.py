@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Rebuild the index, and create one of the few messages that precede all others (RCV-9)."""
+    """Rebuild the index; create another, for the few messages that precede all others (RCV-9)."""
     op.drop_index("queue_messages_of", "queue_messages")
     op.create_index(
         "queue_messages_of",

@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table of notes, empty: until now the end itself deleted such messages."""
+    """Create the table of notes, empty: until now, the end of a dialog deleted such messages."""
     op.create_table(
         "queue_drops",
         sa.Column("endpoint_key", sa.Integer(), nullable=False),
