@@ -23,7 +23,7 @@ SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin"
 
 
 class CompiledHook(BuildHookInterface[Any]):
-    """A hook that adds the compiled part to a wheel, or beside its sources if editable."""
+    """A hook that adds the compiled part to a wheel, or to the sources of an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the C part, and mark the wheel's tag as platform-specific."""
@@ -41,7 +41,7 @@ class CompiledHook(BuildHookInterface[Any]):
 
 
 def compile_to(made: Path) -> str:
-    """Compile the C part to `made`; return the reason of a failure, "" if there was none.
+    """Compile the C part to `made`; return the reason for a failure, "" if there was none.
 
     The file is replaced by a rename, so that a running daemon keeps the one it has loaded.
     """

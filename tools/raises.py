@@ -1,11 +1,11 @@
-"""Check that the docstrings of the public API say which errors can come.
+"""Check of the docstrings of the public API: each must name the errors that can be raised.
 
-A docstring has a section `Raises:` (`Raises, when ...:` where it is not at the call), with the
-errors and when they come, or the line `Raises: nothing.`. It is asked of every public function and
-method, and of each special method and constructor with a `raise` of its own; the section of a
-constructor may stand in the docstring of its class. Properties need none unless they raise.
+A docstring has a section `Raises:` (`Raises, when ...:` if the errors are not raised at the call)
+with the errors and their conditions, or the line `Raises: nothing.`. Every public function and
+method needs one, and each property, special method and constructor that has a `raise` of its own.
+The section of a constructor may be in the docstring of its class.
 
-Reads:  the modules below, without importing them.      Fails: with one line for each lack.
+Reads:  the modules below, without importing them.      Fails: with a line for each fault.
 """
 
 import ast
@@ -31,7 +31,7 @@ def modules(root: Path = ROOT) -> list[Path]:
 
 
 def problems(path: Path, text: str) -> Iterator[str]:
-    """Yield a line for each callable of a module whose docstring has no such section."""
+    """Yield a line for each callable of a module whose docstring has no section `Raises:`."""
     for where, function, holder in _callables(ast.parse(text).body):
         if _is_exempt(function):
             continue
@@ -63,7 +63,7 @@ def _is_exempt(function: _Function) -> bool:
 
 
 def main() -> int:
-    """Print what is missing; return 1 if anything is."""
+    """Print the callables without a section; return 1 if there are any."""
     found = [
         line
         for path in modules()

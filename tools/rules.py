@@ -90,7 +90,7 @@ def rules_in(text: str, path: Path) -> Iterator[Rule]:
 
 
 def _definitions(line: str) -> Iterator[tuple[int, int]]:
-    """Yield the beginning and end of each definition on a line; several if they are in bold."""
+    """Yield the beginning and end of each definition on a line, which may have several in bold."""
     first = _LISTED.match(line) or _IN_TABLE.match(line)
     if first is None:
         return
@@ -129,7 +129,7 @@ def untestable_in(text: str, path: Path) -> Iterator[tuple[str, str, Place]]:
 
 
 def examine(root: Path) -> Report:
-    """Compare the rules, the untestable ones and the tests below this folder."""
+    """Compare the rules with the tests and the list of untestable rules, below this folder."""
     problems: list[str] = []
     rules = _unique(_all_rules(root), problems)
     tested = _known(_all_marks(root, problems), rules, problems)
@@ -190,7 +190,7 @@ def _unique(rules: Iterable[Rule], problems: list[str]) -> dict[str, Rule]:
 def _known(
     named: Iterable[tuple[str, Place]], rules: dict[str, Rule], problems: list[str]
 ) -> set[str]:
-    """Return the names that are rules in force; add a problem for each of the others."""
+    """Return the names that belong to rules in force; add a problem for each other name."""
     known = set()
     for name, place in named:
         if name not in rules:
@@ -209,7 +209,7 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report) -> str:
-    """Return the report for people: a line for each chapter, and the sum."""
+    """Return the report as a table: a line for each chapter, and the total."""
     heading = f"{'chapter':8}{'rules':>7}{'tested':>8}{'untestable':>12}{'missing':>9}"
     lines = [heading]
     total = Chapter()
@@ -228,7 +228,7 @@ def _line(name: str, chapter: Chapter) -> str:
 
 
 def main(root: Path = ROOT) -> int:
-    """Print and write the report; return 1 if there are problems with names, else 0."""
+    """Print and write the report; return 1 if names of rules have problems, else 0."""
     report = examine(root)
     target = root / REPORT
     target.parent.mkdir(exist_ok=True)

@@ -150,12 +150,12 @@ class Pip:
         run(command, doing=f"creating .venv with {sys.executable}")
 
     def prepare(self) -> None:
-        """Add pip to .venv if it has none, as one made by uv may not."""
+        """Add pip to .venv if it is missing, as it may be if uv made .venv."""
         if not _succeeds([str(INTERPRETER), "-m", "pip", "--version"]):
             run([str(INTERPRETER), "-m", "ensurepip"], doing="adding pip to .venv")
 
     def install(self, arguments: Sequence[str], *, doing: str) -> None:
-        """Install, from hashes and without fetching any build tool."""
+        """Install packages, checked by hash and without fetching any build tool."""
         command = [str(INTERPRETER), "-m", "pip", "install", "--disable-pip-version-check"]
         run([*command, "--no-input", "--progress-bar", "off", *arguments], doing=doing)
 
@@ -177,7 +177,7 @@ class Uv:
         """Do nothing: uv needs nothing inside .venv."""
 
     def install(self, arguments: Sequence[str], *, doing: str) -> None:
-        """Install, from hashes and without fetching any build tool."""
+        """Install packages, checked by hash and without fetching any build tool."""
         command = [self._program, "pip", "install", "--python", str(INTERPRETER)]
         run([*command, *arguments], doing=f"{doing} (uv)")
 
@@ -253,7 +253,7 @@ def made_with() -> tuple[str, str] | None:
 
 
 def see_to_named() -> None:
-    """Warn if .venv was made with another Python than the one named: it stays as it is."""
+    """Warn if .venv was made with a Python other than this one; .venv stays as it is."""
     own = str(Path(sys.base_prefix).resolve()), f"{sys.version_info.major}.{sys.version_info.minor}"
     found = made_with()
     if found is not None and found != own:

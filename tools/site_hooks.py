@@ -1,12 +1,12 @@
-"""Hooks of the documentation site: what pages link to outside docs/ is published with them.
+"""Hooks of the documentation site: publish the files outside docs/ that its pages link to.
 
-The Markdown of this repository links as it lies (`../config/east.toml`, `../README.md`), so that
-it can be read in a checkout. On the site, Markdown of the top folder becomes pages below project/,
-and any other file is copied below project/files/. A link to a folder leads to its index, and is
-plain text where there is none.
+The links in the Markdown of this repository are relative to each file (`../config/east.toml`,
+`../README.md`), so that they work in a checkout. On the site, Markdown of the top folder
+becomes pages below project/, and any other file is copied below project/files/. A link to a folder
+leads to its index; without an index it becomes plain text.
 
 Reads:  the Markdown of docs/ and of the top folder.      Calls: mkdocs, which calls this.
-Never:  hides a dead link: what does not exist is left as it is, and the strict build fails.
+Never:  hides a dead link: it is left unchanged, so the strict build fails.
 """
 
 import os
@@ -27,7 +27,7 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add what is linked to and lies outside docs/, and what that links to."""
+    """Add the files outside docs/ that pages link to, and the files that those link to in turn."""
     waiting = [DOCS / file.src_uri for file in files.documentation_pages()]
     while waiting:
         source = waiting.pop()
@@ -42,7 +42,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links from where the file lies in the repository to where it is on the site."""
+    """Rewrite links from places in the repository to places on the site."""
     source = _source(page.file.src_uri)
 
     def moved(match: re.Match[str]) -> str:
@@ -72,13 +72,13 @@ def _linked(source: PurePosixPath, text: str) -> Iterator[PurePosixPath]:
 
 
 def _target(source: PurePosixPath, path: str) -> PurePosixPath | None:
-    """Return the target of a link in a file, from the top folder; None = it is outside."""
+    """Return the target of a link, relative to the top folder; None = outside that folder."""
     target = PurePosixPath(os.path.normpath(source.parent / path))
     return None if ".." in target.parts or target.is_absolute() else target
 
 
 def _place(target: PurePosixPath) -> str:
-    """Return the place on the site of a file of the repository."""
+    """Return the place on the site for a file of the repository."""
     if target.is_relative_to(DOCS):
         return str(target.relative_to(DOCS))
     if target.suffix == ".md" and len(target.parts) == 1:
@@ -89,6 +89,6 @@ def _place(target: PurePosixPath) -> str:
 
 
 def _source(uri: str) -> PurePosixPath:
-    """Return the place of a page in the repository: the inverse of `_place`."""
+    """Return the place in the repository of a page of the site: the inverse of `_place`."""
     parts = PurePosixPath(uri).parts
     return PurePosixPath(*parts[1:]) if parts[0] == "project" else DOCS / uri

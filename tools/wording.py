@@ -19,8 +19,7 @@ RIDDLES = re.compile(
 )
 """First words that no docstring may have: clauses without a subject, and pronouns."""
 CLAUSES = re.compile(r"(?:Whether|Where|When|Which|How|As|One)\b")
-"""First words that no function's docstring may have: it begins with an order ("Return whether …").
-"""
+"""First words that no function's docstring may have; write "Return whether …" instead."""
 VAGUE = re.compile(
     r"_*(?:asked|befall|go_on|heard?|insist|judge|let_go|look|of|said|say|take|tell|told)_*"
 )
@@ -29,7 +28,7 @@ more (`dequeue`, `claim`, `notify`, `report`, `poll`, `evaluate`, `release`, `re
 
 
 def check(path: Path, *, names: bool) -> Iterator[tuple[int, str]]:
-    """Yield line and text of what is wrong in a module; `names`: check those of functions, too."""
+    """Yield line and text of each fault of a module; `names`: check names of functions, too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and names:
             yield from vague_name(node.lineno, node.name)
@@ -39,13 +38,13 @@ def check(path: Path, *, names: bool) -> Iterator[tuple[int, str]]:
 
 
 def vague_name(line: int, name: str) -> Iterator[tuple[int, str]]:
-    """Yield line and complaint if the name of a function is a vague one."""
+    """Yield line and complaint if the name of a function is vague."""
     if VAGUE.fullmatch(name):
         yield line, f"def {name}: the name does not say what it does"
 
 
 def docstrings(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
-    """Yield line and text of each docstring right below a node, and whether it is a function's."""
+    """Yield line and text of each docstring right below a node, and whether of a function."""
     body = getattr(node, "body", None)
     if not isinstance(body, list):
         return
@@ -57,7 +56,7 @@ def docstrings(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
 
 
 def begins_badly(text: str, *, acts: bool) -> bool:
-    """Return whether a docstring begins badly; `acts`: it describes what a function does."""
+    """Return whether a docstring begins badly; `acts`: whether it is that of a function."""
     return bool(RIDDLES.match(text) or (acts and CLAUSES.match(text)))
 
 
@@ -69,7 +68,7 @@ def acts(node: ast.AST) -> bool:
 
 
 def found(root: Path) -> list[str]:
-    """Return a line for everything that is wrong under a folder, with its place."""
+    """Return a line for each fault under a folder, with its place."""
     return [
         f"{path.relative_to(root)}:{line}: {text}"
         for part in PARTS
@@ -79,7 +78,7 @@ def found(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print what is wrong; return the exit status."""
+    """Print the faults; return the exit status."""
     wrong = found(ROOT)
     for one in wrong:
         print(one, file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The reference pages: made from the code, so that they say what it says.
+"""The reference pages, made from the code so that they always agree with it.
 
-`python -m tools.reference` writes docs/reference/; `--check` only says which pages are not fresh.
+`python -m tools.reference` writes docs/reference/; `--check` only reports stale pages.
 
 Reads:  the definitions and docstrings of brokerd.      Calls: one module for each page.
-Never:  has a description of its own: one that is missing belongs into the code.
+Never:  has a description of its own; a missing description has to be added to the code.
 """

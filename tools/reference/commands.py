@@ -23,7 +23,7 @@ variables `BROKERD_ADDRESS` and `BROKERD_CONFIG`, else at the
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
-    """Yield each command that does something, with the words that call it, group by group."""
+    """Yield each command that is not a group, after the words that call it, group by group."""
     context = click.Context(cli, info_name="brokerd")
     for names in GROUPS.values():
         for name in names:
@@ -81,7 +81,7 @@ def _summary(command: click.Command) -> str:
 
 
 def _help(command: click.Command) -> Iterator[str]:
-    """The paragraphs of its help; what must not be wrapped is a block of code."""
+    """Yield the paragraphs of the help; a paragraph that must not be wrapped is a code block."""
     for paragraph in re.split(r"\n\s*\n", cleandoc(command.help or "").partition("\f")[0]):
         if paragraph.startswith("\b"):
             yield fenced(paragraph.splitlines()[1:])

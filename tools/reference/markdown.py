@@ -1,4 +1,4 @@
-"""Markdown: writes tables, headings and code, and escapes what needs it. PURE."""
+"""Markdown: writes tables, headings and code, and escapes special characters. PURE."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,18 +8,18 @@ _NOT_TEXT = {"<": "&lt;", ">": "&gt;", "*": "\\*", "|": "\\|", "[": "\\[", "]": 
 
 
 def code(text: str) -> str:
-    """Return the text as a code span; nothing for nothing."""
+    """Return the text as a code span; "" for an empty text."""
     fence = "``" if "`" in text else "`"
     return f"{fence}{text}{fence}" if text else ""
 
 
 def codes(texts: Iterable[str]) -> str:
-    """Return several code spans, with commas."""
+    """Return each text as a code span, separated by commas."""
     return ", ".join(code(text) for text in texts)
 
 
 def prose(text: str) -> str:
-    """Return a text of the code as one line of Markdown; its code spans stay code spans."""
+    """Return a text from the code as one line of Markdown; code spans in it stay code spans."""
     line = " ".join(text.split())
     made, at = [], 0
     for span in _SPAN.finditer(line):
@@ -47,7 +47,7 @@ def fenced(lines: Iterable[str], language: str = "") -> str:
 
 
 def page(title: str, introduction: str, *parts: str) -> str:
-    """Return a whole page. It says what made it."""
+    """Return a whole page, with a note that it is generated."""
     notice = "<!-- Made from the code by `make reference`; not to be edited. -->"
     return "\n\n".join([notice, f"# {title}", introduction.strip(), *parts]) + "\n"
 

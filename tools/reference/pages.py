@@ -1,4 +1,4 @@
-"""All reference pages: what they are called, what makes each, and whether they are fresh."""
+"""All reference pages: their names, the functions that make them, and the check for stale ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,16 +21,16 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     one.FILE: one.render
     for one in (settings, commands, python_api, views, events, metrics, errors, exit_statuses)
 }
-"""File name to what makes its text."""
+"""Map of file names to the functions that return their text."""
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """Return the names of the pages that are missing or say something else than the code."""
+    """Return the names of the pages that are missing or differ from the text made now."""
     return [name for name, render in PAGES.items() if _read(root / DIRECTORY / name) != render()]
 
 
 def write(root: Path = ROOT) -> list[str]:
-    """Write the pages that are not fresh; return their names."""
+    """Write the missing and stale pages; return their names."""
     (root / DIRECTORY).mkdir(parents=True, exist_ok=True)
     found = stale(root)
     for name in found:

@@ -48,7 +48,7 @@ PARTS: Final[dict[str, tuple[type, ...]]] = {
     "Recording": (Recorder, FileRecorder),
 }
 _FOR_THE_SDK: Final = frozenset({"ask_commit", "receive_alone", "send_alone", "queue_of"})
-"""Public for other modules of brokerd, not for programs."""
+"""Methods that are public for other modules of brokerd, not for programs."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -77,7 +77,7 @@ def methods(kind: type) -> list[_Function]:
 
 
 def name_of(kind: type) -> str:
-    """Return how a program calls a class."""
+    """Return the name by which a program refers to a class."""
     exported = getattr(brokerd, kind.__name__, None) is kind
     return f"brokerd.{kind.__name__}" if exported else kind.__name__
 
@@ -118,7 +118,7 @@ def _function(one: _Function, name: str, *, level: int) -> Iterator[str]:
 
 
 def _signature(one: _Function, name: str) -> str:
-    """The call of it on one line, or on one line for each argument."""
+    """Return the signature of a function on one line, or with one line for each argument."""
     args = one.args
     own = [arg for arg in (*args.posonlyargs, *args.args) if arg.arg in ("self", "cls")]
     for group in (args.posonlyargs, args.args):
