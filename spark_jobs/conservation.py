@@ -35,7 +35,8 @@ FINDINGS = (FINDING_LOST, FINDING_DOUBLED, FINDING_ELSEWHERE)
 """Findings, the gravest first."""
 
 SKEW_US = 120_000_000
-"""Maximum difference, in microseconds, of two instances' clocks and of a line from its subject."""
+"""Maximum difference, in microseconds, between two instances' clocks, and between a line and the
+state that it describes."""
 
 NIGHT_US = 600_000_000
 """Length, in microseconds, of the end of a day: a dialog with only one side in it is balanced with

@@ -145,7 +145,7 @@ def boots(
 ) -> list[Boot]:
     """Return the boots of all these segments by instance and time, with their gaps.
 
-    `before`: the last stretch of each boot on an earlier day, from which this day's may go on.
+    `before`: the last stretch of each boot on an earlier day, which this day's may continue.
     `set_aside`: the number of unusable lines of each segment.
     """
     unusable = set_aside or {}
@@ -180,9 +180,9 @@ def _boot(
 ) -> Boot:
     """Merge the stretches of one boot, and find the gaps between them.
 
-    `ended`: when the boot before this one wrote its last line; None if no earlier boot is known.
-    With an earlier boot, this one's absent first lines are missing; without, the logs may simply
-    begin later than the boot.
+    `ended`: the instant of the last line of the boot before this one; None if no earlier boot is
+    known. If one is known, absent first lines of this boot are missing; if none is, the logs may
+    simply begin later than the boot.
     """
     parts = [part for part in every if part.last_seq >= 0]  # -1: the segment has only repeats
     gaps: list[Gap] = []

@@ -33,8 +33,8 @@ def counters(lines: DataFrame) -> DataFrame:
 def activation(lines: DataFrame) -> DataFrame:
     """Return how long each activated queue was watched per hour, and how busy its readers were.
 
-    In microseconds. `ceiling_us`: the maximum number of readers were running while messages waited.
-    `idle_us`: readers were running and no message waited.
+    Durations are in microseconds. `ceiling_us`: time for which the maximum number of readers ran
+    while messages waited. `idle_us`: time for which readers ran while no message waited.
     """
     queues = _intervals(lines).where((F.col("scope") == "queue") & (_gauge("max_readers") > 0))
     length = F.col("at") - F.col("from_at")

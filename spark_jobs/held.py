@@ -11,11 +11,13 @@ from pyspark.sql import functions as F
 from spark_jobs.read import EARLIEST_US
 
 KEPT = 20
-"""Number of locks kept of a day: as many of the longest, and as many of those seen last."""
+"""Number of locks kept of a day, of the longest and of those seen last: this many of each kind."""
 
 
 def held(lines: DataFrame) -> DataFrame:
-    """Return when each lock was seen last and its holder then, per queue, group and beginning."""
+    """Return the instant at which each lock was last seen, and its holder at that instant.
+
+    A lock is one queue, group and beginning."""
     told = lines.where((F.col("scope") == "queue") & F.col("held").isNotNull()).select(
         "date",
         "instance",

@@ -122,7 +122,7 @@ def plan(
 ) -> Plan:
     """Return the days to rebuild; read their manifests and the segments that are new.
 
-    For `forgotten` days only what is in the landing now counts.
+    For `forgotten` days only the segments that are in the landing now count.
     """
     changed: list[Change] = []
     unchanged = 0
@@ -232,7 +232,7 @@ def said_of(day: Change) -> dict[str, object]:
 
 
 def adopt(spark: SparkSession, lake: Lake, dates: Iterable[str]) -> None:
-    """Add the segments that days were built from to records of a version that did not name them.
+    """Complete records of an older version with the segments that their days were built from.
 
     The hashes of these segments are not known, and are left empty.
     """
@@ -363,7 +363,7 @@ def _lines(
 ) -> tuple[list[DataFrame], DataFrame | None]:
     """Return the lines that occur once, and those of the `suspects`, which may occur twice.
 
-    None in place of the second if there are none.
+    None in place of the second frame if there are no suspects.
     """
     doubtful = F.col("file").isin(sorted(suspects))
     once: list[DataFrame] = []

@@ -45,8 +45,8 @@ class Lake:
         self.root = root
         self.staging = root / f"{STAGING}-{pid or os.getpid()}"
         """Directory in which this run stages days. It has the pid in its name because the Java
-        process of a killed run may go on writing for a moment, and must not write among the files
-        that the next run stages."""
+        process of a killed run may continue writing for a moment, and must not write among the
+        files that the next run stages."""
         self.step = step
         """Called before each change of the lake, and before each job that builds a table."""
         self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}

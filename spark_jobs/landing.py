@@ -21,7 +21,7 @@ FAULT_DAMAGED = "damaged"
 FAULT_MANIFEST = "manifest"
 FAULT_VERSION = "version"
 FAULT_DAY = "of another day"
-"""The manifest names another day than its directory: the segment was copied or moved there."""
+"""The manifest names a day other than that of its directory: the segment was copied or moved."""
 FAULT_TRUNCATED = "truncated"
 """The segment matches its manifest, but cannot be unpacked to its end."""
 
@@ -63,7 +63,7 @@ class Day:
 
 
 def days(landing: Path) -> list[str]:
-    """Return the days of which something has landed."""
+    """Return the days that have a directory in the landing, in order."""
     return sorted(path.name for path in landing.iterdir() if is_date(path.name) and path.is_dir())
 
 

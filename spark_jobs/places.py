@@ -66,7 +66,7 @@ def numbered(lines: DataFrame, limit: int) -> DataFrame:
 
 
 def locate(bad: Iterable[Bad], paths: Mapping[tuple[str, str], Path]) -> list[Place]:
-    """Return the place of each of these lines; `paths` are those of segments by date and name."""
+    """Return the place of each of these lines; `paths`: segments by date and name."""
     by_file: dict[tuple[str, str], dict[int, Bad]] = defaultdict(dict)
     for one in bad:
         by_file[one.date, one.file][one.number] = one
@@ -97,7 +97,7 @@ def _found(path: Path, wanted: Mapping[int, Bad]) -> Iterator[tuple[int, tuple[i
 
 
 def _seen(opened: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
-    """Yield what Spark's reader treats as lines: it skips blank ones, and splits at a lone CR."""
+    """Yield the lines as Spark's reader sees them: without blank ones, and split at a lone CR."""
     for line, offset, raw in _pieces(opened):
         for part in raw.split(b"\r"):
             if part.strip(b" \t"):

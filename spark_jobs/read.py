@@ -32,7 +32,7 @@ BACKWARDS_US = 60_000_000
 
 EARLIEST_US = 946_684_800_000_000
 LATEST_US = 7_258_118_400_000_000
-"""Bounds of believable times, in UTC microseconds: others than 2000 to 2199 are taken for damage.
+"""Bounds of believable times, in UTC microseconds: times outside 2000 to 2199 count as damage.
 """
 
 
@@ -57,7 +57,7 @@ def read_lines(spark: SparkSession, source: Path) -> DataFrame:
 
 
 def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    """All lines of these segments, which lie in a directory a day; `date` is that day."""
+    """Read all lines of these segments; `date` is the name of the directory of a segment."""
     raw = _reader(spark).json([_escaped(path) for path in paths])
     days = {path.parent.name for path in paths}
     if len(days) == 1:
@@ -67,8 +67,9 @@ def read_segments(spark: SparkSession, paths: Sequence[Path]) -> DataFrame:
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
-    """Reads lines as `LINE`, and keeps those that are none. NaN is no number: a single one would
-    make every total that it goes into NaN."""
+    """Return a reader of lines as `LINE`, which also keeps lines that cannot be parsed.
+
+    NaN is not accepted as a number: one NaN would make every total NaN to which it is added."""
     return (
         spark.read.schema(LINE)
         .option("mode", "PERMISSIVE")

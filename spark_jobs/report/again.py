@@ -16,7 +16,7 @@ from typing import Any
 from spark_jobs.report.words import counted
 
 DAYS_NAMED = 3
-"""Maximum number of other days named in the reason; of more, only the number is given."""
+"""Maximum number of other days named in the reason; if there are more, it gives their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The making of a page again when `as_of` was the newest day that had landed.
+    """A renewal of a page, at a time when `as_of` was the newest day that had landed.
 
     `days` are those whose input had changed, each with the change in its number of segments, which
     is negative if segments are gone. `gone` counts the days that the lake no longer had.
@@ -122,7 +122,8 @@ NOTHING = Made()
 def made_now(report: Report | None, date: str, now: Mapping[str, Input], as_of: str) -> Made:
     """Return the input that the page of `date` has now, and the reasons why it was made again.
 
-    Input of a day that is still the newest, as with an hourly report, is not late: no reason.
+    No reason is added while `date` is the newest day, as with hourly reports: its input is not late
+    yet.
     """
     if report is None:
         return Made(now)

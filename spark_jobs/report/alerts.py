@@ -16,7 +16,7 @@ from spark_jobs.report.data import DAY_US, Data, Failure, Gauge
 from spark_jobs.report.words import counted, duration, hours_of, number
 
 NIGHTS = 3
-"""Number of nights in a row of which growth counts as a leak until shown otherwise."""
+"""Number of nights in a row of growth that count as a leak until shown otherwise."""
 
 GROWTH = 1.05
 LEAST_GROWTH = 20.0
@@ -251,7 +251,7 @@ def _ending(data: Data) -> Iterator[Point]:
 def disk_days(data: Data) -> dict[str, float]:
     """Return the days until the disk of each instance is full, at the rate of the last week.
 
-    Leave out instances whose disks do not fill, or with too few nights to say so.
+    Leave out instances whose disks do not fill, or that have too few nights to tell.
     """
     free: dict[str, dict[str, float]] = defaultdict(dict)
     for gauge in data.nights:

@@ -178,7 +178,7 @@ def _ingest(
     *,
     forgotten: Collection[str] = (),
 ) -> None:
-    """Ingest what has landed of these days; of the `forgotten`, keep only what is there now."""
+    """Ingest the landed segments of these days; for `forgotten` days, keep no other segments."""
     ingest.adopt(spark, lake, lake.dates())
     landed = [date for date in landing.days(source) if date in dates]
     plan = ingest.plan(source, lake, landed, forgotten=forgotten)
@@ -270,7 +270,7 @@ def _read_directory(spark: SparkSession, source: Path, say: Say) -> tuple[Frames
 
 
 def _read_lake(spark: SparkSession, lake: Lake, dates: Sequence[str]) -> Frames:
-    """Read the tables of these days, and of earlier days as far as these are compared with them."""
+    """Read the tables of these days, and the tables of earlier days that comparisons need."""
     history = sorted({one for date in dates for one in history_of(date)})
     alike = sorted({*dates, *(one for date in dates for one in weekdays_before(date))})
     spans = {daily.HISTOGRAMS: alike, daily.GAUGES: history, daily.FAILURES: history}
@@ -323,9 +323,9 @@ def _unusable(lake: Lake, dates: Iterable[str]) -> dict[str, list[SetAside]]:
 def _made_of_more(
     known: Mapping[str, Report], now: Mapping[str, Input], say: Say, *, asked: Collection[str]
 ) -> set[str]:
-    """Return the days whose reports were made of more than the lake has, and stay (BI-L8).
+    """Return the days whose reports stay, because they were made of more than the lake has (BI-L8).
 
-    Days `asked` to be made of what the lake has are not among them.
+    Leave out the days `asked`: their reports are to be made of the segments that the lake has.
     """
     found = set()
     for date, report in sorted(known.items()):

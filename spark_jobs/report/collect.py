@@ -254,7 +254,7 @@ def _summed(rows: Iterable[Row]) -> tuple[tuple[int, int], ...]:
 
 
 def _boots(today: list[Row], earlier: list[list[Row]], files: list[Row]) -> list[coverage.Boot]:
-    """Return the boots of a day; one that ran on earlier days goes on from its last stretch."""
+    """Return the boots of a day; one that ran on earlier days continues its last stretch."""
     before: dict[str, Stretch] = {}
     for rows in earlier:
         for row in rows:

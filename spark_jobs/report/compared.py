@@ -22,7 +22,7 @@ GAUGES = ("ready", "dialogs_waiting", "parked", "endpoints", "store_bytes", "wal
 """Gauges whose maximum of a day is compared."""
 
 COMMIT = "commit_us"
-"""The duration of a store that is almost only the sync of its disk."""
+"""Measure of a store's commits; almost all of this duration is the sync of its disk."""
 
 Row = dict[str, Any]
 _SUBJECT = ("date", "instance", "broker", "scope", "name")

@@ -23,7 +23,7 @@ Wording = Callable[[float], str]
 
 
 def heat_map(rows: Mapping[str, Sequence[float]], wording: Wording) -> Markup:
-    """Draw a row per name with a cell per hour, stronger for more; the value is the cell's title.
+    """Draw a row per name with a cell per hour, more opaque for more; its title is the value.
 
     Not as SVG, so that a phone can show each name above its cells without scrolling.
     """

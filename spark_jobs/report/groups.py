@@ -11,7 +11,7 @@ from spark_jobs.report.data import Data, HotGroup
 
 SHOWN = 20
 STILL_US = 60_000_000
-"""A lock seen this many microseconds before an instance's last line counts as still held."""
+"""A lock seen less than this many microseconds before the instance's last line is still held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Skew:
     """The largest groups, each with the least number of messages that it had."""
 
     def most(self, messages: int) -> int:
-        """Return the most messages that a group can have had that had at least `messages`."""
+        """Return the most messages that a group can have had if it had at least `messages`."""
         return min(messages + self.within, self.received)
 
     @property
@@ -55,7 +55,7 @@ class Kept:
     by: str
     since_at: int
     held_us: int
-    """Microseconds for which the lock was seen: it may go on after the day or the logs end."""
+    """Microseconds for which the lock was seen; it may be held past the end of the day or logs."""
     is_held: bool
     """Whether the lock was held when the last lines were written."""
 

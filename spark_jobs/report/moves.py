@@ -7,7 +7,8 @@ A figure is compared with the median of the days before; its move is the part of
 lies beyond the spread of these days. Three rules keep small figures from outranking large ones: a
 floor, below which a figure is negligible, is added to both sides of the ratio; a figure below the
 floor on both sides is left out; and of two moves by the same factor that of the larger figure comes
-first. So one message that became three is no move, and half of a million missing is a large one.
+first. So a rise from one message to three is not a move, and a fall from a million to half of that
+is a large one.
 """
 
 from collections import defaultdict
@@ -101,7 +102,7 @@ def moves(data: Data) -> list[Move]:
 
 
 def _amounts(own: Past, known: list[Past]) -> Iterator[Move]:
-    """Yield the moves of daily totals, those before scaled to the time that today's logs cover."""
+    """Yield the moves of daily totals; earlier ones are scaled to the time of today's logs."""
     today, before = _by_subject(own), [_by_subject(past) for past in known]
     ours, theirs = dict(own.covered), [dict(past.covered) for past in known]
     sent = {(one[3], one[4]) for each in (today, *before) for one in each if one[2] == "pair"}

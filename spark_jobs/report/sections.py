@@ -203,7 +203,7 @@ def _busy(data: Data) -> list[Busy]:
 
 
 def _readers(data: Data) -> list[Picture]:
-    """Draw readers and their ceiling over the day, for the queues longest at the ceiling."""
+    """Draw readers and their ceiling over the day, for the queues that reached it for longest."""
     pictures = []
     for busy in _busy(data)[:4]:
         hours = [

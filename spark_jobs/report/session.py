@@ -61,7 +61,7 @@ _SMALL = {
 def start(scratch: Path, *, small: bool) -> SparkSession:
     """Start a session whose files stay below `scratch`, local with two threads unless submitted.
 
-    With `small` input, starting takes the time, not computing: compiling less halves it. The
+    With `small` input, most of the time is spent on starting, and less compilation halves it. The
     results are the same.
     """
     builder: SparkSession.Builder = SparkSession.builder
@@ -89,9 +89,9 @@ def _without_checksums(spark: SparkSession) -> None:
 
 
 def death_of(spark: SparkSession) -> str:
-    """Return how the session's Java process ended; "" if it runs, or was not started by this one.
+    """Return how the session's Java process ended; "" if it runs, or another process started it.
 
-    The exception of a call to an ended process does not tell.
+    The exception raised by a call to an ended process does not show this.
     """
     process = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     status = None if process is None else process.poll()
