@@ -152,7 +152,7 @@ async def test_a_target_that_is_closed_waits_for_no_route(net: Net, west: Peer, 
         await tx.end(messages[0].handle)
     (row,) = await east.session.view("conversation_endpoints")
     assert row["state"] == "CD"
-    reclassification = east.instance.parts.transmitter.rerouting
+    reclassification = east.instance.parts.transmitter.reclassification
     for _ in range(2):
         reclassification.reclassify()
     assert sum(east.instance.parts.transmitter.delayed_count().values()) == 0

@@ -238,7 +238,7 @@ async def test_a_live_address_behind_dead_ones_is_found_within_the_limit(
 async def test_each_dead_address_says_why(monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
     resolving_to(monkeypatch, silent, "127.0.0.2", "127.0.0.3")
     with pytest.raises(OSError, match="no answer") as failed:
-        await SystemNetwork(connect_timeout=0.2).connect(Echo, f"TCP://several.example:{silent}")
+        await SystemNetwork(connect_timeout=2.0).connect(Echo, f"TCP://several.example:{silent}")
     told = str(failed.value)
     assert f"TCP://127.0.0.2:{silent}: no answer" in told
     assert f"TCP://127.0.0.3:{silent}: " in told
