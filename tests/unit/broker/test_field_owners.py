@@ -11,10 +11,14 @@ from typing import NamedTuple
 import pytest
 
 import brokerd
+from brokerd.broker.ack_state import AckState
+from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.outgoing_route import OutgoingRoute
 from brokerd.broker.state import Group, Live
 from brokerd.broker.transaction import Transaction
 
 PACKAGE = Path(brokerd.__file__).parent
+MUTATORS = {"append", "appendleft", "clear", "extend", "insert", "pop", "popleft", "remove"}
 
 
 class Record(NamedTuple):
@@ -26,6 +30,8 @@ class Record(NamedTuple):
     variables: frozenset[str]
     owners: dict[str, str]
     """Modules that own a field although they do not define the record."""
+    in_place: bool = False
+    """Whether others may not change a field in place either, such as append to a list."""
 
 
 RECORDS = (
@@ -58,17 +64,44 @@ RECORDS = (
         frozenset({"tx", "_tx", "transaction", "holder"}),
         {"receiving": "broker/receive_waiters.py", "waits_for": "broker/state.py"},
     ),
+    Record(
+        Outgoing,
+        "broker/outgoing.py",
+        frozenset({"out", "outgoing", "_out", "_outgoing"}),
+        {},
+        in_place=True,
+    ),
+    Record(
+        OutgoingRoute, "broker/outgoing_route.py", frozenset({"route", "_route"}), {}, in_place=True
+    ),
+    Record(AckState, "broker/ack_state.py", frozenset({"acks", "_acks"}), {}, in_place=True),
 )
 
 
-def assigned(source: str) -> Iterator[tuple[str, str, int]]:
-    """Yield each assignment to a field: the variable, the field and the line."""
+def assigned(source: str, *, in_place: bool = False) -> Iterator[tuple[str, str, int]]:
+    """Yield each assignment to a field, or deletion of one: the variable, the field and the line.
+
+    `in_place`: yield the calls that change a field in place as well."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            if isinstance(node.value, ast.Name):
-                yield node.value.id, node.attr, node.lineno
-            elif isinstance(node.value, ast.Attribute):
-                yield node.value.attr, node.attr, node.lineno
+        match node:
+            case ast.Attribute(ctx=ast.Store() | ast.Del()):
+                yield name_of(node.value), node.attr, node.lineno
+            case ast.Call(ast.Attribute(ast.Attribute() as field, method)):
+                if in_place and method in MUTATORS:
+                    yield name_of(field.value), field.attr, field.lineno
+            case _:
+                pass
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last name of `out`, `live.outgoing` or `broker.outgoing(live)`."""
+    match node:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name
+        case ast.Call(called):
+            return name_of(called)
+        case _:
+            return ""
 
 
 def violations(record: Record, path: str, source: str) -> list[str]:
@@ -76,7 +109,7 @@ def violations(record: Record, path: str, source: str) -> list[str]:
     fields = set(record.kind.__dict__["__slots__"])
     return [
         f"{path}:{line}: {variable}.{field}"
-        for variable, field, line in assigned(source)
+        for variable, field, line in assigned(source, in_place=record.in_place)
         if variable in record.variables
         and field in fields
         and path not in {record.module, record.owners.get(field)}
@@ -120,3 +153,27 @@ def test_an_assignment_elsewhere_is_found(statement: str) -> None:
     assert len(violations(RECORDS[0], "verbs/sends.py", statement)) == 1
     owner = RECORDS[0].owners.get("beyond" if "beyond" in statement else "", RECORDS[0].module)
     assert not violations(RECORDS[0], owner, statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "record"),
+    [
+        ("out.route.address = None", OutgoingRoute),
+        ("live.outgoing.route.address: str = ''", OutgoingRoute),
+        ("before, route.address = route.address, None", OutgoingRoute),
+        ("broker.outgoing(live).route.matches += 1", OutgoingRoute),
+        ("del out.route.notice", OutgoingRoute),
+        ("out.acks.errors.append((1, 'x'))", AckState),
+        ("broker.outgoing(live).unpublished.popleft()", Outgoing),
+    ],
+)
+def test_an_assignment_or_a_change_in_place_elsewhere_is_found(
+    statement: str, record: type
+) -> None:
+    (row,) = [one for one in RECORDS if one.kind is record]
+    assert violations(row, "verbs/sends.py", statement)
+
+
+def test_a_field_that_is_only_read_is_no_assignment() -> None:
+    (row,) = [one for one in RECORDS if one.kind is OutgoingRoute]
+    assert not violations(row, "verbs/sends.py", "address = out.route.address")
