@@ -113,10 +113,10 @@ def may_leave(broker: Broker, live: Live) -> bool:
     )
 
 
-def may_end(tx: Verbs, *, fast_paths: bool) -> bool:
+def may_end(broker: Broker, tx: Verbs) -> bool:
     """Return whether the ENDs of a transaction can be ordinary at all."""
     return (
-        fast_paths
+        broker.options.fast_paths
         and tx.failure is None  # otherwise it fails with that (GRP-11, GRP-12)
         and tx.rights is None  # otherwise they are checked (SND-25)
     )

@@ -77,9 +77,7 @@ def end_ordinary(tx: Transaction, handles: Sequence[Handle]) -> bool:
 
     The transaction has locked their groups, as it mostly has after a receive. Return False if
     nothing was done."""
-    if not ordinary.may_end(tx, fast_paths=tx.broker.options.fast_paths) or len(handles) != len(
-        set(handles)
-    ):
+    if not ordinary.may_end(tx.broker, tx) or len(handles) != len(set(handles)):
         return False
     find, ends = tx.broker.endpoints.find, list[tuple[Live, DialogEndpoint, dialog.Step]]()
     for handle in handles:

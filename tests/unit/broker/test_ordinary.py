@@ -126,7 +126,7 @@ QUESTIONS: dict[str, Callable[[Any], bool]] = {
     ),
     "may_hand_over": lambda one: ordinary.may_hand_over(one.broker, one.live),
     "may_leave": lambda one: ordinary.may_leave(one.broker, one.live),
-    "may_end": lambda one: ordinary.may_end(one.tx, fast_paths=one.broker.options.fast_paths),
+    "may_end": lambda one: ordinary.may_end(one.broker, one.tx),
     "may_converse": may_converse,
     "may_close": may_close,
     "may_arrive": lambda one: ordinary.may_arrive(one.broker, one.live, one.item),
