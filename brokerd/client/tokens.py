@@ -68,7 +68,8 @@ class Tokens:
         Raises: nothing.
         """
         self._outstanding.discard(token)
-        self.highest_confirmed = max(self.highest_confirmed, token)
+        if token > self.highest_confirmed:  # noqa: PLR1730  # `max` is a call for each commit
+            self.highest_confirmed = token
 
     def discard(self, token: int) -> None:
         """Record that the commit of a token will not be repeated.
