@@ -31,9 +31,8 @@ class InstanceTasks:
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Start a short piece of work as a task; an error in it fails the instance."""
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        task = self.run(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
         return task
 
     def spawn_counted(self, work: Awaitable[int]) -> None:
