@@ -183,9 +183,8 @@ class ObjectAdministration:
                 tell=self._notify_far_side,
                 terminate_existing=terminate_existing,
             )
-        self._notify_subscribers(
-            broker, plan.changes, actor
-        )  # first: a new subscription may be notified at once
+        # Before they are in effect: a new subscription may be notified at once.
+        self._notify_subscribers(broker, plan.changes, actor)
         self._in_effect(broker, plan.changes)
 
     async def _create(self, plan: Plan, actor: str) -> None:
