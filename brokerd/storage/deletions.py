@@ -10,7 +10,7 @@ Fails:  a step that finds no room is repeated at the next tick; the next start d
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.ids import EndpointKey
@@ -20,14 +20,13 @@ from brokerd.storage.changes import OutgoingRemoval
 from brokerd.storage.deferred_drops import Drops
 from brokerd.storage.deferred_removals import Removals
 from brokerd.storage.ended_dialogs import LeftOutgoing, OutgoingSweep, RetainedSweep
-from brokerd.storage.flush import Flush
+from brokerd.storage.flush import PAGE, Flush
 from brokerd.storage.options import Metrics, StoreOptions
 from brokerd.storage.shelves import NO_SHELF, Shelves
 from brokerd.storage.sweeps import Sweeper
 from brokerd.storage.writers import Job, Reported
 
 T = TypeVar("T")
-_PAGE: Final = 4096
 
 
 class Submit(Protocol):
@@ -189,7 +188,7 @@ class Deletions:
         self._metrics.dropped += messages
         if self._bodies.some:
             self._bodies.left()
-        self._log_has_grown(0, messages * _PAGE // 8)
+        self._log_has_grown(0, messages * PAGE // 8)
 
     def _release_empty_shelves(self, *, is_writing: bool) -> None:
         """Release shelves that are empty although their counts do not say so."""

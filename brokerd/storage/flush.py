@@ -49,7 +49,8 @@ R = TypeVar("R", QueueRow, OutgoingRow)
 
 _STALE: Final = "the store was opened by another process, so that this one must write no more"
 _AGAIN: Final = "start it again: it waits then, or says who has the store"
-_PAGE: Final = 4096
+PAGE: Final = 4096
+"""Bytes of a page of the file, for estimates of how the log grows."""
 _WEIGHED: Final = (Owner.WAITING, Owner.OUTGOING)
 NUMBERS = ("next_endpoint_key", "next_queuing_order", "next_transmission_order")
 _SAVE_NUMBERS: Final = f"{update_by_key(store, 'id', NUMBERS)} AND epoch = ?"
@@ -288,7 +289,7 @@ class Flush:
         if self.removal is not deferred_removals.NOTHING:
             notes = sum([len(orders) for _, orders in self.removal.notes])
             deleted = sum(map(len, self.removal.delete.values()))
-        pages = 8 + (self.bytes + notes) // _PAGE + (written + deleted) // 8
+        pages = 8 + (self.bytes + notes) // PAGE + (written + deleted) // 8
         return Weight(written + noted, pages)
 
 
