@@ -148,7 +148,7 @@ class Changeset:
             return False
         if type(event) is not dialog.EndRequested or not ordinary.may_close(self._broker, live):
             return False
-        if event.code is not None or self._may_be_repeated(live, after):
+        if event.code is not None or self._may_be_repeated(after):
             return False
         if after is not None:
             live.stepped(after)
@@ -190,10 +190,10 @@ class Changeset:
     def _expect_repeats(self, live: Live, after: DialogEndpoint | None) -> None:
         # What the peer has in the transmission queue may arrive again after this side has closed:
         # then the endpoint is kept, like one with a peer elsewhere (DLG-33).
-        if live.is_local and self._may_be_repeated(live, after):
+        if live.is_local and self._may_be_repeated(after):
             live.set_local(False)
 
-    def _may_be_repeated(self, live: Live, after: DialogEndpoint | None) -> bool:
+    def _may_be_repeated(self, after: DialogEndpoint | None) -> bool:
         """Return whether the peer's messages may arrive again after the endpoint closes (DLG-33).
 
         They may if the peer, in this broker, still has messages in the transmission queue. Then the
