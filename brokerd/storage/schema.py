@@ -47,6 +47,7 @@ REVISIONS: Final = (
     "0019_known_brokers",
     "0020_drops",
     "0021_initiators",
+    "0022_security",
 )
 """All schema revisions, in order; the last one is the schema of `tables.py`."""
 

@@ -133,6 +133,9 @@ queues = Table(
     Column("status_detail", String),
     # Host, command and limits of readers as a JSON object, if they are not the defaults (ACT-20).
     Column("activation_options", String),
+    # The most messages, and bytes of their bodies, that may wait; NULL = no limit.
+    Column("max_messages", Integer),
+    Column("max_bytes", Integer),
     sqlite_autoincrement=True,
 )
 
@@ -430,6 +433,85 @@ known_brokers = Table(
     Column("name", String, primary_key=True),
     Column("broker_id", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
+)
+
+# Who may be named in a grant, beside the users of the machine: a peer instance or a client program
+# (SEC-4). `instance_id` is NULL until the principal has logged in; `addresses` is a JSON array of
+# the addresses that only this principal may serve. Rows are in msdb only, as are those of the next
+# three tables.
+principals = Table(
+    "principals",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("instance_id", LargeBinary),
+    Column("addresses", String, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("created_by", String, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# A certificate, by the SHA-256 of its encoding. `principal` NULL: this instance's own, whose
+# private key is wrapped by the master key (SEC-5, SEC-31). `is_active`: dialogs may begin with it.
+certificates = Table(
+    "certificates",
+    metadata,
+    Column("certificate_id", LargeBinary, primary_key=True),
+    Column("purpose", String, nullable=False),
+    Column("principal", ForeignKey("principals.name", ondelete="CASCADE")),
+    Column("encoded", LargeBinary, nullable=False),
+    Column("not_before", Integer, nullable=False),
+    Column("not_after", Integer, nullable=False),
+    Column("private_key", LargeBinary),
+    _flag("is_active"),
+    Column("installed_at", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# A permission on a securable, given to a principal online (SX-3).
+grants = Table(
+    "grants",
+    metadata,
+    Column("permission", String, primary_key=True),
+    Column("securable", String, primary_key=True),
+    Column("principal", String, primary_key=True),
+    Column("granted_at", Integer, nullable=False),
+    Column("granted_by", String, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# An entry of the audit: logins, refusals, grants and what administrators did (SX-15). `detail` is a
+# JSON object. Rows are only appended; the oldest go when they are too many.
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_key", Integer, primary_key=True),
+    Column("at", Integer, nullable=False),
+    Column("action", String, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("outcome", String, nullable=False),
+    Column("detail", String, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# The principal that owns the certificates of a remote service (SEC-18).
+remote_service_bindings = Table(
+    "remote_service_bindings",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("service_name", String, nullable=False),
+    Column("principal", String, nullable=False),
+    _flag("is_anonymous"),
+    sqlite_with_rowid=False,
+)
+
+# The keys of a secured dialog, wrapped by the broker's key (SEC-38).
+dialog_security = Table(
+    "dialog_security",
+    metadata,
+    Column("endpoint_key", Integer, primary_key=True),
+    Column("wrapped", LargeBinary, nullable=False),
 )
 
 # State that the application keeps for a conversation group (GRP-22).
