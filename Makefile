@@ -25,6 +25,7 @@ STREAM =
 CYCLES = 20
 KILLS = 25
 SEED = 1
+TARGET = peer_frames
 LINES = 20000000
 FAST_PATHS = on
 BIN = .venv/bin
@@ -82,8 +83,8 @@ chaos: set-up ## real traffic under faults, held against the stream: MINUTES=10 
 set-up-fuzz:
 	$(SET_UP) fuzz
 
-fuzz: set-up-fuzz ## coverage-guided fuzzing of frames, a minute; ARGS=-max_total_time=3600 for more
-	@$(BIN)/python -m tests.fuzz.fuzz_frames $(ARGS)
+fuzz: set-up-fuzz ## coverage-guided fuzzing, a minute: TARGET=peer_frames; ARGS=-runs=10000000 for more
+	@$(BIN)/python -m tests.fuzz $(TARGET) $(ARGS)
 
 report-cluster: set-up ## the report on a real standalone Spark cluster and here: the same bytes
 	@$(BIN)/python -m tests.spark.cluster

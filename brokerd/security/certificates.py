@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
@@ -27,6 +28,8 @@ TOLERANCE: Final = 5 * 60 * SECOND
 """How far a clock may be behind the maker's without a new certificate being refused (SEC-11)."""
 MOST_BYTES: Final = 16 * 1024
 """Largest certificate that is parsed."""
+_REFUSALS: Final = (ValueError, x509.InvalidVersion, x509.DuplicateExtension, UnsupportedAlgorithm)
+"""Exceptions by which the package refuses bytes; they have no common base."""
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -100,7 +103,7 @@ def read_certificate(encoded: bytes) -> Certificate:
             _instant(parsed.not_valid_before_utc),
             _instant(parsed.not_valid_after_utc),
         )
-    except ValueError as error:
+    except _REFUSALS as error:
         raise InvalidArgument(
             f"this is no X.509 certificate: {error}", hint="give a file in PEM or DER"
         ) from error
