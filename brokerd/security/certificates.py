@@ -28,7 +28,13 @@ TOLERANCE: Final = 5 * 60 * SECOND
 """How far a clock may be behind the maker's without a new certificate being refused (SEC-11)."""
 MOST_BYTES: Final = 16 * 1024
 """Largest certificate that is parsed."""
-_REFUSALS: Final = (ValueError, x509.InvalidVersion, x509.DuplicateExtension, UnsupportedAlgorithm)
+_REFUSALS: Final = (
+    ValueError,
+    TypeError,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    UnsupportedAlgorithm,
+)
 """Exceptions by which the package refuses bytes; they have no common base."""
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 

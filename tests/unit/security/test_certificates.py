@@ -1,6 +1,7 @@
 """Certificates: made, read back, and held against the clock."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,11 @@ def test_a_certificate_of_an_unknown_version_is_refused() -> None:
     bad = made.encoded[:at] + b"\x2c" + made.encoded[at + 1 :]
     with pytest.raises(InvalidArgument, match="44 is not a valid X509 version"):
         read_certificate(bad)
+
+
+def test_certificates_that_fuzzing_found_are_refused() -> None:
+    found = sorted((Path(__file__).parents[2] / "data" / "fuzz" / "certificate").iterdir())
+    assert found
+    for one in found:
+        with pytest.raises(InvalidArgument, match="no X.509 certificate"):
+            read_certificate(one.read_bytes())
