@@ -35,6 +35,11 @@ from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
 
 NEW_ID = bytes(range(16))
+LATER_TABLES = (
+    *("certificates", "principals", "grants", "audit", "remote_service_bindings"),
+    "dialog_security",
+)
+"""Tables that revision 0022 makes."""
 
 
 class Place:
@@ -136,8 +141,10 @@ async def test_what_an_older_version_left_is_remembered_at_the_first_start(place
     await place.daemon.stop()
     for file in place.folder.glob("*.db"):
         connection = sqlite3.connect(file)
-        for table in ("known_brokers", "queue_drops"):
+        for table in ("known_brokers", "queue_drops", *LATER_TABLES):
             connection.execute(f"DROP TABLE {table}")
+        for column in ("max_messages", "max_bytes"):
+            connection.execute(f"ALTER TABLE service_queues DROP COLUMN {column}")
         connection.execute("UPDATE alembic_version SET version_num = '0018_shelves'")
         connection.commit()
         connection.close()
