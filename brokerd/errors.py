@@ -546,6 +546,17 @@ class UnsafeFile(Refusal):
     code = "unsafe_file"
 
 
+class NoMasterKey(Refusal):
+    """The master key is missing, or another one encrypted the keys that are stored (SEC-38)."""
+
+    code = "no_master_key"
+    ssb_code = 28055
+    hint = (
+        "put the file master.key back into instance.data_dir from a backup of the same time, with "
+        "mode 0600, and start the daemon again"
+    )
+
+
 class StoreMissing(Refusal):
     """The file of a broker that this instance has is not there (MAN-17)."""
 

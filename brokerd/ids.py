@@ -39,6 +39,11 @@ NotificationKey = NewType("NotificationKey", int)
 ID_SIZE = 16
 
 
+def secret_bytes(count: int) -> bytes:
+    """Return unpredictable bytes for keys, from the operating system."""
+    return os.urandom(count)
+
+
 class IdSource(Protocol):
     """A source of fresh ids."""
 

@@ -54,6 +54,7 @@ from brokerd.instance.parts import Parts
 from brokerd.instance.passes import passes
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
+from brokerd.instance.security_parts import build_credentials
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.instance.tasks import InstanceTasks
@@ -112,6 +113,7 @@ class Assembly:
         self._build_watches(clock)
         self._build_events()
         self._build_broker_lists()
+        build_credentials(parts, settings, surroundings)
         parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
 
     def _build_watches(self, clock: SteadyClock) -> None:

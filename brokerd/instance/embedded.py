@@ -162,6 +162,7 @@ def _instance(where: Path, clock: Clock, ids: IdSource, executor: Executor) -> I
             log=log,
             checker=CheckProcess(limits=part_options.check_limits(settings), log=log),
             boot_id=BootId(ids.fresh()),
+            keys=None,
             only=where.stem,
         ),
     )

@@ -142,6 +142,7 @@ class Instance:
         await parts.events.stop(seconds)
         # before the stores that the tasks read from are closed
         await asyncio.gather(self._tick_task, return_exceptions=True)
+        await parts.audit.finish()
         await parts.tasks.cancel_tasks()
         await parts.checker.stop()
         await self.stores.close()

@@ -9,6 +9,7 @@ Never:  does anything. assembly.py fills the record once, in the order of the fi
 from brokerd.activation.readers import Readers
 from brokerd.admin.administration import Administration
 from brokerd.admin.broker_operations import Operations
+from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.state import StateReport
 from brokerd.broker.broker import Broker
@@ -32,6 +33,7 @@ from brokerd.ids import InstanceId
 from brokerd.instance.exposure import Exposure
 from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance.absent_brokers import AbsentBrokers
+from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
 from brokerd.maintenance.journal import Journal
@@ -42,6 +44,7 @@ from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
 from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
+from brokerd.security.credentials import Credentials
 from brokerd.sessions.registry import Sessions
 from brokerd.transport.destinations import Destinations
 
@@ -64,6 +67,10 @@ class Parts:
     route_requester: RouteRequester
     absent_brokers: AbsentBrokers
     known_brokers: KnownBrokers
+    audit: AuditTrail
+    credential_store: CredentialStore
+    credentials: Credentials
+    """Principals and certificates, as `credential_store` keeps them."""
     mirroring: Mirroring
     mirrors: Mirrors
 

@@ -68,6 +68,8 @@ class Stores:
         self._with.identify(self._parts.instance_id)
         self._add_broker(store)
         self._parts.known_brokers.load(store)
+        self._parts.audit.open(store)
+        await self._parts.credential_store.open(store)
         mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
         # instance does not start. A shared one is an exception: its partner may have it open

@@ -13,7 +13,7 @@ from brokerd.broker.options import BrokerOptions
 from brokerd.checking.checker import Checker
 from brokerd.client.recorder import Recorder
 from brokerd.clock import Clock
-from brokerd.ids import BootId, IdSource, InstanceId
+from brokerd.ids import BootId, IdSource, InstanceId, secret_bytes
 from brokerd.maintenance.disk_space import Disk
 from brokerd.storage.executors import Executor
 from brokerd.telemetry.log import Log
@@ -49,5 +49,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """File system of the stores; None = its free room is not checked (REL-26)."""
     checker: Checker | None = None
     """Checker of bodies; None = a checker in this process, without limits (OBJ-61)."""
+    keys: Callable[[int], bytes] | None = secret_bytes
+    """Source of the random bytes of keys and certificates; None = the instance makes none."""
     only: str | None = None
     """The only broker to open in addition to `msdb`, though other files exist; None = all."""

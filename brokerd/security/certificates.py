@@ -9,6 +9,7 @@ in it means anything (SEC-3), unless certificates come from a company's own auth
 
 import base64
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
+from brokerd.ids import secret_bytes
 
 DAYS: Final = 398
 """Days for which a certificate made here is valid, unless its maker says otherwise."""
@@ -36,6 +38,8 @@ _REFUSALS: Final = (
     UnsupportedAlgorithm,
 )
 """Exceptions by which the package refuses bytes; they have no common base."""
+_KEY_BYTES: Final = 32
+_SERIAL_BYTES: Final = 20
 _PEM: Final = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -62,9 +66,11 @@ class Certificate(Struct, frozen=True):
         return "\n".join([_PEM.decode(), *lines, "-----END CERTIFICATE-----", ""])
 
 
-def make_certificate(name: str, *, now: Instant, days: int = DAYS) -> tuple[Certificate, bytes]:
+def make_certificate(
+    name: str, *, now: Instant, days: int = DAYS, random: Callable[[int], bytes] = secret_bytes
+) -> tuple[Certificate, bytes]:
     """Return a new self-signed certificate, and its private key as PKCS #8 in DER."""
-    key = Ed25519PrivateKey.generate()
+    key = Ed25519PrivateKey.from_private_bytes(random(_KEY_BYTES))
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     start = datetime.fromtimestamp(now // SECOND, UTC)
     made = (
@@ -72,7 +78,7 @@ def make_certificate(name: str, *, now: Instant, days: int = DAYS) -> tuple[Cert
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(int.from_bytes(random(_SERIAL_BYTES)) >> 1 or 1)
         .not_valid_before(start)
         .not_valid_after(start + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

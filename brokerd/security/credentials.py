@@ -81,6 +81,12 @@ class Credentials:
         """Rises with each change; contexts for TLS are made anew where it has risen."""
         self._watchers: list[Callable[[], None]] = []
 
+    def load(self, principals: Iterable[Principal], certificates: Iterable[Installed]) -> None:
+        """Add what the store has, at a start."""
+        self.principals.update({one.name: one for one in principals})
+        self.certificates.update({one.certificate.id: one for one in certificates})
+        self._changed()
+
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call `watcher` after each change."""
         self._watchers.append(watcher)
@@ -89,6 +95,18 @@ class Credentials:
         """Return the own certificate to use now: active, valid, of several the one that expires
         last (SEC-21); None = there is none."""
         return self._best(None, purpose, now)
+
+    def own_all(self, purpose: Purpose) -> list[Installed]:
+        """Return all own certificates with this purpose, valid or not."""
+        return [
+            one
+            for one in self.certificates.values()
+            if one.principal is None and one.purpose is purpose
+        ]
+
+    def owned_by(self, name: str) -> list[Installed]:
+        """Return all certificates of a principal, valid or not."""
+        return [one for one in self.certificates.values() if one.principal == name]
 
     def of_principal(self, name: str, purpose: Purpose, now: Instant) -> Installed | None:
         """Return the certificate of a principal to begin a dialog with (SEC-22)."""

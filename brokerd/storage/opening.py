@@ -21,6 +21,7 @@ from brokerd.ids import BodyKey, BrokerId, IdSource, Incarnation, InstanceId, sh
 from brokerd.storage import (
     bodies,
     catalog,
+    credentials,
     deferred_removals,
     held_groups,
     known_brokers,
@@ -29,6 +30,7 @@ from brokerd.storage import (
 )
 from brokerd.storage.catalog import BUILT_IN, NO_CHANGES, Catalog, CatalogChanges
 from brokerd.storage.connections import Connection, connect_writer, transaction
+from brokerd.storage.credentials import StoredCredentials
 from brokerd.storage.file_checks import check_header, check_schema, refuse_stray_log
 from brokerd.storage.flush import NUMBERS, Numbers
 from brokerd.storage.known_brokers import Known
@@ -103,6 +105,8 @@ class Opened(NamedTuple):
     next_body_key: BodyKey
     known: Known
     """The brokers of the instance, if this is `msdb`."""
+    credentials: StoredCredentials
+    """The principals and certificates of the instance, if this is `msdb`."""
     is_new: bool = False
     """Whether this open has made the file."""
     loss_accepted_at: Instant | None = None
@@ -208,7 +212,7 @@ def _open_locked(
             tokens.load(connection)
             identity, numbers = _facts(connection, path)
             found, objects = read_recovered(connection), catalog.load(connection)
-            brokers = known_brokers.load(connection)
+            brokers, owners = known_brokers.load(connection), credentials.load(connection)
         lock.describe(show(identity.broker_id), identity.epoch)
         return Opened(
             lock,
@@ -221,6 +225,7 @@ def _open_locked(
             some_bodies,
             next_body_key,
             brokers,
+            owners,
             loss_accepted_at=accepted_at,
         )
     except BaseException:

@@ -125,6 +125,22 @@ def open_private(path: Path, *, writable: bool, create: bool = False) -> int:
     return descriptor
 
 
+def open_secret(path: Path) -> int:
+    """Open a file with a key, for reading, and not through a link; return the descriptor.
+
+    Raises:
+        UnsafeFile: the file is not exclusively ours, or others may read it (SX-24).
+        OSError: the file cannot be opened, or does not exist.
+    """
+    descriptor = open_private(path, writable=False)
+    found = os.fstat(descriptor)
+    wrong = _wrong_with(found, os.geteuid(), around=path.parent.stat()) or _readable(found)
+    if wrong is not None:
+        os.close(descriptor)
+        raise _unsafe(_problem(path, *wrong))
+    return descriptor
+
+
 def make_private_file(path: Path) -> None:
     """Make an empty file with mode 0600, whatever the umask.
 
@@ -204,9 +220,8 @@ def _about_file(path: Path, user: int, *, is_secret: bool) -> Iterator[FileProbl
     wrong = _wrong_with(found, user, around=around)
     if wrong is not None:
         yield _problem(path, *wrong)
-    elif found.st_mode & _OTHERS_READ and (is_secret or _lets_in(around, found)):
-        text = f"has mode {_mode(found)}: others may read it"
-        yield _problem(path, text, "chmod go=", is_refused=is_secret)
+    elif (wrong := _readable(found)) is not None and (is_secret or _lets_in(around, found)):
+        yield _problem(path, *wrong, is_refused=is_secret)
 
 
 def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> _Wrong | None:
@@ -217,6 +232,12 @@ def _wrong_with(found: os.stat_result, user: int, *, around: os.stat_result) -> 
         text = f"has {found.st_nlink} names (hard links), so that it is another file as well"
         return text, _HARD_LINK_MEND
     return owner_or_mode_problem(found, user, around=around)
+
+
+def _readable(found: os.stat_result) -> _Wrong | None:
+    if not found.st_mode & _OTHERS_READ:
+        return None
+    return f"has mode {_mode(found)}: others may read it", "chmod go="
 
 
 def _wrong_kind(found: os.stat_result) -> _Wrong | None:

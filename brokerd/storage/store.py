@@ -29,6 +29,7 @@ from brokerd.storage import (
     references,
     space,
 )
+from brokerd.storage.audit import StoredAudit
 from brokerd.storage.backup import backup
 from brokerd.storage.backup_place import check_place
 from brokerd.storage.catalog import Catalog, CatalogChanges, apply_changes, try_changes
@@ -37,6 +38,7 @@ from brokerd.storage.changes import (
 )
 from brokerd.storage.commits import CommitPipeline, Observe
 from brokerd.storage.connections import Connection
+from brokerd.storage.credentials import StoredCredentials
 from brokerd.storage.dialogs import StoredEndpoints
 from brokerd.storage.events import StoredEvents
 from brokerd.storage.executors import Executor
@@ -135,6 +137,9 @@ class Store:
         self.recovered: Recovered = parts.opened.recovered
         self.catalog: Catalog = parts.opened.catalog
         self.known: Known = parts.opened.known
+        self.credentials: StoredCredentials = parts.opened.credentials
+        """The principals and certificates that the store had when it was opened."""
+        self.audit = StoredAudit(parts.reader)
         self.is_new = parts.opened.is_new
         """Whether this open has made the file."""
         self.loss_accepted_at = parts.opened.loss_accepted_at

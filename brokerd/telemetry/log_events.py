@@ -204,6 +204,22 @@ EVENTS: Final[dict[str, Event]] = {
             "drain_queue": "activation of a queue was switched off and its readers ended",
             "forget": "a broker whose store is gone was forgotten",
             "confirm_clock": "a jump of the clock was confirmed",
+            "add_principal": "a peer or a client was added, with its certificates",
+            "alter_principal": "the addresses or the instance of a peer were set",
+            "revoke_principal": "a peer or a client was removed, with its certificates",
+            "install_certificate": "a further certificate of a peer or a client was installed",
+            "remove_certificate": "a certificate was removed",
+            "switch_certificate": "the instance began to use another of its own certificates",
+        },
+    ),
+    "broker.certificate": Event(
+        "The instance's own certificates and their keys.",
+        {
+            "made": "the instance made a certificate of its own",
+            "no_master_key": (
+                "the master key is missing or another one: nothing that needs a private key works "
+                "(SEC-38)"
+            ),
         },
     ),
     "broker.daemon": Event(

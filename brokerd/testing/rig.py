@@ -204,6 +204,7 @@ class RigInstance:
             executor=Inline(),
             log=NullLog(),
             boot_id=BootId(streams.stream("boot").randbytes(16)),
+            keys=streams.stream("keys").randbytes,
             recorder=self.seen,
         )
 

@@ -183,6 +183,7 @@ class Engine:
                     executor=self._machine,
                     log=self.log,
                     boot_id=BootId(boot.stream("boot").randbytes(16)),
+                    keys=None,
                     limits=BrokerOptions(
                         lock_timeout=LOCK_TIMEOUT, window=self._window, fast_paths=self._fast_paths
                     ),

@@ -148,6 +148,7 @@ class Node:
                 executor=self.machine,
                 log=self.log,
                 boot_id=BootId(self._ids.fresh()),
+                keys=None,
                 fault=self._fault,
                 limits=shared.plan.limits,
                 recorder=shared.recording.at(MIRRORED if self.name == PARTNER else self.name),

@@ -153,6 +153,7 @@ def _make_template(node: str, directory: Path, plan: Plan, broker_id: str) -> st
                 executor=Inline(),
                 log=CountingLog(node, trace, Counter()),
                 boot_id=BootId(ids.fresh()),
+                keys=None,
             ),
         )
         await instance.start(objects.declared(node, plan, broker_id=broker_id))

@@ -1,0 +1,86 @@
+"""Audit: the interface through which components record logins, refusals and administration (SX-15).
+
+Reads, calls: nothing.   Never: stores an entry; `maintenance.audit_trail` implements `Audit`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from brokerd.clock import Instant
+
+
+class Action(StrEnum):
+    """The actions that are recorded."""
+
+    LOGIN = "login"
+    """A peer or a client logged in, or was refused (SEC-12)."""
+    ACCESS = "access"
+    """A request of a peer or a client was refused."""
+    PRINCIPAL_ADDED = "principal_added"
+    PRINCIPAL_ALTERED = "principal_altered"
+    PRINCIPAL_REVOKED = "principal_revoked"
+    CERTIFICATE_INSTALLED = "certificate_installed"
+    CERTIFICATE_REMOVED = "certificate_removed"
+    CERTIFICATE_MADE = "certificate_made"
+    """The instance made a certificate of its own."""
+    CERTIFICATE_SWITCHED = "certificate_switched"
+    """The instance began to use another of its own certificates (SEC-9)."""
+
+
+FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})
+"""Actions that others can cause as often as they like; they never displace other entries."""
+
+
+class Outcome(StrEnum):
+    """The outcomes of an action."""
+
+    SUCCESS = "success"
+    REFUSED = "refused"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry."""
+
+    at: Instant
+    action: Action
+    actor: str
+    """The principal that acted, or the address of one that is not known; empty = the instance."""
+    subject: str
+    """The name of the thing concerned."""
+    outcome: Outcome = Outcome.SUCCESS
+    detail: Mapping[str, object] = {}
+    """Further facts, without secrets (SX-9)."""
+
+
+class Audit(Protocol):
+    """The record of logins, refusals and administration."""
+
+    def record(
+        self,
+        action: Action,
+        *,
+        actor: str,
+        subject: str,
+        outcome: Outcome = Outcome.SUCCESS,
+        **detail: object,
+    ) -> None:
+        """Record an entry; it is durable soon after, and nobody waits for it."""
+        ...
+
+
+class NullAudit:
+    """An audit that discards every entry."""
+
+    def record(
+        self,
+        action: Action,
+        *,
+        actor: str,
+        subject: str,
+        outcome: Outcome = Outcome.SUCCESS,
+        **detail: object,
+    ) -> None:
+        """Discard the entry."""
