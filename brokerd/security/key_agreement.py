@@ -1,0 +1,197 @@
+"""Key agreement: the security header, by which an initiator hands its secrets to the target.
+
+PURE, but for random numbers.   Reads: nothing.     Calls: the package `cryptography`.
+Never:  decides which certificates are trusted; it is given those of both sides.
+
+The secrets are wrapped by a key-exchange key, which is made of an ephemeral X25519 key of the
+initiator and the agreement key of the target, and serves all dialogs of the same pair of
+certificates for some hours (SEC-27, SEC-32). With full security the initiator signs the header
+(SEC-33). Wrapped secrets and signature hold for one dialog and one time only.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import Struct
+
+from brokerd.clock import SECOND, Instant
+from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
+from brokerd.security.sealing import NONCE_SIZE, NotAuthentic, Random, Secrets, derive
+
+MOST_BYTES: Final = 512
+"""Largest security header that is parsed."""
+_VERSION: Final = 1
+_ID_SIZE: Final = 32
+_KEY_SIZE: Final = 32
+_SIGNATURE_SIZE: Final = 64
+_WRAPPED_SIZE: Final = NONCE_SIZE + 2 * _KEY_SIZE + 16
+_LIFE: Final = 4 * 3600 * SECOND
+"""How long a key-exchange key serves the dialogs of a pair of certificates (SEC-32)."""
+_MOST_KEYS: Final = 1024
+"""Key-exchange keys that are remembered for each direction."""
+_EXCHANGE: Final = b"brokerd dialog 1: key exchange\0"
+_SIGNED: Final = b"brokerd dialog 1: security header\0"
+
+
+class Place(Struct, frozen=True, array_like=True):
+    """What a security header is bound to, beside its own fields (SEC-33).
+
+    The broker of the target is no part of it, because the initiator may not know that broker yet;
+    any other broker lacks the private key (SEC-35)."""
+
+    conversation_id: bytes
+    from_service: str
+    to_service: str
+    from_broker: bytes
+    contract: str
+
+
+class SecurityHeader(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A security header, parsed; nothing in it is verified."""
+
+    version: int
+    sender: bytes
+    """Identifier of the initiator's certificate; b"" = it stays anonymous."""
+    receiver: bytes
+    """Identifier of the target's certificate."""
+    ephemeral: bytes
+    made_at: Instant
+    """When the header was made; a late one may be a replay."""
+    wrapped: bytes
+    signature: bytes
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether the initiator stays unproven."""
+        return not self.sender
+
+
+def read_header(encoded: bytes) -> SecurityHeader:
+    """Parse a security header.
+
+    Raises:
+        NotAuthentic: the bytes are no security header.
+    """
+    if len(encoded) > MOST_BYTES:
+        raise NotAuthentic
+    try:
+        header = msgspec.msgpack.decode(encoded, type=SecurityHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAuthentic from error
+    proof = _SIGNATURE_SIZE if header.sender else 0
+    if (
+        header.version != _VERSION
+        or len(header.sender) not in (0, _ID_SIZE)
+        or len(header.receiver) != _ID_SIZE
+        or len(header.ephemeral) != _KEY_SIZE
+        or len(header.wrapped) != _WRAPPED_SIZE
+        or len(header.signature) != proof
+    ):
+        raise NotAuthentic
+    return header
+
+
+class KeyAgreement:
+    """The key-exchange keys of one instance, and the headers made and read with them."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._made: dict[tuple[bytes, bytes], tuple[Instant, bytes, AESGCM]] = {}
+        self._known: OrderedDict[bytes, AESGCM] = OrderedDict()
+
+    def make_header(
+        self,
+        secrets: Secrets,
+        place: Place,
+        *,
+        sender: tuple[DialogCertificate, PrivateKeys] | None,
+        receiver: DialogCertificate,
+        now: Instant,
+    ) -> bytes:
+        """Return the header that hands secrets to the owner of `receiver`.
+
+        `sender`: the certificate that proves the initiator; None = it stays anonymous."""
+        sender_id = b"" if sender is None else sender[0].id
+        ephemeral, cipher = self._exchange_key(sender_id, receiver, now)
+        context = _context(place, sender_id, receiver.id, ephemeral, now)
+        nonce = self._random(NONCE_SIZE)
+        wrapped = nonce + cipher.encrypt(nonce, secrets.body + secrets.answers, context)
+        signature = b"" if sender is None else sender[1].signing.sign(_SIGNED + context + wrapped)
+        return msgspec.msgpack.encode(
+            SecurityHeader(_VERSION, sender_id, receiver.id, ephemeral, now, wrapped, signature)
+        )
+
+    def read_secrets(
+        self,
+        header: SecurityHeader,
+        place: Place,
+        *,
+        sender: DialogCertificate | None,
+        keys: PrivateKeys,
+    ) -> Secrets:
+        """Return the secrets of a header for the owner of `keys`.
+
+        `sender`: the certificate that the header names; None = the header is anonymous.
+
+        Raises:
+            NotAuthentic: the named side did not make the header, or not for this dialog.
+        """
+        if header.is_anonymous != (sender is None):
+            raise NotAuthentic
+        context = _context(place, header.sender, header.receiver, header.ephemeral, header.made_at)
+        try:
+            if sender is not None:
+                signed = _SIGNED + context + header.wrapped
+                key = Ed25519PublicKey.from_public_bytes(sender.signing_key)
+                key.verify(header.signature, signed)
+            cipher = self._known_key(header, keys)
+            nonce, wrapped = header.wrapped[:NONCE_SIZE], header.wrapped[NONCE_SIZE:]
+            both = cipher.decrypt(nonce, wrapped, context)
+        except (InvalidSignature, InvalidTag, ValueError) as error:
+            raise NotAuthentic from error
+        return Secrets(both[:_KEY_SIZE], both[_KEY_SIZE:])
+
+    def _exchange_key(
+        self, sender_id: bytes, receiver: DialogCertificate, now: Instant
+    ) -> tuple[bytes, AESGCM]:
+        pair = sender_id, receiver.id
+        known = self._made.get(pair)
+        if known is not None and 0 <= now - known[0] < _LIFE:
+            return known[1:]
+        if known is None and len(self._made) >= _MOST_KEYS:
+            self._made.clear()
+        private = X25519PrivateKey.from_private_bytes(self._random(_KEY_SIZE))
+        ephemeral = private.public_key().public_bytes_raw()
+        agreed = private.exchange(X25519PublicKey.from_public_bytes(receiver.agreement_key))
+        cipher = _exchange_cipher(agreed, sender_id, receiver.id, ephemeral)
+        self._made[pair] = now, ephemeral, cipher
+        return ephemeral, cipher
+
+    def _known_key(self, header: SecurityHeader, keys: PrivateKeys) -> AESGCM:
+        name = header.sender + header.receiver + header.ephemeral
+        cipher = self._known.get(name)
+        if cipher is not None:
+            self._known.move_to_end(name)
+            return cipher
+        agreed = keys.agreement.exchange(X25519PublicKey.from_public_bytes(header.ephemeral))
+        cipher = _exchange_cipher(agreed, header.sender, header.receiver, header.ephemeral)
+        self._known[name] = cipher
+        if len(self._known) > _MOST_KEYS:
+            self._known.popitem(last=False)
+        return cipher
+
+
+def _exchange_cipher(agreed: bytes, sender: bytes, receiver: bytes, ephemeral: bytes) -> AESGCM:
+    names = msgspec.msgpack.encode((sender, receiver, ephemeral))
+    return AESGCM(derive(agreed, _EXCHANGE + names))
+
+
+def _context(
+    place: Place, sender: bytes, receiver: bytes, ephemeral: bytes, made_at: Instant
+) -> bytes:
+    return msgspec.msgpack.encode((_VERSION, place, sender, receiver, ephemeral, made_at))

@@ -1,0 +1,176 @@
+"""Sealing: the keys of one dialog at work on its items (SEC-34 to SEC-37).
+
+PURE, but for random numbers.   Reads: nothing.     Calls: the package `cryptography`.
+Never:  reveals by its errors or its timing why an item is not authentic (SX-5).
+
+Two secrets of the initiator serve both sides. Bodies are sealed by keys made of `body`: each side
+draws an identifier whenever it loads the dialog, sends it with each fragment, and makes its key of
+the secret, its role and the identifier. So a key never outlives the memory that numbers its nonces,
+whatever is rolled back, restored or cloned meanwhile. Acknowledgements and errors are protected by
+keys made of `answers`, which the initiator can make again when it has forgotten the dialog.
+"""
+
+import hmac
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
+
+from brokerd.ids import ID_SIZE, IdSource
+
+KEY_SIZE: Final = 32
+TAG_SIZE: Final = 16
+"""Bytes by which sealing makes a body longer."""
+MAC_SIZE: Final = 16
+"""Bytes of the code that authenticates an acknowledgement: half of HMAC-SHA-256."""
+NONCE_SIZE: Final = 12
+Random = Callable[[int], bytes]
+"""Return as many random bytes."""
+
+_nonce: Final = struct.Struct(">QI").pack
+_BODY: Final = b"brokerd dialog 1: bodies of the "
+_ACKS: Final = b"brokerd dialog 1: acknowledgements of the "
+_ERRORS: Final = b"brokerd dialog 1: errors of the "
+_ANSWERS: Final = b"brokerd dialog 1: answers\0"
+
+
+def random_bytes(ids: IdSource) -> Random:
+    """Return a source of random bytes, which draws ids."""
+
+    def draw(size: int) -> bytes:
+        return b"".join([ids.fresh() for _ in range(0, size, ID_SIZE)])[:size]
+
+    return draw
+
+
+class NotAuthentic(Exception):
+    """An item was not made by the far side of its dialog, or was changed on its way."""
+
+
+class Secrets(Struct, frozen=True):
+    """The secrets of one dialog, made by its initiator."""
+
+    body: bytes
+    answers: bytes
+
+
+def new_secrets(broker_key: bytes, conversation_id: bytes, random: Random) -> Secrets:
+    """Return the secrets of a new dialog."""
+    return Secrets(random(KEY_SIZE), answers_secret(broker_key, conversation_id))
+
+
+def answers_secret(broker_key: bytes, conversation_id: bytes) -> bytes:
+    """Return the secret for answers of a dialog that a broker began, whether it still has it."""
+    return hmac.digest(broker_key, _ANSWERS + conversation_id, "sha256")
+
+
+class AnswerKeys:
+    """The keys of one side of a dialog for acknowledgements and errors (SEC-36, SEC-37)."""
+
+    __slots__ = ("_error_keys", "_is_initiator", "_mac_in", "_mac_out", "_random", "_secret")
+
+    def __init__(self, secret: bytes, *, is_initiator: bool, random: Random) -> None:
+        self._secret = secret
+        self._is_initiator = is_initiator
+        self._random = random
+        self._mac_out = derive(secret, _ACKS + _role(is_initiator))
+        self._mac_in = derive(secret, _ACKS + _role(not is_initiator))
+        self._error_keys: tuple[AESGCM, AESGCM] | None = None
+
+    def authenticate(self, ack: bytes) -> bytes:
+        """Return the code that authenticates an acknowledgement of this side."""
+        return hmac.digest(self._mac_out, ack, "sha256")[:MAC_SIZE]
+
+    def verify(self, ack: bytes, code: bytes) -> None:
+        """Verify an acknowledgement of the far side.
+
+        Raises:
+            NotAuthentic: the far side did not make it.
+        """
+        if not hmac.compare_digest(hmac.digest(self._mac_in, ack, "sha256")[:MAC_SIZE], code):
+            raise NotAuthentic
+
+    def seal_error(self, header: bytes, error: bytes) -> bytes:
+        """Return an error of this side, sealed; `header`: what is sent in clear beside it."""
+        nonce = self._random(NONCE_SIZE)
+        return nonce + self._errors[0].encrypt(nonce, error, header)
+
+    def open_error(self, header: bytes, sealed: bytes) -> bytes:
+        """Return an error of the far side.
+
+        Raises:
+            NotAuthentic: the far side did not make it.
+        """
+        try:
+            return self._errors[1].decrypt(sealed[:NONCE_SIZE], sealed[NONCE_SIZE:], header)
+        except (InvalidTag, ValueError) as error:
+            raise NotAuthentic from error
+
+    @property
+    def _errors(self) -> tuple[AESGCM, AESGCM]:
+        if self._error_keys is None:  # few dialogs ever have an error
+            out, into = _role(self._is_initiator), _role(not self._is_initiator)
+            self._error_keys = (
+                AESGCM(derive(self._secret, _ERRORS + out)),
+                AESGCM(derive(self._secret, _ERRORS + into)),
+            )
+        return self._error_keys
+
+
+class SealingKeys(AnswerKeys):
+    """All keys of one side of a dialog that is in memory."""
+
+    __slots__ = ("_body", "_in", "_in_id", "_out", "key_id")
+
+    def __init__(self, secrets: Secrets, *, is_initiator: bool, random: Random) -> None:
+        super().__init__(secrets.answers, is_initiator=is_initiator, random=random)
+        self._body = secrets.body
+        self.key_id = random(ID_SIZE)
+        """Identifier of the key that seals the bodies of this side, new with each load."""
+        self._out: AESGCM | None = None
+        self._in: AESGCM | None = None
+        self._in_id = b""
+
+    def seal(self, header: bytes, sequence: int, fragment: int, body: bytes) -> bytes:
+        """Return a body of this side, sealed; `header`: what is sent in clear beside it.
+
+        One place of the dialog always has the same header and body (SEC-36)."""
+        if self._out is None:
+            self._out = self._cipher(self.key_id, is_initiator=self._is_initiator)
+        return self._out.encrypt(_nonce(sequence, fragment), body, header)
+
+    def open(
+        self, key_id: bytes, header: bytes, sequence: int, fragment: int, sealed: bytes
+    ) -> bytes:
+        """Return a body of the far side.
+
+        Raises:
+            NotAuthentic: the far side did not make it.
+        """
+        cipher = self._in
+        if cipher is None or key_id != self._in_id:
+            cipher = self._cipher(key_id, is_initiator=not self._is_initiator)
+        try:
+            body = cipher.decrypt(_nonce(sequence, fragment), sealed, header)
+        except (InvalidTag, ValueError) as error:
+            raise NotAuthentic from error
+        # Only now, so that invented identifiers do not displace the right one.
+        self._in, self._in_id = cipher, key_id
+        return body
+
+    def _cipher(self, key_id: bytes, *, is_initiator: bool) -> AESGCM:
+        return AESGCM(derive(self._body, _BODY + _role(is_initiator), salt=key_id))
+
+
+def derive(secret: bytes, label: bytes, *, salt: bytes | None = None) -> bytes:
+    """Return a key for one purpose, made of a secret by HKDF-SHA-256 (SEC-34)."""
+    return HKDF(SHA256(), KEY_SIZE, salt, label).derive(secret)
+
+
+def _role(is_initiator: bool) -> bytes:
+    return b"initiator" if is_initiator else b"target"

@@ -1,0 +1,157 @@
+"""The security header: made by an initiator, read by the target, and by nobody else."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.clock import SECOND, Instant
+from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
+from brokerd.security.dialog_kinds import Kind
+from brokerd.security.kept_keys import KeptKeys, unwrap
+from brokerd.security.key_agreement import KeyAgreement, Place, SecurityHeader, read_header
+from brokerd.security.sealing import NotAuthentic, Secrets, new_secrets
+from tests.unit.security.dialog_keys import CONVERSATION, NOW, PLACE, certificate, numbers
+
+VECTOR = json.loads(
+    (Path(__file__).parents[2] / "data/security/key_agreement.json").read_text("utf-8")
+)
+EAST, EAST_KEYS = certificate("east")
+WEST, WEST_KEYS = certificate("west")
+SECRETS = new_secrets(bytes(32), CONVERSATION, numbers("secrets"))
+
+
+def make(*, anonymous: bool = False, agreement: KeyAgreement | None = None) -> bytes:
+    """Return the header of a dialog from east to west."""
+    return (agreement or KeyAgreement(numbers("headers"))).make_header(
+        SECRETS,
+        PLACE,
+        sender=None if anonymous else (EAST, EAST_KEYS),
+        receiver=WEST,
+        now=NOW,
+    )
+
+
+def read(
+    encoded: bytes,
+    *,
+    place: Place = PLACE,
+    sender: DialogCertificate | None = EAST,
+    keys: PrivateKeys = WEST_KEYS,
+) -> Secrets:
+    """Return the secrets of a header, as west reads it."""
+    return KeyAgreement(numbers("west")).read_secrets(
+        read_header(encoded), place, sender=sender, keys=keys
+    )
+
+
+@pytest.mark.rule("SEC-32", "SEC-33", "SX-5")
+@pytest.mark.parametrize("kind", ["full", "anonymous"])
+def test_known_keys_make_the_header_of_the_vector(kind: str) -> None:
+    encoded = make(anonymous=kind == "anonymous")
+    assert encoded.hex() == VECTOR[kind]
+    assert read(encoded, sender=None if kind == "anonymous" else EAST) == SECRETS
+
+
+@pytest.mark.rule("SEC-33", "SEC-29")
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_no_flipped_bit_of_a_header_is_read(anonymous: bool) -> None:
+    encoded = make(anonymous=anonymous)
+    for at in range(len(encoded) * 8):
+        flipped = bytearray(encoded)
+        flipped[at // 8] ^= 1 << at % 8
+        with pytest.raises(NotAuthentic):
+            read(bytes(flipped), sender=None if anonymous else EAST)
+
+
+@pytest.mark.rule("SEC-32", "SEC-33")
+@pytest.mark.parametrize("anonymous", [False, True])
+@pytest.mark.parametrize(
+    "field", ["conversation_id", "from_service", "to_service", "from_broker", "contract"]
+)
+def test_a_header_holds_for_one_dialog_only(field: str, anonymous: bool) -> None:
+    value = getattr(PLACE, field)
+    other = msgspec.structs.replace(PLACE, **{field: value[:-1] + value[:1]})
+    with pytest.raises(NotAuthentic):
+        read(make(anonymous=anonymous), place=other, sender=None if anonymous else EAST)
+
+
+@pytest.mark.rule("SEC-19", "SX-7")
+def test_only_the_named_receiver_reads_and_only_the_named_sender_counts() -> None:
+    other, other_keys = certificate("other")
+    with pytest.raises(NotAuthentic):
+        read(make(), keys=other_keys)
+    with pytest.raises(NotAuthentic):
+        read(make(), sender=other)
+    with pytest.raises(NotAuthentic):  # signed, but read as if it was not
+        read(make(), sender=None)
+    with pytest.raises(NotAuthentic):  # anonymous, but taken for east's
+        read(make(anonymous=True), sender=EAST)
+
+
+@pytest.mark.rule("SEC-33")
+def test_a_signature_cannot_be_taken_off() -> None:
+    header = read_header(make())
+    bare = msgspec.structs.replace(header, sender=b"", signature=b"")
+    with pytest.raises(NotAuthentic):
+        read(msgspec.msgpack.encode(bare), sender=None)
+
+
+@pytest.mark.rule("SEC-27", "SEC-32")
+def test_a_key_exchange_key_serves_a_pair_for_four_hours() -> None:
+    agreement = KeyAgreement(numbers("west"))
+
+    def ephemeral(after: int, receiver: DialogCertificate = WEST) -> bytes:
+        at = Instant(NOW + after * SECOND)
+        made = agreement.make_header(SECRETS, PLACE, sender=None, receiver=receiver, now=at)
+        return read_header(made).ephemeral
+
+    first = ephemeral(0)
+    assert ephemeral(4 * 3600 - 1) == first
+    assert ephemeral(0, EAST) != first
+    assert ephemeral(4 * 3600) != first
+    anonymous, full = read_header(make(anonymous=True)), read_header(make(agreement=agreement))
+    assert anonymous.ephemeral != full.ephemeral
+
+
+@pytest.mark.rule("SEC-33")
+@given(st.binary(max_size=600))
+def test_anything_else_is_no_header(data: bytes) -> None:
+    with pytest.raises(NotAuthentic):
+        read_header(data)
+
+
+@pytest.mark.rule("SEC-33")
+def test_a_header_of_wrong_sizes_is_refused() -> None:
+    good = read_header(make())
+    for change in (
+        {"version": 2},
+        {"sender": b"x"},
+        {"receiver": b""},
+        {"ephemeral": bytes(31)},
+        {"wrapped": good.wrapped + b"x"},
+        {"signature": b""},
+    ):
+        other: SecurityHeader = msgspec.structs.replace(good, **change)
+        with pytest.raises(NotAuthentic):
+            read_header(msgspec.msgpack.encode(other))
+
+
+@pytest.mark.rule("SEC-38")
+def test_kept_keys_are_read_with_the_key_of_their_broker_for_their_own_dialog_only() -> None:
+    kept = KeptKeys(Kind.FULL, SECRETS, "peer:west")
+    wrapped = kept.wrap(bytes(32), CONVERSATION, is_initiator=True, random=numbers("kept"))
+    assert SECRETS.body not in wrapped
+    assert unwrap(wrapped, bytes(32), CONVERSATION, is_initiator=True) == kept
+    for data, key, conversation, side in (
+        (wrapped, bytes(31) + b"x", CONVERSATION, True),
+        (wrapped, bytes(32), bytes(16), True),
+        (wrapped, bytes(32), CONVERSATION, False),
+        (wrapped[:-1], bytes(32), CONVERSATION, True),
+        (b"", bytes(32), CONVERSATION, True),
+    ):
+        with pytest.raises(NotAuthentic):
+            unwrap(data, key, conversation, is_initiator=side)
