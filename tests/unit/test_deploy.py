@@ -4,12 +4,15 @@ import ast
 import configparser
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import click
 import pytest
 
 from brokerd.cli.main import cli
+from tests.restricted import directives
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 UNITS = sorted([*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")])
@@ -46,6 +49,58 @@ def test_a_daemon_that_gives_no_sign_of_life_is_started_again() -> None:
     service = unit["Service"]
     assert (service["Type"], service["WatchdogSec"]) == ("notify", "30")
     assert service["Restart"] in ("on-failure", "on-watchdog", "on-abnormal", "always")
+
+
+MOST_EXPOSED = 2.0
+"""What `systemd-analyze security` may say of a unit; 10 is one with all rights."""
+JIT = ("brokerd-report.service",)
+"""Units whose program makes code at run time: Java."""
+SERVICES = [path for path in UNITS if path.suffix == ".service"]
+
+
+@pytest.mark.rule("SX-16")
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_a_unit_has_no_more_rights_than_its_program_needs(path: Path) -> None:
+    asked = directives(path)
+    expected = {
+        "AmbientCapabilities": "",
+        "CapabilityBoundingSet": "",
+        "LimitCORE": "0",
+        "NoNewPrivileges": "yes",
+        "PrivateDevices": "yes",
+        "PrivateTmp": "yes",
+        "ProtectSystem": "strict",
+        "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
+        "SystemCallArchitectures": "native",
+        "SystemCallFilter": "@system-service",
+    }
+    assert {key: asked.get(key) for key in expected} == expected
+    assert asked["User"] != "root"
+    assert int(asked["UMask"], 8) & 0o027 == 0o027
+    assert (asked.get("MemoryDenyWriteExecute") == "yes") is (path.name not in JIT)
+
+
+@pytest.mark.rule("SX-16")
+def test_the_daemon_shares_nothing_with_others_of_its_group() -> None:
+    asked = directives(DEPLOY / "brokerd.service")
+    assert asked["UMask"] == "0077"
+    assert asked["StateDirectoryMode"] == asked["RuntimeDirectoryMode"] == "0700"
+    assert int(asked["LimitNOFILE"]) >= 4096
+
+
+@pytest.mark.rule("SX-16")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_systemd_finds_little_exposed(path: Path) -> None:
+    said = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", said)
+    assert found is not None, said
+    assert float(found[1]) <= MOST_EXPOSED, said
 
 
 def test_every_command_and_option_exists() -> None:
