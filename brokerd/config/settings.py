@@ -416,6 +416,9 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time that open transactions have to finish when the daemon is asked to stop."""
     loop_blocked: Wait = _seconds(1)
     """Time after which the log names the task that blocks the event loop, with its stack (FP-8)."""
+    core_dumps: bool = False
+    """Whether a crash may leave a core dump, and debuggers of the daemon's user may attach to it.
+    Both show keys and message bodies (SX-9)."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from brokerd.process.allocator import keep_freed
 from brokerd.process.exit_statuses import INTERNAL_ERROR, exit_status
 from brokerd.process.host import fingerprint
 from brokerd.process.reloading import Reloading
+from brokerd.process.secrecy import keep_private
 from brokerd.process.supervisor import Supervisor
 from brokerd.process.watchdog import PERIOD, Watchdog
 from brokerd.storage.executors import Threaded
@@ -68,6 +69,7 @@ def serve(
     # Recorded until the loop has its own handler, because the default would end the process.
     early: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _frame: early.append(number))
+    keep_private(core_dumps=settings.daemon.core_dumps)
     import_from_here()
     declared = declared or first_broker(settings)
     check_start(settings, declared)

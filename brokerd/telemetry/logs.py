@@ -21,6 +21,7 @@ from brokerd.clock import SECOND, Clock, show_instant
 from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId, show
 from brokerd.telemetry.log_events import EVENTS
+from brokerd.telemetry.private import make_directory, open_private
 
 # The names of events (MON-16 and its table); `log_events.py` says when each is written.
 
@@ -305,8 +306,8 @@ class _Output:
         self._terminal = terminal
         self._file: BinaryIO | None = None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=0)
+            make_directory(path.parent)
+            self._file = open_private(path, "ab", buffering=0)
 
     def write(self, line: bytes) -> None:
         """Write one line, or count it as lost."""
@@ -323,8 +324,8 @@ class _Output:
         """Open the file for further lines; it may be a new file of the same name."""
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before, self._file = self._file, path.open("ab", buffering=0)
+        make_directory(path.parent)
+        before, self._file = self._file, open_private(path, "ab", buffering=0)
         if before is not None:
             before.close()
 

@@ -24,6 +24,7 @@ import msgspec
 from brokerd.clock import Clock, Instant
 from brokerd.ids import BootId
 from brokerd.telemetry.metrics import DialogLine, Row
+from brokerd.telemetry.private import make_directory
 from brokerd.telemetry.segments import OPEN, Facts, day_of, seal
 
 VERSION: Final = 1
@@ -88,7 +89,7 @@ class MetricsLog:
         Raises:
             OSError: the directory cannot be made or read.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         self._interval_from = self._clock.utc()
         left = 0
         for path in sorted(self._directory.iterdir()):
@@ -298,7 +299,7 @@ class _Segment:
         self._opened = opened
         self._facts = facts
         self.day = facts.day
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._end = 0
 
     @property

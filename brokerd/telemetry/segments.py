@@ -24,6 +24,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from brokerd.clock import SECOND
+from brokerd.telemetry.private import open_private
 
 VERSION: Final = 1
 """The field `v` of a manifest."""
@@ -80,9 +81,9 @@ def seal(path: Path, facts: Facts) -> Manifest:
     # name before the manifest, and the open segment is removed only when both names are durable.
     name = path.name.removesuffix(OPEN)
     directory = path.parent / facts.day
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     aside = directory / f".{name}.part"
-    with aside.open("wb") as written, path.open("rb") as read:
+    with open_private(aside, "wb") as written, path.open("rb") as read:
         size, digest = _compress(read, written)
         _sync(written)
     aside.replace(directory / f"{name}{SEALED}")
@@ -93,8 +94,8 @@ def seal(path: Path, facts: Facts) -> Manifest:
         sha256=digest,
         **msgspec.structs.asdict(facts),
     )
-    aside.write_bytes(msgspec.json.encode(manifest) + b"\n")
-    with aside.open("rb+") as written:
+    with open_private(aside, "wb") as written:
+        written.write(msgspec.json.encode(manifest) + b"\n")
         _sync(written)
     aside.replace(directory / f"{name}{MANIFEST}")
     sync_directory(directory)

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -82,7 +81,7 @@ class Restricted(Place):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Restricted]:
+def place(tmp_path: Path) -> Restricted:
     place = Restricted(tmp_path / "p")
     place.objects.write_text(OBJECTS)
     (place.folder / "stock.py").write_text(HANDLER)
