@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `15s`, `200ms`, `30min`; `64KiB`, `2GiB`. PURE.
+"""Values as people write and read them: `15s`, `200ms`, `64KiB`, `2 groups`. PURE.
 
 Reads:  text or numbers.        Calls: nothing.
 Fails:  with `ValueError`; `config` and `objects` add the place in the file.
@@ -95,3 +95,29 @@ def _split(text: str, units: Mapping[str, float], *, example: str) -> tuple[floa
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: 1 group, 2 groups. `plural`: for a noun without -s."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
+
+
+def printable(text: str) -> str:
+    """Return the text with every unprintable character written as an escape (SX-14).
+
+    Unprintable are control characters, the ends of lines, and all that shows nothing by itself,
+    such as the characters of Unicode that turn the direction of the text around them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_json(encoded: bytes) -> bytes:
+    """Return JSON with every unprintable character written as an escape of JSON (SX-14).
+
+    The values stay the same. Encoders escape only the control characters below 0x20; the ends of
+    lines between values stay."""
+    if encoded.isascii() and b"\x7f" not in encoded:
+        return encoded
+    text = encoded.decode("utf-8", "surrogatepass")
+    return "".join(c if c == "\n" or c.isprintable() else _json_escape(c) for c in text).encode()
+
+
+def _json_escape(character: str) -> str:
+    pairs = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{pairs[at : at + 4]}" for at in range(0, len(pairs), 4))

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 import click
 
 from brokerd.cli.examples import EXAMPLES
-from brokerd.cli.output import printable
 from brokerd.errors import BrokerError, TooManyOpenFiles
 from brokerd.process.exit_statuses import (
     CONFIG,
@@ -33,6 +32,7 @@ from brokerd.process.exit_statuses import (
     USAGE,
     exit_status,
 )
+from brokerd.units import printable
 
 
 class _Entry(NamedTuple):

@@ -13,14 +13,7 @@ import click
 import msgspec
 
 from brokerd.clock import SECOND, Instant, show_instant
-from brokerd.units import show_duration
-
-
-def printable(text: str) -> str:
-    """Return the text with every unprintable character written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+from brokerd.units import printable, printable_json, show_duration
 
 
 def in_one_line(message: str) -> str:
@@ -47,10 +40,11 @@ def warn(text: str) -> None:
 def print_json(value: object, *, indent: int = 2) -> None:
     """Print a value as JSON, on one line unless indented; the form is stable.
 
-    Every command prints an instant as a text such as 2026-01-31T09:00:00.250000Z.
+    Every command prints an instant as a text such as 2026-01-31T09:00:00.250000Z, and a character
+    that could change the look of the output as an escape of JSON.
     """
     text = msgspec.json.encode(_dated(msgspec.to_builtins(value)))
-    click.echo(msgspec.json.format(text, indent=indent) if indent else text)
+    click.echo(printable_json(msgspec.json.format(text, indent=indent) if indent else text))
 
 
 def print_rows(rows: Sequence[object], after: str | None = None) -> None:
@@ -80,6 +74,7 @@ def _dated(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under a title: with lines on a terminal, as aligned plain text elsewhere."""
+    title, columns = printable(title), [printable(column) for column in columns]
     cells = [[printable("" if cell is None else str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _rich_table(title, columns, cells)
@@ -108,7 +103,7 @@ def _rich_table(title: str, columns: Sequence[str], cells: list[list[str]]) -> N
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    drawn = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in cells:

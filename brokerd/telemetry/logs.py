@@ -22,6 +22,7 @@ from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId, show
 from brokerd.telemetry.log_events import EVENTS
 from brokerd.telemetry.private import make_directory, open_private
+from brokerd.units import printable, printable_json
 
 # The names of events (MON-16 and its table); `log_events.py` says when each is written.
 
@@ -360,8 +361,8 @@ def _stamp(clock: Clock, form: LogTime, common: dict[str, str]) -> _Processor:
 
 
 def _as_json(_logger: WrappedLogger, _method: str, fields: _Fields) -> bytes:
-    """Return the fields as one line of JSON, with control characters escaped (SX-14)."""
-    return orjson.dumps(fields, default=_plain, option=orjson.OPT_APPEND_NEWLINE | _OPTIONS)
+    """Return the fields as one line of JSON, with unprintable characters escaped (SX-14)."""
+    return printable_json(orjson.dumps(fields, default=_plain, option=_OPTIONS)) + b"\n"
 
 
 def _plain(value: object) -> object:
@@ -383,7 +384,7 @@ def _for_people(*, colors: bool) -> list[_Processor]:
 
     def render(logger: WrappedLogger, method: str, fields: _Fields) -> bytes:
         shown: _Fields = {
-            name: value if name == "exception" else _printable(value)
+            name: _printable_lines(value) if name == "exception" else _printable(value)
             for name, value in fields.items()
         }
         shown["time"] = str(shown["time"])[11:23]
@@ -397,8 +398,13 @@ def _for_people(*, colors: bool) -> list[_Processor]:
 
 
 def _printable(value: object) -> object:
-    """Escape control characters in a text, so that no value can move the cursor (SX-14)."""
+    """Escape unprintable characters, so that no value moves the cursor or turns text (SX-14)."""
     value = value.hex() if isinstance(value, bytes) else value
-    if isinstance(value, str) and not value.isprintable():
-        return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)
-    return value
+    return printable(value) if isinstance(value, str) else value
+
+
+def _printable_lines(value: object) -> object:
+    """Escape unprintable characters in a text of several lines, apart from the ends of lines."""
+    if not isinstance(value, str):
+        return value
+    return "\n".join(printable(line) for line in value.split("\n"))

@@ -12,11 +12,12 @@ import pytest
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli import main as frame
 from brokerd.cli.main import COMMANDS, main
-from brokerd.cli.output import ago, is_instant, print_json, printable
+from brokerd.cli.output import ago, is_instant, print_json, table
 from brokerd.cli.view_commands import took
 from brokerd.clock import Instant
 from brokerd.process.exit_statuses import HELP
 from brokerd.resources import config_dir
+from brokerd.units import printable
 
 Capture = pytest.CaptureFixture[str]
 
@@ -44,9 +45,7 @@ def test_help_imports_no_command() -> None:
         "print([m for m in sys.modules if m.startswith(('brokerd.cli.', 'sqlalchemy', 'rich'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == (
-        "['brokerd.cli.examples', 'brokerd.cli.output', 'brokerd.cli.main']"
-    )
+    assert done.stdout.splitlines()[-1] == ("['brokerd.cli.examples', 'brokerd.cli.main']")
 
 
 def test_every_command_that_is_there_has_help(capsys: Capture) -> None:
@@ -318,6 +317,24 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
 def test_what_is_not_printable_is_written_as_an_escape() -> None:
     assert printable("a\x1b[1m\u202e\n") == "a\\x1b[1m\\u202e\\n"
     assert printable("Ordér ✓") == "Ordér ✓"
+
+
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""The characters of Unicode with the property Bidi_Control."""
+INVISIBLE = "\x7f\x9b\u00ad\u180e\u200b\u2028\u2029\ufeff\U000e0041"
+"""Others that show nothing: DEL, CSI, soft hyphen, separators, zero widths, a tag."""
+
+
+@pytest.mark.rule("SX-14")
+@pytest.mark.parametrize("evil", [*BIDI, *INVISIBLE], ids=lambda one: f"U+{ord(one):04X}")
+def test_no_character_turns_or_hides_the_text_of_a_command(evil: str, capsys: Capture) -> None:
+    print_json({f"name{evil}": f"é{evil}"})
+    as_json = capsys.readouterr().out
+    table(f"rows{evil}", [f"na{evil}me"], [[f"a{evil}b"]])
+    as_table = capsys.readouterr().out
+    assert json.loads(as_json) == {f"name{evil}": f"é{evil}"}
+    assert "é" in as_json
+    assert evil not in as_json + as_table
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,32 @@ def test_no_value_can_forge_a_line_or_move_the_cursor(clock: HandClock, form: Lo
     assert "\x1b" not in to.getvalue()
 
 
+@pytest.mark.rule("SX-14")
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.PRETTY])
+@pytest.mark.parametrize(
+    "evil",
+    # All characters of Unicode with the property Bidi_Control, then others that show nothing.
+    [
+        *"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
+        *"\x7f\x9b\u00ad\u200b\u2028\u2029\ufeff\U000e0041",
+    ],
+    ids=lambda one: f"U+{ord(one):04X}",
+)
+def test_no_character_turns_or_hides_the_text_of_a_line(
+    clock: HandClock, form: LogFormat, evil: str
+) -> None:
+    to = io.StringIO()
+    log = make(clock, to, LogSettings(format=form)).log
+    try:
+        int(f"a{evil}b")
+    except ValueError:
+        log.exception(logs.DAEMON, subclass="ready", text=f"é{evil}x", many=[f"{evil}y"])
+    assert evil not in to.getvalue()
+    assert "é" in to.getvalue()
+    if form is LogFormat.JSON:
+        assert (lines(to)[0]["text"], lines(to)[0]["many"]) == (f"é{evil}x", [f"{evil}y"])
+
+
 @pytest.mark.parametrize(
     ("form", "terminal", "pretty"),
     [
