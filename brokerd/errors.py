@@ -650,6 +650,21 @@ class DuplicatePriority(ObjectsRefused):
     hint = "alter that one, or give this one other criteria"
 
 
+class DuplicateBinding(ObjectsRefused):
+    """Another remote service binding is for the same service (SEC-18)."""
+
+    code = "duplicate_binding"
+    hint = "alter that one; a service has one binding in each broker"
+
+
+class MayNotOwnCertificates(ObjectsRefused):
+    """The principal of a remote service binding may not own certificates (SEC-18)."""
+
+    code = "may_not_own_certificates"
+    ssb_code = 28083
+    hint = "name a peer, peer:NAME; brokerd peer ls shows those that are here"
+
+
 class ObjectExists(ObjectsRefused):
     """There is an object of this kind and name already (OBJ-12)."""
 

@@ -101,6 +101,7 @@ class Administration:
         confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
+        has_principal: Callable[[str], bool] = lambda _name: True,
         log: Log,
         events: Log,
     ) -> None:
@@ -126,6 +127,7 @@ class Administration:
             notify_subscribers=changes.objects_applied,
             notify_far_side=tell,
             changing=changing,
+            has_principal=has_principal,
             log=log,
         )
         """The verbs that change objects."""

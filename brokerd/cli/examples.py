@@ -42,6 +42,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "instance-route create": (
         "brokerd instance-route create to_orders service=orders address=TCP://10.0.0.7:4022",
     ),
+    "binding create": ("brokerd binding create to_orders service=orders principal=peer:west",),
     "event create": (
         "brokerd event create watch QUEUE_STATUS_CHANGED GROUP_PARKED --service operators",
     ),

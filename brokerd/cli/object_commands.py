@@ -32,6 +32,7 @@ _SHOWN: Final = {
     "queue": ("status", "retention", "poison_handling", "poison_mode", "activation"),
     "service": ("queue", "contracts"),
     "priority": ("contract", "local_service", "remote_service", "level"),
+    "remote_service_binding": ("service", "principal", "anonymous"),
     "route": ("service", "broker", "address", "mirror", "principal", "expires_at"),
     "instance_route": ("service", "broker", "address", "mirror", "principal", "expires_at"),
 }
@@ -119,10 +120,10 @@ def _one(kind: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
-def _noun(kind: str) -> click.Group:
-    """Return the group of commands for one kind of objects."""
+def _noun(kind: str, name: str = "") -> click.Group:
+    """Return the group of commands for one kind of objects; `name`: if it is not the kind's."""
     group = click.Group(
-        name=kind.replace("_", "-"), help=f"Create, alter, drop and show {plural(kind)}."
+        name=name or kind.replace("_", "-"), help=f"Create, alter, drop and show {plural(kind)}."
     )
     for make in (_create, _alter, _drop, _ls, _show):
         group.add_command(make(kind))
@@ -295,3 +296,4 @@ service = _noun("service")
 route = _noun("route")
 instance_route = _noun("instance_route")
 priority = _noun("priority")
+binding = _noun("remote_service_binding", "binding")

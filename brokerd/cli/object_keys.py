@@ -97,6 +97,11 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
     ),
     "route": _ROUTE,
     "instance_route": _ROUTE,
+    "remote_service_binding": (
+        Key("service", "the remote service that dialogs are begun to"),
+        Key("principal", "the owner of that service's certificate: peer:NAME"),
+        Key("anonymous", "on, off: whether the initiator stays unproven (SEC-19)", "off"),
+    ),
     "event_notification": (
         Key("events", "names of events and of groups of events", many=True),
         Key("service", "the service that is notified"),

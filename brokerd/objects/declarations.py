@@ -8,7 +8,7 @@ Fails:  with every problem at once (BI-C3): `ConfigError` for a file, `ObjectsRe
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +24,10 @@ from brokerd.errors import (
     Refusal,
 )
 from brokerd.model import AUTO_CREATED_LOCAL, MSDB, Priority, Route
+from brokerd.objects.bindings import refuse_same_service
 from brokerd.objects.declared import BROKER_OPTIONS, TABLES, Declared, Kind, Value
 from brokerd.objects.forms import KEYS, ObjectForms, Table
+from brokerd.security.bindings import Binding
 
 MAX_SCHEMA: Final = 1024 * 1024
 """Largest size of a schema file, in bytes."""
@@ -87,7 +89,8 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
 
     Raises:
         InvalidName, InvalidPriority, DuplicatePriority, ContractUnusable, ActivationIncomplete,
-            ActivationConflict: this is the only problem of the object.
+            ActivationConflict, DuplicateBinding, MayNotOwnCertificates: this is the only problem
+            of the object.
         ObjectNotFound: the object refers to one that does not exist.
         ObjectInvalid: any other problem, or more than one.
     """
@@ -102,8 +105,7 @@ def parse_object(kind: Kind, table: Table, present: Declared) -> Declared:
         if isinstance(old, Route) and isinstance(new, Route) and "lifetime" not in table:
             new = msgspec.structs.replace(new, expires_at=old.expires_at)
         made[name] = new
-        if kind is Kind.PRIORITY:
-            _refuse_same_criteria([(f"{kind}", one) for one in made.values()], problems)
+        _refuse_twins(kind, [(f"{kind}", one) for one in made.values()], problems)
         if kind is Kind.QUEUE:
             forms.check_activated(kind, new)
     problems.raise_if_any(f"{kind} cannot be used", error=ObjectInvalid, hint="", exact=True)
@@ -243,8 +245,7 @@ class _Reader:
                 continue
             found[name] = self._forms.value(kind, at, name, table)
             placed.append((at, found[name]))
-        if kind is Kind.PRIORITY:
-            _refuse_same_criteria(placed, self._problems)
+        _refuse_twins(kind, placed, self._problems)
 
     def _without_local(self, kind: Kind, at: str, table: Table) -> None:
         """Note that the built-in route AutoCreatedLocal is to be dropped (RTE-68)."""
@@ -263,6 +264,15 @@ class _Reader:
                 yield f"{under}{kind}[{number}]", table
             else:
                 self._problems.add(f"{under}{kind}[{number}]", f"is not a table: write [[{kind}]]")
+
+
+def _refuse_twins(kind: Kind, placed: Sequence[tuple[str, Value]], problems: Problems) -> None:
+    """Add a problem for each object that decides about the same dialogs as an earlier one."""
+    if kind is Kind.PRIORITY:
+        _refuse_same_criteria(placed, problems)
+    elif kind is Kind.REMOTE_SERVICE_BINDING:
+        bindings = [(at, one) for at, one in placed if isinstance(one, Binding)]
+        refuse_same_service(bindings, problems)
 
 
 def _refuse_same_criteria(placed: Iterable[tuple[str, Value]], problems: Problems) -> None:

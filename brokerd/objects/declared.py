@@ -31,14 +31,17 @@ from brokerd.model import (
 )
 from brokerd.objects.activation import activation_words
 from brokerd.objects.poison import poison_words
+from brokerd.security.bindings import Binding
 from brokerd.units import show_duration
 
 NO_QUEUE_KEY: Final = QueueKey(0)
 """Key of a queue that is not in a store yet."""
 NO_SERVICE_KEY: Final = ServiceKey(0)
 
-Value = MessageType | Contract | Queue | Service | Priority | Route | EventNotification
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
+Value = MessageType | Contract | Queue | Service | Priority | Route | EventNotification | Binding
+_V = TypeVar(
+    "_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification, Binding
+)
 
 
 class Kind(enum.StrEnum):
@@ -52,6 +55,7 @@ class Kind(enum.StrEnum):
     PRIORITY = "priority"
     ROUTE = "route"
     INSTANCE_ROUTE = "instance_route"
+    REMOTE_SERVICE_BINDING = "remote_service_binding"
     EVENT_NOTIFICATION = "event_notification"
 
 
@@ -63,6 +67,7 @@ TABLES: Final = {
     Kind.PRIORITY: "priorities",
     Kind.ROUTE: "routes",
     Kind.INSTANCE_ROUTE: "instance_routes",
+    Kind.REMOTE_SERVICE_BINDING: "remote_service_bindings",
     Kind.EVENT_NOTIFICATION: "event_notifications",
 }
 """Name of the attribute, of declarations and catalogs, with the objects of each kind."""
@@ -96,6 +101,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     routes: dict[str, Route] = {}
     instance_routes: dict[str, Route] | None = None
     """Routes of msdb; None = leave them unchanged."""
+    remote_service_bindings: dict[str, Binding] = {}
     event_notifications: dict[str, EventNotification] = {}
     lifetimes: dict[str, int] = {}
     """Declared lifetimes in seconds, by `route NAME` and `instance_route NAME` (RTE-64)."""
@@ -161,6 +167,12 @@ def diff(current: Declared, wanted: Declared, *, now: Instant | None = None) -> 
         have = current.instance_routes or {}
         changes += _routes(Kind.INSTANCE_ROUTE, have, wanted.instance_routes, wanted, now)
     changes += _named(
+        Kind.REMOTE_SERVICE_BINDING,
+        current.remote_service_bindings,
+        wanted.remote_service_bindings,
+        _binding_change,
+    )
+    changes += _named(
         Kind.EVENT_NOTIFICATION,
         current.event_notifications,
         wanted.event_notifications,
@@ -196,7 +208,7 @@ def is_built_in(kind: Kind, name: str) -> bool:
             return name == DEFAULT or name in SYSTEM_TYPES or name.startswith(SYSTEM_PREFIX)
         case Kind.QUEUE | Kind.SERVICE | Kind.PRIORITY | Kind.EVENT_NOTIFICATION:
             return name.startswith(SYSTEM_PREFIX)
-        case Kind.ROUTE | Kind.INSTANCE_ROUTE:
+        case Kind.ROUTE | Kind.INSTANCE_ROUTE | Kind.REMOTE_SERVICE_BINDING:
             return False
         case Kind.BROKER:
             return True
@@ -348,6 +360,14 @@ def _route_change(old: Route, new: Route, lifetime: int | None, now: Instant | N
     )
 
 
+def _binding_change(old: Binding, new: Binding) -> str:
+    return _join(
+        _changed("service", old.service_name, new.service_name),
+        _changed("principal", old.principal, new.principal),
+        _changed("anonymous", _on_off(old.is_anonymous), _on_off(new.is_anonymous)),
+    )
+
+
 def _expiry_change(
     expires_at: Instant | None, new: Instant | None, lifetime: int | None, now: Instant | None
 ) -> str:
@@ -385,11 +405,11 @@ def _summary(value: Value) -> str:
         case Service():
             accepts = ", ".join(sorted(value.contracts)) or "no contract (it only initiates)"
             return f" on queue {value.queue}, target for {accepts}"
-        case Priority() | Route() | EventNotification():
+        case Priority() | Route() | EventNotification() | Binding():
             return f": {_what_for(value)}"
 
 
-def _what_for(value: Priority | Route | EventNotification) -> str:
+def _what_for(value: Priority | Route | EventNotification | Binding) -> str:
     match value:
         case Priority():
             criteria = ", ".join(one or ANY for one in value.criteria)
@@ -399,6 +419,9 @@ def _what_for(value: Priority | Route | EventNotification) -> str:
             return f"{to} at {value.address}{f' or {value.mirror}' if value.mirror else ''}"
         case EventNotification():
             return f"{_list(value.events)} of {_scope(value)} told to {value.service}"
+        case Binding():
+            how = " anonymously" if value.is_anonymous else ""
+            return f"dialogs to {value.service_name} are secured{how} for {value.principal}"
 
 
 def _pairs(contract: Contract) -> str:

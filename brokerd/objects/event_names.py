@@ -50,6 +50,7 @@ OBJECTS: Final = {
     "route": "ROUTE",
     "instance_route": "ROUTE",
     "priority": "BROKER_PRIORITY",
+    "remote_service_binding": "REMOTE_SERVICE_BINDING",
     "event_notification": "EVENT_NOTIFICATION",
 }
 """Word in the names of the events of each kind of object (EVT-11)."""

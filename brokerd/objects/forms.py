@@ -45,12 +45,14 @@ from brokerd.model import (
     Validation,
 )
 from brokerd.objects import activation as declared_activation
+from brokerd.objects import bindings as declared_bindings
 from brokerd.objects import notifications
 from brokerd.objects import poison as declared_poison
 from brokerd.objects.declared import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
 from brokerd.objects.keys import MAX_NAME, MAX_REMOTE_NAME, read_duration, read_number
 from brokerd.objects.validation import check_of
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
+from brokerd.security.bindings import Binding
 from brokerd.units import parse_duration, show_duration
 
 _MAX_LIFETIME = 2**31 - 1
@@ -72,6 +74,7 @@ KEYS: Final = {
     Kind.PRIORITY: ("name", "contract", "local_service", "remote_service", "level"),
     Kind.ROUTE: _ROUTE_KEYS,
     Kind.INSTANCE_ROUTE: _ROUTE_KEYS,
+    Kind.REMOTE_SERVICE_BINDING: declared_bindings.KEYS,
     Kind.EVENT_NOTIFICATION: notifications.KEYS,
 }
 """Keys that a table of each kind may have; each kind refers only to earlier kinds."""
@@ -119,6 +122,8 @@ class ObjectForms:
                 made = self._priority(at, name, table)
             case Kind.ROUTE | Kind.INSTANCE_ROUTE:
                 made = self._route(kind, at, name, table)
+            case Kind.REMOTE_SERVICE_BINDING:
+                made = self._binding(at, name, table)
             case Kind.EVENT_NOTIFICATION:
                 made = self._notification(at, name, table)
             case Kind.BROKER:
@@ -280,6 +285,10 @@ class ObjectForms:
             add=add,
         )
 
+    def _binding(self, at: str, name: str, table: Table) -> Binding:
+        anonymous = self.switch(at, table, "anonymous", default=False)
+        return declared_bindings.read_binding(at, name, table, self._problems, anonymous=anonymous)
+
     def _priority(self, at: str, name: str, table: Table) -> Priority:
         level = table.get("level", DEFAULT_PRIORITY)
         if not isinstance(level, int) or isinstance(level, bool):
@@ -422,6 +431,9 @@ def describe(value: Value) -> dict[str, object]:
             broker_id = None if value.broker_id is None else ids.show(value.broker_id)
             made |= {"service": value.service_name, "broker": broker_id, "address": value.address}
             made["mirror"] = value.mirror or None
+        case Binding():
+            made |= {"service": value.service_name, "principal": value.principal}
+            made["anonymous"] = _on_off(value.is_anonymous)
         case EventNotification():
             made |= notifications.describe(value)
     return {key: one for key, one in made.items() if one is not None}

@@ -47,6 +47,7 @@ from brokerd.model import (
     Service,
     Validation,
 )
+from brokerd.security.bindings import Binding
 from brokerd.storage import events, system_objects
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.references import Use, forget_closed, move_messages, refuse_if_used
@@ -58,6 +59,7 @@ from brokerd.storage.tables import (
     message_types,
     priorities,
     queues,
+    remote_service_bindings,
     routes,
     service_contracts,
     services,
@@ -75,6 +77,9 @@ class Catalog(msgspec.Struct, frozen=True):
     priorities: dict[str, Priority] = {}
     routes: dict[str, Route] = {}
     event_notifications: dict[str, EventNotification] = {}
+    remote_service_bindings: dict[str, Binding] = {}
+    binding_of: dict[str, Binding] = {}
+    """Bindings by the name of their remote service (SEC-14)."""
 
 
 class CatalogChanges(msgspec.Struct, frozen=True):
@@ -91,6 +96,7 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     priorities: tuple[Priority, ...] = ()
     routes: tuple[Route, ...] = ()
     event_notifications: tuple[EventNotification, ...] = ()
+    remote_service_bindings: tuple[Binding, ...] = ()
     dropped_message_types: tuple[str, ...] = ()
     dropped_contracts: tuple[str, ...] = ()
     dropped_queues: tuple[str, ...] = ()
@@ -98,6 +104,7 @@ class CatalogChanges(msgspec.Struct, frozen=True):
     dropped_priorities: tuple[str, ...] = ()
     dropped_routes: tuple[str, ...] = ()
     dropped_event_notifications: tuple[str, ...] = ()
+    dropped_remote_service_bindings: tuple[str, ...] = ()
     options: dict[str, bool] = {}
     """Options of the broker itself, by their column of `store`."""
     unused: tuple[Use, ...] = ()
@@ -183,6 +190,8 @@ def write(connection: Connection, changes: CatalogChanges) -> None:
         _put_priority(connection, priority)
     for route in changes.routes:
         _put_route(connection, route)
+    for binding in changes.remote_service_bindings:
+        _put_binding(connection, binding)
     for notification in changes.event_notifications:
         events.put(connection, notification)
 
@@ -193,6 +202,7 @@ def _drop_all(connection: Connection, changes: CatalogChanges) -> None:
         forget_closed(connection, name)
     for table, names in (
         (event_notifications, changes.dropped_event_notifications),
+        (remote_service_bindings, changes.dropped_remote_service_bindings),
         (routes, changes.dropped_routes),
         (priorities, changes.dropped_priorities),
         (services, changes.dropped_services),
@@ -290,6 +300,15 @@ def _put_route(connection: Connection, route: Route) -> None:
         system_objects.put(connection, service=ROUTING_SERVICE, queue=ROUTING_QUEUE)
 
 
+def _put_binding(connection: Connection, binding: Binding) -> None:
+    values = {
+        "service_name": binding.service_name,
+        "principal": binding.principal,
+        "is_anonymous": binding.is_anonymous,
+    }
+    _put(connection, remote_service_bindings, binding.name, values)
+
+
 def _check_references(connection: Connection, changes: CatalogChanges) -> None:
     dropped = {
         *changes.dropped_message_types,
@@ -362,6 +381,10 @@ def load(connection: Connection) -> Catalog:
     usages: dict[str, set[str]] = {}
     for service, contract in rows(service_contracts):
         usages.setdefault(service, set()).add(contract)
+    bindings = [
+        Binding(name, service, principal, bool(anonymous))
+        for name, service, principal, anonymous in rows(remote_service_bindings)
+    ]
     return Catalog(
         message_types={row[0]: _message_type(row) for row in rows(message_types)},
         contracts={name: Contract(name, allowed) for name, allowed in types.items()},
@@ -373,6 +396,8 @@ def load(connection: Connection) -> Catalog:
         priorities={row[1]: Priority(*row[1:]) for row in rows(priorities)},
         routes={row[0]: _route(row) for row in rows(routes)},
         event_notifications={row[1]: events.notification(row) for row in rows(event_notifications)},
+        remote_service_bindings={one.name: one for one in bindings},
+        binding_of={one.service_name: one for one in bindings},
     )
 
 

@@ -230,6 +230,7 @@ EVENTS: Final[dict[str, Event]] = {
             "reloaded": "its settings were read again",
             "reload_refused": "its settings could not be read again; the old ones stay",
             "objects_applied": "a declaration of objects was applied",
+            "unknown_principal": "the file of the start has a binding for an unknown principal",
             "draining": "it was asked to stop and finishes what is under way",
             "stopped": "it has stopped",
             "failed": "it stops because of an error",

@@ -79,6 +79,7 @@ MAIN: dict[str, Any] = {
         {"name": "ops", "queue": "events", "contracts": ["urn:brokerd:PostEventNotification"]},
     ],
     "priority": [{"name": "first", "contract": "talk", "level": 9}],
+    "remote_service_binding": [{"name": "bound", "service": "urn:bound", "principal": "peer:west"}],
     "event_notification": [
         {"name": "watch", "events": ["QUEUE_ACTIVATION"], "queue": "watched", "service": "ops"}
     ],

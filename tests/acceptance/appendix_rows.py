@@ -748,6 +748,28 @@ ROWS = [
         65,
     ),
     Row(
+        "MayNotOwnCertificates",
+        28083,
+        "'public' may not own certificates",
+        by_verb(
+            lambda bk: bk.create("remote_service_binding", "b", service="s", principal="public")
+        ),
+        words("binding", "create", "b", "service=s", "principal=public"),
+        64,
+    ),
+    Row(
+        "DuplicateBinding",
+        None,
+        'service "urn:bound".*"bound"',
+        by_verb(
+            lambda bk: bk.create(
+                "remote_service_binding", "b", service="urn:bound", principal="peer:west"
+            )
+        ),
+        words("binding", "create", "b", "service=urn:bound", "principal=peer:west"),
+        65,
+    ),
+    Row(
         "InUse",
         None,
         "'?desk",

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from brokerd.admin.objects.apply import apply
-from brokerd.admin.objects.check import present, refuse_in_use
+from brokerd.admin.objects.check import present, refuse_in_use, refuse_unknown_principals
 from brokerd.admin.objects.merge import add_missing, keep_undeclared
 from brokerd.admin.objects.plan import (
     THE_DAEMON,
@@ -64,13 +64,14 @@ class ObjectAdministration:
         notify_subscribers: Callable[[Broker, Sequence[Change], str], None],
         notify_far_side: Tell,
         changing: Callable[[Broker], AbstractContextManager[None]],
+        has_principal: Callable[[str], bool],
         log: Log,
     ) -> None:
         """Create the verbs of one instance.
 
         `on_changed`: called once changes are in effect. `on_altered_alike`: called with broker and
         queue, after an ALTER that changes nothing. `changing`: keeps other administrators of the
-        broker out, or raises `Busy`."""
+        broker out, or raises `Busy`. `has_principal`: whether the instance has a principal."""
         self._brokers = brokers
         self._absent = absent
         self._store_path = store_path
@@ -80,6 +81,7 @@ class ObjectAdministration:
         self._notify_subscribers = notify_subscribers
         self._notify_far_side = notify_far_side
         self._changing = changing
+        self._has_principal = has_principal
         self._log = log
         self.lock = asyncio.Lock()
         """Lock held while a plan is made and applied; another change would invalidate the plan."""
@@ -108,6 +110,7 @@ class ObjectAdministration:
             for one in declared.brokers:
                 self._refuse_unplannable(one.broker)
             plans = [self._plan(one, merge, actor) for one in declared.brokers]
+            self._check_principals(plans, actor)
             await self._check(plans, dry_run=dry_run, terminate_existing=terminate_existing)
             if not dry_run:
                 for checked in plans:
@@ -147,6 +150,27 @@ class ObjectAdministration:
             actor=actor,
             now=now,
         )
+
+    def _check_principals(self, plans: Sequence[Plan], actor: str) -> None:
+        """Raise `ObjectNotFound` if a binding names an unknown principal.
+
+        The file of a start is only warned about: the instance has to run before it can be paired
+        with the machine of that principal, and until then the binding secures no dialog.
+        """
+        for one in plans:
+            try:
+                with _named_in(plans, one):
+                    refuse_unknown_principals(one, self._has_principal)
+            except ObjectNotFound as error:
+                if actor != THE_DAEMON:
+                    raise
+                self._log.warning(
+                    "broker.daemon",
+                    subclass="unknown_principal",
+                    broker=one.broker,
+                    reason=error.message.removesuffix("; nothing was changed"),
+                    hint=error.hint,
+                )
 
     async def _check(
         self, plans: Sequence[Plan], *, dry_run: bool, terminate_existing: bool
@@ -244,6 +268,7 @@ class ObjectAdministration:
             wanted = _wanted(broker.name, kind, verb, have)
             made = plan(wanted, have, actor=actor, now=broker.clock.utc())
             if made.changes:
+                self._check_principals([made], actor)
                 terminate = getattr(verb, "terminate_existing", False)
                 await self._check([made], dry_run=False, terminate_existing=terminate)
                 await self._apply_plan(made, terminate, actor)

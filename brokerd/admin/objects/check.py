@@ -5,13 +5,14 @@ Never:  changes anything. `apply.py` closes the dropped objects and checks again
         begin after this check.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from brokerd.admin.objects.plan import Plan
 from brokerd.broker.broker import Broker
-from brokerd.errors import InUse
+from brokerd.errors import InUse, ObjectNotFound
 from brokerd.objects.declared import Declared, Kind, is_built_in
+from brokerd.security.bindings import Binding
 from brokerd.storage.references import Use, in_use
 
 _V = TypeVar("_V")
@@ -34,8 +35,26 @@ def present(broker: Broker, instance: Broker) -> Declared:
         priorities=_declarable(Kind.PRIORITY, catalog.priorities),
         routes=catalog.routes,
         instance_routes=instance.store.catalog.routes,
+        remote_service_bindings=catalog.remote_service_bindings,
         event_notifications=_declarable(Kind.EVENT_NOTIFICATION, catalog.event_notifications),
     )
+
+
+def refuse_unknown_principals(plan: Plan, has_principal: Callable[[str], bool]) -> None:
+    """Raise `ObjectNotFound` if a new or altered binding names a principal that is not here.
+
+    Bindings that the plan keeps are not checked: their principal may have been revoked since, and
+    their dialogs say so (SEC-18).
+    """
+    for one in plan.changes:
+        if isinstance(one.value, Binding) and not has_principal(one.value.principal):
+            peer = one.value.principal.partition(":")[2]
+            raise ObjectNotFound(
+                f"remote service binding {one.name!r} names principal {one.value.principal!r}, "
+                "which is not here; nothing was changed",
+                hint=f"pair with its machine (brokerd peer pair), or install its certificates: "
+                f"brokerd peer add {peer}",
+            )
 
 
 async def refuse_in_use(plan: Plan, broker: Broker) -> None:

@@ -51,6 +51,9 @@ def add_missing(have: Declared, wanted: Declared) -> Declared:
         priorities=_added(have.priorities, wanted.priorities),
         routes=_added(have.routes, wanted.routes),
         instance_routes=instance_routes,
+        remote_service_bindings=_added(
+            have.remote_service_bindings, wanted.remote_service_bindings
+        ),
         event_notifications=notifications,
         lifetimes={
             name: seconds for name, seconds in wanted.lifetimes.items() if _is_new(name, have)
@@ -80,6 +83,9 @@ def keep_undeclared(have: Declared, wanted: Declared) -> Declared:
         priorities=_added(wanted.priorities, have.priorities),
         routes=_added(wanted.routes, have.routes),
         instance_routes=instance_routes,
+        remote_service_bindings=_added(
+            wanted.remote_service_bindings, have.remote_service_bindings
+        ),
         event_notifications=_added(wanted.event_notifications, have.event_notifications),
     )
 

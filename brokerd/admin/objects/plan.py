@@ -30,10 +30,13 @@ from brokerd.model import (
 from brokerd.objects.declared import TABLES, Action, Change, Declared, Kind, diff
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.security.bindings import Binding
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.storage.references import Use
 
-_V = TypeVar("_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification)
+_V = TypeVar(
+    "_V", MessageType, Contract, Queue, Service, Priority, Route, EventNotification, Binding
+)
 
 SERVICE_ALTERED: Final = -8469
 SERVICE_DROPPED: Final = -8470
@@ -209,6 +212,7 @@ def catalog_changes(
         services=_only(put.get(Kind.SERVICE), Service),
         priorities=_only(put.get(Kind.PRIORITY), Priority),
         routes=_only(put.get(Kind.ROUTE), Route),
+        remote_service_bindings=_only(put.get(Kind.REMOTE_SERVICE_BINDING), Binding),
         event_notifications=_only(put.get(Kind.EVENT_NOTIFICATION), EventNotification),
         options=options,
         unused=unused,

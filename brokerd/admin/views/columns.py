@@ -325,6 +325,18 @@ VIEWS: Final[dict[str, View]] = {
             "priority": "level, 1 to 10",
         },
     ),
+    "remote_service_bindings": View(
+        "One row for each remote service binding of the broker (MON-6).",
+        {
+            "name": "name of the binding",
+            "remote_service_binding_id": "the same",
+            "principal_id": "its owner",
+            "remote_service_name": "remote service that dialogs are begun to",
+            "service_contract_id": "contract it is for; NULL means any",
+            "remote_principal_id": "principal that owns the certificate of that service",
+            "is_anonymous_on": "whether the initiator stays unproven (SEC-19)",
+        },
+    ),
     "event_notifications": View(
         "One row for each event notification of the broker (VIEW-11).",
         {

@@ -131,6 +131,7 @@ class Views:
             "service_contract_message_usages": _message_usages,
             "service_message_types": _message_types,
             "conversation_priorities": _priorities,
+            "remote_service_bindings": _bindings,
             "parked_groups": poison.rows,
             "error_events": lambda _broker: error_events(),
             "brokers": lambda _broker: self._all_brokers(),
@@ -353,6 +354,22 @@ def _priorities(broker: Broker) -> list[Row]:
             "priority": one.level,
         }
         for one in broker.store.catalog.priorities.values()
+    ]
+
+
+def _bindings(broker: Broker) -> list[Row]:
+    """Return the rows of remote service bindings (MON-6)."""
+    return [
+        {
+            "name": one.name,
+            "remote_service_binding_id": one.name,
+            "principal_id": None,
+            "remote_service_name": one.service_name,
+            "service_contract_id": None,
+            "remote_principal_id": one.principal,
+            "is_anonymous_on": one.is_anonymous,
+        }
+        for one in broker.store.catalog.remote_service_bindings.values()
     ]
 
 

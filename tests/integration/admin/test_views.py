@@ -119,6 +119,7 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
         "activated_tasks",
         "retained_messages",
         "conversation_priorities",
+        "remote_service_bindings",
         "event_notifications",
         "connections",
         "destinations",
