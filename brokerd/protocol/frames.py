@@ -67,6 +67,8 @@ class Kind(IntEnum):
     NOTICE = 8
     TRACE = 9
     BROKERS = 10
+    PAIR = 11
+    PAIRED = 12
     BOXCAR = 16
 
 
