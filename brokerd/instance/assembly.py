@@ -77,7 +77,6 @@ from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
 from brokerd.routing.choice import Balancer
-from brokerd.security.grants import parse_grant
 from brokerd.sessions.registry import Sessions, reader_token
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
@@ -115,6 +114,7 @@ class Assembly:
         self._build_broker_lists()
         build_credentials(parts, settings, surroundings)
         parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
+        parts.grants = part_options.grants(settings)
 
     def _build_watches(self, clock: SteadyClock) -> None:
         """Build the parts that watch the disk, the clock and the stores."""
@@ -384,7 +384,7 @@ class Assembly:
             on_receive=reader_events.may_receive,
             on_rollback=reader_events.rolled_back,
             evaluate_rollback=reader_events.count_for_poison,
-            grants=[parse_grant(one) for one in settings.clients.grants],
+            grants=parts.grants,
         )
 
     def _build_upkeep(self) -> None:

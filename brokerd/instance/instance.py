@@ -106,8 +106,13 @@ class Instance:
             )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
-        if self.settings.clients.grants:
-            let_others_in(address)
+        self._let_users_in()
+        parts.grants.watch(self._let_users_in)
+
+    def _let_users_in(self) -> None:
+        """Let all users of the machine connect once something is granted to one (CLP-130)."""
+        if self.parts.grants.lets_users_in:
+            let_others_in(self.settings.client_address)
 
     def use_settings(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs (REL-38)."""

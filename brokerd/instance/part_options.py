@@ -6,7 +6,7 @@ Reads:  settings.      Calls: nothing.      Never:  knows a default; the setting
 import msgspec
 
 from brokerd.checking.checker import Limits
-from brokerd.config.settings import Endpoint, LogLevel, Settings
+from brokerd.config.settings import Authentication, Endpoint, LogLevel, Settings
 from brokerd.delivery.forwarding.forwarder import MEGABYTE, ForwarderOptions
 from brokerd.delivery.forwarding.report import ReportOptions
 from brokerd.delivery.incoming.dispatcher import DispatcherOptions
@@ -15,6 +15,7 @@ from brokerd.delivery.peers.arrival_routes import ArrivalRouteOptions
 from brokerd.delivery.peers.refusal_notices import NoticeOptions
 from brokerd.dynamic_routing.requester import RequesterOptions
 from brokerd.dynamic_routing.requests import Form
+from brokerd.security.grants import Grants, parse_grant
 from brokerd.sessions.options import SessionOptions
 from brokerd.transport.options import TransportOptions
 
@@ -27,6 +28,15 @@ def arrival_routes(settings: Settings) -> ArrivalRouteOptions:
 def check_limits(settings: Settings) -> Limits:
     """Return the limits of body checks."""
     return Limits(time=settings.checks.time, memory=settings.checks.memory)
+
+
+def grants(settings: Settings) -> Grants:
+    """Return the grants of the settings; those of the store are loaded later."""
+    endpoint = settings.endpoint
+    return Grants(
+        map(parse_grant, settings.clients.grants),
+        authenticates=endpoint is not None and endpoint.authentication is not Authentication.NONE,
+    )
 
 
 def asking(settings: Settings) -> RequesterOptions:

@@ -45,6 +45,7 @@ from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
 from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.security.credentials import Credentials
+from brokerd.security.grants import Grants
 from brokerd.sessions.registry import Sessions
 from brokerd.transport.destinations import Destinations
 
@@ -73,6 +74,7 @@ class Parts:
     """Principals and certificates, as `credential_store` keeps them."""
     mirroring: Mirroring
     mirrors: Mirrors
+    grants: Grants
 
     # Known or made once the stores are open, in the order in which a message meets them.
     started_at: Instant

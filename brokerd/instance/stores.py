@@ -26,6 +26,7 @@ from brokerd.instance.surroundings import Surroundings
 from brokerd.model import MSDB
 from brokerd.objects.declared import Declared
 from brokerd.protocol.sending import WindowLimits
+from brokerd.storage import grants
 from brokerd.storage.catalog import NO_CHANGES, CatalogChanges
 from brokerd.storage.opening import NewStore, remove_new_file
 from brokerd.storage.private_files import make_private_directory
@@ -70,6 +71,7 @@ class Stores:
         self._parts.known_brokers.load(store)
         self._parts.audit.open(store)
         await self._parts.credential_store.open(store)
+        self._parts.grants.load(*await store.run(grants.load))
         mirrored = self._parts.mirroring.names
         # Declared brokers come before those that merely have a file: without one of them the
         # instance does not start. A shared one is an exception: its partner may have it open

@@ -1,24 +1,26 @@
 """Permissions: the right that each verb of a client needs, in one table (SX-3, CLP-130).
 
-Reads:  the rights of a client, its verb.      Calls: security.grants, objects.declarations.
+Reads:  the rights of a client, its verb, the queues of brokers.
+Calls:  security.grants, objects.declarations.
 Never:  lets a verb pass that the table lacks, or checks the client's own broker in place of the
         broker that the verb names.
 Fails:  `AccessDenied` names the missing right, and the broker.
 
-Every setting that can make the daemon run code (`handler`, `command` and `run_as` of an activation,
-and the binding of a service to such a queue) is a change of objects, so it needs CONTROL on the
-changed broker. Verbs that concern the whole instance need CONTROL on `msdb`.
+Every setting that can make the daemon run code (`handler`, `command`, `host` and `run_as` of an
+activation, and the binding of a service to such a queue) is a change of objects, so it needs
+CONTROL on the changed broker, and because it names a program EXECUTE beside it (SX-23). Verbs that
+concern the whole instance need CONTROL on `msdb`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from brokerd.broker.broker import Broker
 from brokerd.errors import AccessDenied, ConversationNotFound
 from brokerd.ids import Handle, show
-from brokerd.model import MSDB
+from brokerd.model import MSDB, Activation, Queue
 from brokerd.objects.declarations import parse_from
-from brokerd.objects.declared import Kind
+from brokerd.objects.declared import Declared, Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Rights
@@ -102,8 +104,16 @@ IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
 """Verbs of transactions: `brokerd.verbs` checks the rights on their queues, services, dialogs."""
 
 
-def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
+def check(
+    rights: Rights,
+    broker: Broker,
+    verb: wire.Verb,
+    client: str,
+    brokers: Mapping[str, Broker],
+) -> None:
     """Check that a client of `broker` may use a verb outside of transactions.
+
+    `brokers`: those of the instance, whose queues say which services get a program.
 
     Raises:
         AccessDenied: a right is missing, or the table does not know the verb.
@@ -116,14 +126,22 @@ def check(rights: Rights, broker: Broker, verb: wire.Verb, client: str) -> None:
         of_a_queue(rights, broker, verb, client)
         return
     asked = wire.NAMES[type(verb)]
-    brokers = CONTROL.get(type(verb))
-    if brokers is None:
+    controlled = CONTROL.get(type(verb))
+    if controlled is None:
         raise AccessDenied(f"{asked} is not for clients whose rights are limited")
     if not rights.control:
         raise _lacks_control(asked, broker.name, client)
-    for name in brokers(verb, broker.name):
+    for name in controlled(verb, broker.name):
         if not rights.may_control(name):
             raise _lacks_control(asked, name, client)
+    if (programs := NAMES_PROGRAMS.get(type(verb))) is not None:
+        for name, what in programs(verb, broker, brokers):
+            if not rights.may_execute(name):
+                raise AccessDenied(
+                    f"{asked} names a program to run ({what}), which needs execute permission on "
+                    f"broker {name!r}; {client} does not have it",
+                    hint=f'ask for it: brokerd grant "execute on {name} to USER"',
+                )
 
 
 def _lacks_control(asked: str, broker: str, client: str) -> AccessDenied:
@@ -152,3 +170,70 @@ OF_A_QUEUE: Final[dict[type, Callable[[Rights, Broker, Any, str], None]]] = {
     wire.TransmissionStatus: _see_dialog,
 }
 """Verbs outside of transactions that need only RECEIVE on a queue, with the check of each."""
+
+
+# Programs.
+
+Named = Iterator[tuple[str, str]]
+"""Pairs of a broker and the object by which a verb names a program for it."""
+PROGRAM_KEYS: Final = frozenset({"handler", "command", "host", "run_as"})
+"""Keys of an activation that say what runs, where, and as whom."""
+
+
+def _in_object(
+    verb: wire.Create | wire.Alter, own: Broker, _brokers: Mapping[str, Broker]
+) -> Named:
+    """Yield the object that is created or altered, if it names a program."""
+    if verb.kind == Kind.QUEUE:
+        activation = verb.object.get("activation")
+        if isinstance(activation, dict) and activation.keys() & PROGRAM_KEYS:
+            yield own.name, f"activation of queue {verb.object.get('name')!r}"
+    elif verb.kind == Kind.SERVICE:
+        queue = verb.object.get("queue")
+        if isinstance(queue, str) and _activation(own, queue) is not None:
+            yield own.name, f"service on queue {queue!r}, which has an activation"
+
+
+def _in_declaration(verb: wire.Apply, own: Broker, brokers: Mapping[str, Broker]) -> Named:
+    """Yield the declared objects that name a program which the broker does not have already."""
+    for one in parse_from(own.name, verb.objects).brokers:
+        there = brokers.get(one.broker)
+        for queue in one.queues.values():
+            if queue.activation is not None and _program(queue.activation) != _program(
+                _activation(there, queue.name)
+            ):
+                yield one.broker, f"activation of queue {queue.name!r}"
+        yield from _bound(one, there)
+
+
+def _bound(declared: Declared, there: Broker | None) -> Named:
+    """Yield the declared services that are bound anew to a queue with an activation."""
+    known = {} if there is None else there.store.catalog.services
+    for service in declared.services.values():
+        before, queue = known.get(service.name), declared.queues.get(service.queue)
+        activation = queue.activation if queue is not None else None
+        if before is not None and before.queue == service.queue:
+            continue
+        if activation is not None or _activation(there, service.queue) is not None:
+            yield declared.broker, f"service {service.name!r} on queue {service.queue!r}"
+
+
+def _activation(broker: Broker | None, queue: str) -> Activation | None:
+    found: Queue | None = None if broker is None else broker.store.catalog.queues.get(queue)
+    return None if found is None else found.activation
+
+
+def _program(activation: Activation | None) -> tuple[object, ...] | None:
+    if activation is None:
+        return None
+    return activation.handler, activation.command, activation.host, activation.run_as
+
+
+NAMES_PROGRAMS: Final[dict[type, Callable[[Any, Broker, Mapping[str, Broker]], Named]]] = {
+    wire.Create: _in_object,
+    wire.Alter: _in_object,
+    wire.Apply: _in_declaration,
+}
+"""Functions that find the programs named by a verb, each of which needs EXECUTE beside CONTROL.
+
+Arguments: the verb, the client's own broker, the brokers of the instance."""

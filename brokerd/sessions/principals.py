@@ -1,4 +1,4 @@
-"""Principals: the user at the other end of a client's connection, and its rights.
+"""Principals: the names of the principal at the other end of a client's connection, its rights.
 
 Reads:  the peer credentials that the kernel keeps for a Unix socket, the list of users.
 Calls:  security.grants.
@@ -10,50 +10,80 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from brokerd.config.toml_file import did_you_mean
-from brokerd.security.grants import PUBLIC, Grant, Rights, rights_of
+from brokerd.security.grants import PUBLIC, Grant, Grants, Rights
 from brokerd.sessions.in_process_stream import LocalStream
 
 PEER_UID: Final = "peer_uid"
 """Name of the extra information in which a simulated stream gives the uid of its user."""
+PRINCIPAL: Final = "principal"
+"""Name of the extra information in which a stream gives the owner of the certificate that its far
+end has proven to hold, such as `client:till` (SEC-4)."""
 _CREDENTIALS: Final = struct.Struct("3i")
+
+
+Names = tuple[str, ...] | None
+"""Names of a principal, to which something can be granted, without `public`; None = the daemon's
+own user, or root, who need no grants."""
 
 
 class Principals:
     """The grants of one instance, applied to its clients."""
 
-    def __init__(self, grants: Sequence[Grant]) -> None:
+    def __init__(self, grants: Grants) -> None:
         self._grants = grants
         self._masters: tuple[int, ...] = (0, os.geteuid())
 
     def unknown(self) -> list[str]:
         """Return a line for each user in the grants that does not exist on this machine now."""
-        return unknown_users(self._grants)
+        return unknown_users(one.grant for one in self._grants.entries)
 
-    def rights(self, transport: asyncio.BaseTransport) -> Rights | None:
-        """Return the rights of a client; None = all rights.
+    def names(self, transport: asyncio.BaseTransport) -> Names:
+        """Return the names of a client, which stay the same while it is connected.
 
-        A client has all rights if the instance has no grants, if the client is in this process,
-        or if its user is root or the daemon's own. A client over TCP has no known user, and gets
-        only the public grants."""
-        if not self._grants or isinstance(transport, LocalStream):
+        A client in this process is the daemon's own user. The kernel names the user at the other
+        end of a Unix socket, and a certificate the client at the other end of a TCP connection.
+        Without either, nobody is known there."""
+        if isinstance(transport, LocalStream):
             return None
         uid = _uid(transport)
         if uid is None:
-            return rights_of(self._grants, ())
-        if uid in self._masters:
-            return None
-        return rights_of(self._grants, (str(uid), _name(uid)))
+            principal = transport.get_extra_info(PRINCIPAL)
+            return (principal,) if isinstance(principal, str) else ()
+        return None if uid in self._masters else user_names(uid)
+
+    def rights(self, names: Names) -> Rights | None:
+        """Return the present rights of a client; None = all rights.
+
+        A client has all rights if it is the daemon's own user or root, or if the instance has no
+        grants about clients (CLP-130)."""
+        return None if names is None else self._grants.rights(names)
+
+
+def user_names(uid: int) -> tuple[str, ...]:
+    """Return the names to which something can be granted for a user: its number, its name."""
+    name = _name(uid)
+    return (str(uid), name) if name else (str(uid),)
+
+
+def names_of(principal: str) -> tuple[str, ...]:
+    """Return all names of a principal, given one: of a user, both its name and its number."""
+    try:
+        uid = int(principal) if principal.isdecimal() else pwd.getpwnam(principal).pw_uid
+    except (KeyError, ValueError):
+        return (principal,)
+    return user_names(uid)
 
 
 def unknown_users(grants: Iterable[Grant]) -> list[str]:
     """Return a line for each user in the grants that does not exist on this machine.
 
-    Grants to such a user have no effect. A uid counts as a user even if it has no name here."""
-    names = sorted({one.to for one in grants} - {PUBLIC})
+    Grants to such a user have no effect. A uid counts as a user even if it has no name here. Peers
+    and clients with certificates are no users of the machine."""
+    names = sorted({one.to for one in grants if ":" not in one.to} - {PUBLIC})
     return [
         f"there is no user {name!r} on this machine{_near(name)}"
         for name in names

@@ -7,7 +7,7 @@ Never: reads a transaction; each session runs its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
 from brokerd.broker.broker import Broker
@@ -28,7 +28,7 @@ from brokerd.errors import (
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
-from brokerd.security.grants import Grant
+from brokerd.security.grants import Grants
 from brokerd.sessions.admin_gate import ClientGate, Exclusive
 from brokerd.sessions.expiry import end_expired
 from brokerd.sessions.flow_control import Congestion
@@ -71,7 +71,7 @@ class Sessions:
         on_receive: Callable[[ClientSession, str], bool],
         on_rollback: Callable[[Broker, str], None],
         evaluate_rollback: EvaluateRollback = lambda _session, how: how,
-        grants: Sequence[Grant] = (),
+        grants: Grants,
     ) -> None:
         self._instance = instance
         self._instance_id = instance_id
@@ -89,6 +89,7 @@ class Sessions:
         """Called with (broker, queue) when a transaction that received from it rolls back."""
         self.evaluate_rollback = evaluate_rollback
         self.principals = Principals(grants)
+        grants.watch(self._grants_changed)
         self._connected: dict[ClientSession, None] = {}
         self._known: dict[tuple[str, ClientId], ClientSession] = {}
         self._admitted: dict[ClientSession, None] = {}
@@ -261,7 +262,7 @@ class Sessions:
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
         try:
             if session.rights is not None:
-                check(session.rights, session.broker, verb, session.owner)
+                check(session.rights, session.broker, verb, session.owner, self._brokers)
             value = await self._administer(session.broker, verb, session.owner)
             session.responses.answer(request, value)
         except StoreFault:
@@ -278,6 +279,11 @@ class Sessions:
             "broker.daemon", subclass="client_failed", client=client, verb=asked, exc_info=error
         )
         return InternalError(f"{asked} failed with {type(error).__name__}: {error}")
+
+    def _grants_changed(self) -> None:
+        """Take changed grants over on every connection, at once (SX-3)."""
+        for session in list(self._connected):
+            session.grants_changed()
 
     # Passes and stopping.
 

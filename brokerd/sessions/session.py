@@ -35,7 +35,7 @@ from brokerd.sessions.fast_requests import perform_leading
 from brokerd.sessions.flow_control import ANSWERS, TURN, Congestion, Reading
 from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
 from brokerd.sessions.options import SessionOptions
-from brokerd.sessions.principals import Principals
+from brokerd.sessions.principals import Names, Principals
 from brokerd.sessions.request_line import RequestLine
 from brokerd.sessions.responses import Responses
 from brokerd.sessions.verb_dispatch import to_receive
@@ -49,6 +49,7 @@ _LINGER: Final = 10.0
 """Seconds that a client may take to read the last answers before its connection is aborted."""
 
 
+REVOKED: Final = "an administrator has revoked a permission of the client"
 _ENDING_VERBS: Final = frozenset({"commit", "rollback"})
 """Verbs that end a transaction. Never refused: a refused one would leave locks (CLP-30)."""
 
@@ -113,8 +114,10 @@ class ClientSession(asyncio.Protocol):
     """Id of the client in activation: the token of a reader process that activation started, else
     the client id."""
     owner = "a client before HELLO"
+    names: Names = ()
+    """Names to which the client's rights are granted."""
     rights: Rights | None = None
-    """Rights of the client's user; None = all rights."""
+    """Present rights of the client; None = all rights."""
     seat: Seat | None = None
     """Seat among the limited connections, if this one was accepted from a socket (END-18)."""
 
@@ -153,7 +156,8 @@ class ClientSession(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.responses.transport = self.reading.transport = self._transport
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
-        self.rights = self._clients.principals.rights(transport)
+        self.names = self._clients.principals.names(transport)
+        self.rights = self._clients.principals.rights(self.names)
         if self.seat is not None:
             self.seat.occupied(self._turned_out)
         limit = self._clients.options.login_timeout
@@ -477,6 +481,22 @@ class ClientSession(asyncio.Protocol):
         return self._clients.clock.monotonic()
 
     # Ending.
+
+    def grants_changed(self) -> None:
+        """Take the present rights of the client over, in its open transactions too (SX-3).
+
+        A client that has lost a grant also loses what it has begun: a transaction may hold locks
+        and messages that the client could not get any more."""
+        before, self.rights = self.rights, self._clients.principals.rights(self.names)
+        if self.rights == before:
+            return
+        for tx in self.transactions:
+            tx.restrict(self.rights)
+        if self.rights is not None and (before is None or not self.rights.includes(before)):
+            for open_tx in [*self.open_transactions.values()]:
+                open_tx.abort(REVOKED)
+            for work in [*self.line.under_way]:
+                work.abort(REVOKED)
 
     @property
     def has_work(self) -> bool:

@@ -16,7 +16,7 @@ from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
 from brokerd.ids import show
 from brokerd.process.exit_statuses import exit_status
-from brokerd.security.grants import parse_grant
+from brokerd.security.grants import Grants, Rights, parse_grant
 from brokerd.sessions.principals import Principals
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
@@ -28,6 +28,7 @@ GRANTS = (
     f"receive on main/desk to {ANN}",
     f"send on urn:shop to {ANN}",
     f"control on other to {ANN}",
+    f"execute on other to {ANN}",
     "send on urn:spare to public",
 )
 
@@ -315,6 +316,19 @@ def test_without_grants_everybody_may_do_everything(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
+def rights_at(principals: Principals, transport: asyncio.BaseTransport) -> Rights | None:
+    return principals.rights(principals.names(transport))
+
+
+@pytest.mark.rule("CLP-130", "SEC-4")
+def test_over_tcp_the_owner_of_the_certificate_is_known_and_nobody_else() -> None:
+    grants = Grants(map(parse_grant, ("send on a to client:till", "send on b to public")))
+    principals = Principals(grants)
+    till = rights_at(principals, asyncio.BaseTransport({"principal": "client:till"}))
+    assert till == Rights(send=("a", "b"))
+    assert rights_at(principals, asyncio.BaseTransport()) == Rights(send=("b",))
+
+
 @pytest.mark.rule("CLP-130")
 def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all(
     monkeypatch: pytest.MonkeyPatch,
@@ -323,9 +337,9 @@ def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all(
     masters = {0, EVE}
     user = next(one for one in pwd.getpwall() if one.pw_uid not in masters)
     for to in (user.pw_name, str(user.pw_uid)):
-        principals = Principals([parse_grant(f"receive on main/desk to {to}")])
+        principals = Principals(Grants([parse_grant(f"receive on main/desk to {to}")]))
         rights = {
-            uid: principals.rights(asyncio.BaseTransport({"peer_uid": uid}))
+            uid: rights_at(principals, asyncio.BaseTransport({"peer_uid": uid}))
             for uid in (*masters, user.pw_uid, ANN)
         }
         assert [rights[uid] for uid in masters] == [None] * len(masters)
@@ -338,15 +352,15 @@ def test_a_user_is_a_name_or_a_number_and_root_and_the_daemons_own_may_all(
 
 @pytest.mark.rule("CLP-130")
 async def test_the_kernel_says_who_is_at_the_other_end() -> None:
-    principals = Principals([parse_grant("receive on main/desk to public")])
-    strange = Principals([parse_grant("receive on main/desk to public")])
+    grants = Grants([parse_grant("receive on main/desk to public")])
+    principals, strange = Principals(grants), Principals(grants)
     strange._masters = (-1,)
     one, other = socket.socketpair(socket.AF_UNIX)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_unix_connection(asyncio.Protocol, sock=one)
     try:
-        assert principals.rights(transport) is None  # the daemon's own user
-        rights = strange.rights(transport)
+        assert rights_at(principals, transport) is None  # the daemon's own user
+        rights = rights_at(strange, transport)
         assert rights is not None
         assert rights.may_receive("main", "desk")
         assert not rights.may_receive("main", "shop")

@@ -1,17 +1,45 @@
 """The permission table: every verb is in it, and on which broker each needs what (SX-3, SX-23)."""
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from brokerd.errors import AccessDenied
+from brokerd.ids import QueueKey, ServiceKey
+from brokerd.model import Activation, Queue, Service
+from brokerd.objects.activation import KEYS
 from brokerd.protocol import client_verbs as wire
-from brokerd.security.grants import parse_grant, rights_of
-from brokerd.sessions.permissions import ANYONE, CONTROL, IN_TRANSACTIONS, OF_A_QUEUE, check
+from brokerd.security.grants import Rights, parse_grant, rights_of
+from brokerd.sessions.permissions import (
+    ANYONE,
+    CONTROL,
+    IN_TRANSACTIONS,
+    OF_A_QUEUE,
+    PROGRAM_KEYS,
+    check,
+)
 
-OWN: Any = SimpleNamespace(name="own")
-"""The broker of the client's session, of which only the name counts here."""
+
+def broker(name: str) -> Any:
+    """Return what the table reads of a broker: its name, its queues and services."""
+    runs = Activation("shop:handle")
+    queues = {
+        "runs": Queue(QueueKey(1), "runs", activation=runs),
+        "rests": Queue(QueueKey(2), "rests"),
+    }
+    services = {
+        "urn:runs": Service(ServiceKey(1), "urn:runs", "runs"),
+        "urn:rests": Service(ServiceKey(2), "urn:rests", "rests"),
+    }
+    catalog = SimpleNamespace(queues=queues, services=services)
+    return SimpleNamespace(name=name, store=SimpleNamespace(catalog=catalog))
+
+
+OWN: Any = broker("own")
+"""The broker of the client's session."""
+BROKERS: Mapping[str, Any] = {"own": OWN, "far": broker("far")}
 ID = bytes(16)
 NEEDED = {
     "view": (["brokers"], {"own"}),
@@ -83,12 +111,12 @@ def test_control_is_needed_on_each_broker_that_a_verb_changes(
         grants = everything_else + [f"control on {one} to eve" for one in others]
         rights = rights_of(map(parse_grant, grants), ["eve"])
         with pytest.raises(AccessDenied) as denied:
-            check(rights, OWN, asked, "eve")
+            check(rights, OWN, asked, "eve", BROKERS)
         assert denied.value.message == (
             f"{verb} needs control permission on broker {lacking!r}, which eve does not have"
         )
     grants = [f"control on {one} to eve" for one in needed]
-    check(rights_of(map(parse_grant, grants), ["eve"]), OWN, asked, "eve")
+    check(rights_of(map(parse_grant, grants), ["eve"]), OWN, asked, "eve", BROKERS)
 
 
 @pytest.mark.rule("SX-3")
@@ -96,12 +124,94 @@ def test_a_verb_that_is_not_in_the_table_is_denied(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(CONTROL, wire.CleanUp)
     rights = rights_of([parse_grant("control on * to eve")], ["eve"])
     with pytest.raises(AccessDenied, match="clean_up is not for clients"):
-        check(rights, OWN, wire.CleanUp(ID, "why"), "eve")
+        check(rights, OWN, wire.CleanUp(ID, "why"), "eve", BROKERS)
 
 
 @pytest.mark.rule("CLP-130", "CLP-39")
 def test_a_session_with_msdb_declares_main() -> None:
-    msdb: Any = SimpleNamespace(name="msdb")
+    msdb = broker("msdb")
     rights = rights_of([parse_grant("control on msdb to eve")], ["eve"])
     with pytest.raises(AccessDenied, match="on broker 'main'"):
-        check(rights, msdb, wire.Apply({"queue": [{"name": "q"}]}), "eve")
+        check(rights, msdb, wire.Apply({"queue": [{"name": "q"}]}), "eve", BROKERS)
+
+
+HANDLER = {"handler": "shop:handle"}
+PROGRAMS: list[tuple[str, list[Any], str]] = [
+    ("create", ["queue", {"name": "q", "activation": HANDLER}], "own"),
+    ("create", ["queue", {"name": "q", "activation": {"command": ["/bin/sh"]}}], "own"),
+    ("alter", ["queue", {"name": "runs", "activation": {"run_as": None}}], "own"),
+    ("alter", ["queue", {"name": "runs", "activation": {"host": "daemon"}}], "own"),
+    ("create", ["service", {"name": "s", "queue": "runs"}], "own"),
+    ("alter", ["service", {"name": "urn:rests", "queue": "runs"}], "own"),
+    ("apply", [{"queue": [{"name": "q", "activation": HANDLER}]}], "own"),
+    ("apply", [{"queue": [{"name": "runs", "activation": {"handler": "os:abort"}}]}], "own"),
+    (
+        "apply",
+        [{"queue": [{"name": "runs"}], "service": [{"name": "s", "queue": "runs"}]}],
+        "own",
+    ),
+    (
+        "apply",
+        [{"broker": {"name": "far"}, "queue": [{"name": "q", "activation": HANDLER}]}],
+        "far",
+    ),
+    (
+        "apply",
+        [{"broker": {"name": "new"}, "queue": [{"name": "runs", "activation": HANDLER}]}],
+        "new",
+    ),
+]
+"""Requests that name a program, and the broker for which the daemon would run it."""
+NO_PROGRAMS: list[tuple[str, list[Any]]] = [
+    ("create", ["queue", {"name": "q"}]),
+    ("create", ["service", {"name": "s", "queue": "rests"}]),
+    ("create", ["contract", {"name": "c", "queue": "runs"}]),
+    ("alter", ["queue", {"name": "runs", "activation": {"status": "off"}}]),
+    ("alter", ["queue", {"name": "runs", "activation": {"max_readers": 3}}]),
+    ("alter", ["queue", {"name": "runs", "activation": "drop"}]),
+    ("alter", ["service", {"name": "urn:runs", "contracts": []}]),
+    ("drop", ["queue", "runs"]),
+    (
+        "apply",
+        [
+            {
+                "queue": [{"name": "runs", "activation": HANDLER | {"max_readers": 9}}],
+                "service": [{"name": "urn:runs", "queue": "runs"}],
+            }
+        ],
+    ),
+    ("apply", [{"queue": [{"name": "q"}], "service": [{"name": "s", "queue": "q"}]}]),
+]
+
+
+def all_but_execute(*more: str) -> Rights:
+    return rights_of(map(parse_grant, ("control on * to eve", *more)), ["eve"])
+
+
+@pytest.mark.rule("SX-23", "ACT-20", "OBJ-60")
+@pytest.mark.parametrize(("verb", "args", "where"), PROGRAMS)
+def test_a_verb_that_names_a_program_needs_execute_beside_control(
+    verb: str, args: list[Any], where: str
+) -> None:
+    asked = wire.parse_verb(verb, args)
+    other = "own" if where != "own" else "far"
+    with pytest.raises(AccessDenied, match=f"execute permission on broker '{where}'") as denied:
+        check(all_but_execute(f"execute on {other} to eve"), OWN, asked, "eve", BROKERS)
+    assert f"{verb} names a program to run" in denied.value.message
+    check(all_but_execute(f"execute on {where} to eve"), OWN, asked, "eve", BROKERS)
+
+
+@pytest.mark.rule("SX-23")
+@pytest.mark.parametrize(("verb", "args"), NO_PROGRAMS)
+def test_a_verb_that_names_no_new_program_needs_only_control(verb: str, args: list[Any]) -> None:
+    check(all_but_execute(), OWN, wire.parse_verb(verb, args), "eve", BROKERS)
+
+
+HARMLESS = {"max_readers", "status", "memory", "deadline"} | {
+    *("ramp_interval", "initial_readers", "drain_wait", "spare")
+}
+
+
+@pytest.mark.rule("SX-23")
+def test_each_key_of_an_activation_is_known_to_name_a_program_or_not() -> None:
+    assert set(KEYS) == PROGRAM_KEYS | HARMLESS

@@ -1,0 +1,66 @@
+"""Grants that were made online, kept in `msdb`; statements (SX-3).
+
+Reads:  the table `grants`.      Calls: security.grants.
+Never:  changes memory: `admin.grants` does, once the statement is durable.
+
+A row with an empty permission and object is no grant. It says that grants about the connections
+named as its principal were made once, so that they stay limited when the last grant is revoked.
+"""
+
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select
+
+from brokerd.clock import Instant
+from brokerd.security.grants import Audience, Entry, Grant, Origin, Permission
+from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.statements import Inserts, Script, sql
+from brokerd.storage.tables import grants
+
+_load = sql(
+    select(
+        grants.c.permission,
+        grants.c.securable,
+        grants.c.principal,
+        grants.c.granted_at,
+        grants.c.granted_by,
+    ).order_by(grants.c.granted_at, grants.c.permission, grants.c.securable, grants.c.principal)
+)
+_add = Inserts(grants, replace=True)
+_remove = sql(
+    delete(grants).where(
+        grants.c.permission == "", grants.c.securable == "", grants.c.principal == ""
+    )
+)
+
+
+def load(connection: Connection) -> tuple[list[Entry], frozenset[Audience]]:
+    """Return all grants, the oldest first, and the connections that they were ever about."""
+    entries: list[Entry] = []
+    audiences: set[Audience] = set()
+    for permission, on, to, at, by in connection.execute(_load):
+        if permission:
+            grant = Grant(Permission(permission), on, to)
+            entries.append(
+                Entry(grant=grant, origin=Origin.ONLINE, granted_at=Instant(at), granted_by=by)
+            )
+        else:
+            audiences.add(Audience(to))
+    return entries, frozenset(audiences)
+
+
+def add(connection: Connection, entry: Entry) -> None:
+    """Record a grant, and the connections that it is about."""
+    grant, script = entry.grant, Script()
+    values = (entry.granted_at, entry.granted_by)
+    rows = [(grant.permission, grant.on, grant.to, *values), ("", "", grant.audience, *values)]
+    _add.add(script, rows)
+    with transaction(connection):
+        script.run(connection)
+
+
+def remove(connection: Connection, removed: Iterable[Grant]) -> None:
+    """Delete the rows of grants that were revoked."""
+    with transaction(connection):
+        for one in removed:
+            connection.execute(_remove, (str(one.permission), one.on, one.to))
