@@ -1,1 +1,1 @@
-"""Security: the permissions of users. PURE: no sockets."""
+"""Security: principals, certificates, permissions, TLS. No sockets, files or SQL."""
