@@ -166,7 +166,7 @@ ROWS: Final = (
     Row(
         CONFIG,
         "configuration or file of objects wrong",
-        ("config", "handler", "store_version", "unsafe_file"),
+        ("config", "handler", "no_master_key", "store_version", "unsafe_file"),
     ),
     Row(INTERRUPTED, "interrupted"),
 )

@@ -71,10 +71,12 @@ def test_a_queue_may_be_asked_for_exactly_these_events() -> None:
 
 @pytest.mark.rule("EVT-1", "EVT-11")
 def test_groups_stand_for_events_and_unknown_words_are_refused() -> None:
-    for kind in ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION"):
+    binding = "REMOTE_SERVICE_BINDING"
+    alone = ("MESSAGE_TYPE", "CONTRACT", "QUEUE", "SERVICE", "ROUTE", "EVENT_NOTIFICATION", binding)
+    for kind in alone:
         each = {f"CREATE_{kind}", f"ALTER_{kind}", f"DROP_{kind}"}
         assert expand([f"DDL_{kind}_EVENTS"]) == each
-    kinds = ("QUEUE", "SERVICE", "CONTRACT", "MESSAGE_TYPE", "ROUTE", "BROKER_PRIORITY")
+    kinds = ("QUEUE", "SERVICE", "CONTRACT", "MESSAGE_TYPE", "ROUTE", "BROKER_PRIORITY", binding)
     assert expand(["DDL_SSB_EVENTS"]) == {
         f"{verb}_{kind}" for verb in ("CREATE", "ALTER", "DROP") for kind in kinds
     }
