@@ -39,7 +39,7 @@ _SIGNED: Final = b"brokerd dialog 1: security header\0"
 
 
 class Place(Struct, frozen=True, array_like=True):
-    """What a security header is bound to, beside its own fields (SEC-33).
+    """The dialog to which a security header is bound, beside its own fields (SEC-33).
 
     The broker of the target is no part of it, because the initiator may not know that broker yet;
     any other broker lacks the private key (SEC-35)."""
