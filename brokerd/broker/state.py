@@ -135,6 +135,9 @@ class Live:
     - `retention`: `kept`
     - `endpoints`: `touched`
     - `broker`: `outgoing`
+
+    `pin`, `unpin`, `stepped` and `joined` are called for every message. So the modules on its way
+    have copies of their one statement instead of calls: a test lists them, and holds both together.
     """
 
     __slots__ = (

@@ -573,14 +573,14 @@ class Transaction:
         pinned, peer = self._pinned, live.peer
         if live not in pinned:
             pinned.add(live)
-            live.pin()
+            live.pins += 1  # copies of `Live.pin` and `unpin`: without a call for each endpoint
         if peer is not None and peer not in pinned:
             pinned.add(peer)
-            peer.pin()
+            peer.pins += 1
 
     def _unpin(self) -> None:
         for live in self._pinned:
-            live.unpin()
+            live.pins -= 1
         self._pinned.clear()
         for body in self.inspected:
             self.broker.inspection.forget(body)

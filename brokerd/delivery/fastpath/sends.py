@@ -160,8 +160,9 @@ class _Run(OrdinaryRows):
         got = dialog.ordinary_receive(peer_before, message_id)
         if got is None:
             return None
-        live.stepped(sent)
-        peer.stepped(got)
+        # Copies of `Live.stepped` here and of `Live.joined` below: without a call for each message.
+        live.endpoint = sent
+        peer.endpoint = got
         return live, before, peer, peer_before, message_type, message_id, body
 
     def _step_alone(
@@ -170,7 +171,7 @@ class _Run(OrdinaryRows):
         if not ordinary.may_leave(self._broker, live):
             return None
         before = live.endpoint
-        live.stepped(sent)
+        live.endpoint = sent
         message_id = MessageId(self._broker.ids.fresh())
         return live, before, None, None, message_type, message_id, body
 
@@ -182,8 +183,7 @@ class _Run(OrdinaryRows):
             return
         progress, sent, got = self._flush.progress, live.endpoint, peer.endpoint
         progress[sent.key], progress[got.key] = sent, got
-        live.joined(self._serial)
-        peer.joined(self._serial)
+        live.serial = peer.serial = self._serial
         peer.coming.sent += 1
         self._append(peer, got, peer_before.receive_sequence, message_type, message_id, body)
 
@@ -209,7 +209,7 @@ class _Run(OrdinaryRows):
         flush.outgoing.append(row)
         flush.bytes += len(body) if body else 0
         flush.progress[sent.key] = sent
-        live.joined(self._serial)
+        live.serial = self._serial
         out.joining(row)
         self.leaving.append((out, row))
 

@@ -162,7 +162,7 @@ class _Run(OrdinaryRows):
         target = targets.make(conversation_id, last)
         endpoint = target.endpoint
         flush.created[endpoint.key] = flush.progress[endpoint.key] = endpoint
-        target.joined(self._serial)
+        target.serial = self._serial  # a copy of `Live.joined`: without a call for each dialog
         self._append(target, endpoint, 0, message_type, first, body)
         self._append(target, endpoint, 1, END_DIALOG, last, None)
         targets.coming.sent += 1
