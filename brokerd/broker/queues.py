@@ -167,7 +167,12 @@ class QueueState:
 
     def must_page(self, priority: int, size: int) -> bool:
         """Return whether a new message of this level has to go to the backlog."""
-        return self.backlog.holds(priority) or not self.window.has_room_for(size)
+        window = self.window
+        return (
+            self.backlog.holds(priority)
+            or window.count >= window.options.window_messages
+            or window.size + size > window.options.window_bytes
+        )
 
     def published(self, live: Live, row: QueueRow) -> bool:
         """Add a durable message to the window or the backlog, unless it was dropped unread.
@@ -297,7 +302,8 @@ class QueueState:
         taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but)
         if count:
             self.taken += count
-            self._fill_window()
+            if self.backlog.total:
+                self._fill_window()
         return taken
 
     def put_back(self, taken: Sequence[Taken]) -> None:
@@ -372,7 +378,7 @@ class QueueState:
         """Return whether a message of the backlog may precede those of the best group in memory.
 
         `but`: conversations of the group that do not count."""
-        if not self.beyond or self._is_full:
+        if not self.backlog.total or self._is_full:
             return False
         if group is None:
             return True
@@ -381,7 +387,7 @@ class QueueState:
 
     def load_ahead(self, limit: int) -> None:
         """Load messages for the next receives, if they are like the one just done."""
-        if self.beyond and not self._is_full:
+        if self.backlog.total and not self._is_full:
             # Only groups of one conversation: what a receive takes of them is known without a lock.
             alone = [one for one in self.groups.next_up() if one.whole and len(one.members) == 1]
             self.backlog.load_ahead([live for one in alone for live in one.ready.values()], limit)
@@ -392,7 +398,7 @@ class QueueState:
 
     def is_short(self, group: Group, limit: int, only: Live | None) -> bool:
         """Return whether a receive of `limit` messages of a locked group needs the backlog."""
-        if not self.beyond:
+        if not self.backlog.total:
             return False
         if only is None and (not group.whole or len(group.members) > 1):
             return True

@@ -45,22 +45,17 @@ class WindowOptions(msgspec.Struct, frozen=True):
 class Window:
     """The messages of one queue in memory."""
 
-    __slots__ = ("_options", "_utc", "count", "size")
+    __slots__ = ("_utc", "count", "options", "size")
 
     def __init__(self, options: WindowOptions, utc: Callable[[], Instant]) -> None:
-        self._options = options
+        self.options = options
         self._utc = utc
         self.count = 0
         """Number of messages."""
         self.size = 0
         """Bytes of memory that the messages cost."""
 
-    # Room.
-
-    def has_room_for(self, size: int) -> bool:
-        """Return whether a new message with a body of this size may enter."""
-        options = self._options
-        return self.count < options.window_messages and self.size + size <= options.window_bytes
+    # Room. Whether a new message may enter is `QueueState.must_page`.
 
     @property
     def has_room_for_page(self) -> bool:
@@ -68,7 +63,7 @@ class Window:
 
         A page is loaded as soon as it fits: its messages lie together in the file, so that loading
         them costs a third of loading as many messages of one group, which lie scattered."""
-        options = self._options
+        options = self.options
         return (
             self.count + options.page_messages <= options.window_messages
             and self.size + options.page_bytes <= options.window_bytes
@@ -77,7 +72,7 @@ class Window:
     @property
     def is_crowded(self) -> bool:
         """Whether the window is full, so that arrivals go to the backlog."""
-        options = self._options
+        options = self.options
         return self.count >= options.window_messages or self.size >= options.window_bytes
 
     def is_full(self, home: HomeQueue) -> bool:
@@ -85,7 +80,7 @@ class Window:
 
         Groups that `home` has set aside do not count: they may never be released, and the messages
         behind them would never be received."""
-        options, most = self._options, self._options.locked_factor
+        options, most = self.options, self.options.locked_factor
         count, size = self.count, self.size
         if count < most * options.window_messages and size < most * options.window_bytes:
             return False
