@@ -217,12 +217,14 @@ class Transaction:
     def want_ordinary_send(
         self, live: Live, base: DialogEndpoint, message_type: str, body: bytes | None
     ) -> bool:
-        """Fast path of `want`, for a send on a dialog in state CO, without the general step.
+        """Fast path of `want` and `charge`, for a send on a dialog in state CO.
 
-        Return False in another state: nothing was done."""
+        It needs no general step. Return False in another state: nothing was done."""
         sent = dialog.ordinary_send(base)
         if sent is None:
             return False
+        if body:
+            self.size += len(body)
         message = NewMessage(message_type, body or None, MessageId(self.broker.ids.fresh()))
         outcome = dialog.Step(sent, (dialog.StoreOutgoing(base.send_sequence, 0),))
         self._intents.append(_Intent(live, SEND, message, base, outcome))
@@ -242,10 +244,11 @@ class Transaction:
         self.keeps_locks = True
 
     def received(self, queue: QueueState, taken: list[Taken]) -> None:
-        """Note messages that were dequeued; a rollback gives them back (RCV-15)."""
+        """Note messages that were dequeued, and their bytes; a rollback returns them (RCV-15)."""
         self._received.append((queue, taken))
         self.keeps_locks = True
         for one in taken:
+            self.size += one.size
             self.pin(one.live)
 
     def returns(self, group: Group) -> None:
@@ -492,8 +495,13 @@ class Transaction:
         """Count verbs that were executed."""
         self.verbs += count
 
+    def performed(self, name: str) -> None:
+        """Note and count a verb that was executed without a wait."""
+        self.verb = name
+        self.verbs += 1
+
     def charge(self, size: int) -> None:
-        """Count the bytes of bodies that were sent or received."""
+        """Count the bytes of bodies that were sent."""
         self.size += size
 
     def keep_locks(self) -> None:

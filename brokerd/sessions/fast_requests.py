@@ -186,8 +186,7 @@ def perform_ordinary(tx: Transaction, verb: str, args: list[Any]) -> bool:
         return False
     if tx.verbs >= tx.broker.options.max_verbs or not perform(tx, args):
         return False
-    tx.begin_verb(verb)
-    tx.count_verbs()
+    tx.performed(verb)
     return True
 
 

@@ -56,6 +56,7 @@ class ReceiveRequest:
         "max_messages",
         "owes",
         "queue",
+        "selective",
         "taken",
         "ticket",
         "timer",
@@ -78,6 +79,8 @@ class ReceiveRequest:
         self.max_messages = max_messages
         self.conversation = conversation
         self.group = group
+        self.selective = conversation is not None or group is not None
+        """Whether the request names a conversation or a group (ACT-12)."""
         self.even_held = False
         """Whether the request receives even from a group that is held (PBT-3)."""
         self.wait = wait
@@ -128,22 +131,23 @@ class ReceiveRequest:
         if queue is not None:
             queue.pass_on()
 
-    @property
-    def selective(self) -> bool:
-        """Whether the request names a conversation or a group (ACT-12)."""
-        return self.conversation is not None or self.group is not None
-
 
 def receive(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
     """Receive the messages of one group, or of several groups (RCV-1 to RCV-25).
 
     Only a request that combines several receives takes several groups (RCV-44). Return an empty
     list if the wait is over."""
+    # Once for all combined receives: nothing else runs between them.
+    queue = _queue(tx, request)
+    if request.max_messages == 0:  # counts as a receive and takes nothing (RCV-12)
+        return []
+    if tx.size >= tx.broker.options.max_bytes:
+        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
     if request.groups == 1 and not request.taken:
-        return _of_one_group(tx, request)
+        return _of_one_group(tx, queue, request)
     while True:
         try:
-            found = _of_one_group(tx, request)
+            found = _of_one_group(tx, queue, request)
         except QuotaExceeded:
             if not request.taken:
                 raise
@@ -168,13 +172,12 @@ def _may_go_on(tx: Transaction, request: ReceiveRequest, found: list[Taken]) -> 
     return tx.size < tx.broker.options.max_bytes
 
 
-def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blocked:
-    queue = _queue(tx, request)
+def _of_one_group(
+    tx: Transaction, queue: QueueState, request: ReceiveRequest
+) -> list[Taken] | Blocked:
     limit = MAX_MESSAGES if request.max_messages is None else request.max_messages
-    if limit == 0:  # counts as a receive and takes nothing (RCV-12)
-        return []
-    size = _room(tx)
-    group = _chosen(tx, request)
+    size = tx.broker.options.max_bytes - tx.size
+    group = None if request.chosen is None else _chosen(tx, request)
     if group is None:
         found = _selected(tx, queue, request) if request.selective else _best(tx, queue)
         if found is None or isinstance(found, Blocked):
@@ -185,7 +188,8 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
     only = tx.broker.endpoints.find(request.conversation) if request.conversation else None
     # `completed` is set before the wait: after it the receive takes the messages in memory, even if
     # they are fewer than expected, and does not wait for the store again.
-    if not request.completed and queue.is_short(group, limit, only):
+    has_backlog = queue.backlog.total > 0
+    if has_backlog and not request.completed and queue.is_short(group, limit, only):
         request.completed = True
         return queue.complete(group, limit, size, only, tx.ended)
     if not queue.retains:
@@ -199,12 +203,13 @@ def _of_one_group(tx: Transaction, request: ReceiveRequest) -> list[Taken] | Blo
         if request.fresh:
             tx.give_back(group)
         return _wait(tx, queue, request) or []
-    request.owes = None
-    request.over()
-    tx.charge(sum([one.size for one in taken]))
+    if request.timer is not None or request.owes is not None:  # it has waited
+        request.owes = None
+        request.over()
     tx.received(queue, taken)
     tx.broker.receives += 1
-    queue.load_ahead(limit)
+    if has_backlog:
+        queue.load_ahead(limit)
     return taken
 
 
@@ -225,14 +230,6 @@ def _leave(tx: Transaction, request: ReceiveRequest) -> None:
     group, request.chosen, request.completed = request.chosen, None, False
     if group is not None and request.fresh:
         tx.give_back(group)
-
-
-def _room(tx: Transaction) -> int:
-    """Return the bytes that the transaction may still receive; raise `QuotaExceeded` if none."""
-    size = tx.broker.options.max_bytes - tx.size
-    if size <= 0:
-        raise QuotaExceeded(f"a transaction carries at most {tx.broker.options.max_bytes} bytes")
-    return size
 
 
 def _take_retained(

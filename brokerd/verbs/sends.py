@@ -282,7 +282,6 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
         return False
     if group.holder is not tx:
         group.lock(tx)
-    tx.charge(size)
     broker.sends += 1
     return True
 
