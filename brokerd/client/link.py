@@ -305,7 +305,10 @@ class Link:
         if connection is None or connection.paused:
             return False
         # Open transactions need a token each for their commits.
-        return self._tokens.may_draw(max(RESERVE, len(self._open_txs)))
+        reserved = len(self._open_txs)
+        if reserved < RESERVE:  # noqa: PLR1730  # `max` is a call for each commit
+            reserved = RESERVE
+        return self._tokens.may_draw(reserved)
 
     def _may_begin(self) -> bool:
         open_txs = len(self._open_txs)
