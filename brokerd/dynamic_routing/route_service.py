@@ -47,8 +47,11 @@ from brokerd.model import (
     CONFIGURATION_SERVICE,
     FAILED_ROUTE,
     MISSING_ROUTE,
+    MessageType,
+    Validation,
 )
 from brokerd.objects.keys import MAX_NAME
+from brokerd.objects.validation import problem
 from brokerd.routing.address import normalise
 
 QUEUE: Final = "dynamic_routing"
@@ -62,6 +65,8 @@ READERS: Final = 8
 FAILED_FOR: Final = 300.0
 """Seconds for which addresses of lower rank are added after the report of a failed address."""
 _PREFIX: Final = "dynamic "
+_REQUEST: Final = MessageType("request", Validation.WELL_FORMED_XML)
+"""The form of a request in XML, without a DOCTYPE and not deep: any sender may write anything."""
 Say = Callable[[str], None]
 
 
@@ -216,7 +221,7 @@ class RouteService:
         # of the dialog makes the broker classify the waiting dialogs again.
         self._reload()
         try:
-            request = _parse_request(message.body or b"")
+            request = parse_request(message.body or b"")
         except (ValueError, SyntaxError) as error:  # no broker sends such a request
             await tx.end(message.handle, UNKNOWN, f"the request cannot be read: {error}"[:1000])
             return
@@ -331,12 +336,18 @@ async def _drop(session: Session, route: str) -> None:
         return
 
 
-def _parse_request(body: bytes) -> _Request:
-    """Return the content of a request, in either form (BCN-15)."""
+def parse_request(body: bytes) -> _Request:
+    """Return the content of a request, in either form (BCN-15).
+
+    Raises:
+        ValueError: the request cannot be read.
+    """
     if body.startswith(b"{"):
         named = msgspec.json.decode(body, type=dict[str, str])
     else:
-        tree = ElementTree.fromstring(body)  # noqa: S314  # written by the broker itself
+        if unfit := problem(_REQUEST, body):
+            raise ValueError(unfit)
+        tree = ElementTree.fromstring(body)  # noqa: S314  # checked above
         named = {one.tag.lower(): one.text or "" for one in tree}
     return _Request(
         named.get("service_name", ""), named.get("broker_instance"), named.get("address", "")

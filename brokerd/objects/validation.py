@@ -221,7 +221,10 @@ def _well_formed_json(body: bytes, _refused: Refused) -> None:
 def _valid_json(text: str) -> Check:
     checker = _import("jsonschema_rs", "JSON Schema")
     try:
+        _check_depth(text)  # json.loads would exhaust the stack
         schema = json.loads(text)
+    except Unfit as unfit:
+        raise ValueError(f"the schema cannot be used: {unfit}") from None
     except ValueError as error:
         raise ValueError(f"the schema is no JSON: {error}") from None
     if isinstance(schema, dict) and str(schema.get("$schema", _DRAFT)).rstrip("#") != _DRAFT:
