@@ -89,12 +89,15 @@ class Destination:
         return self._clock.monotonic() < self.suppressed_until
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no connection serves the address, and no attempt to open one is under way."""
+        return not (self.connection or self.opening or self.attempt)
+
+    @property
     def may_connect(self) -> bool:
         """Whether an attempt may begin: no connection or attempt, not suppressed, not this instance
         itself (TRN-12, TRN-13)."""
-        return not (
-            self.connection or self.opening or self.attempt or self.is_self or self.is_suppressed
-        )
+        return self.is_idle and not (self.is_self or self.is_suppressed)
 
     @property
     def state(self) -> DestinationState:

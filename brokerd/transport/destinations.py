@@ -9,6 +9,7 @@ Fails:  a destination fails alone, with a reason in its status (XMT-19).
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from random import Random
 
 import msgspec
@@ -33,6 +34,9 @@ from brokerd.transport.network import Network
 from brokerd.transport.options import TransportOptions
 from brokerd.transport.peers import Peers
 
+MOST_KNOWN = 10_000
+"""Destinations remembered while nothing leads there. Routes name few; but a TRANSPORT route takes
+the address from the name of a service, which peers choose (RTE-62)."""
 BOXCARS_PER_TURN = 4
 """Boxcars written to one connection before other work of the event loop gets its turn."""
 
@@ -277,6 +281,8 @@ class Destinations(EndpointLife, Neighbours):
     def _destination(self, address: str) -> Destination:
         found = self._known.get(address)
         if found is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._forget_idle()
             found = Destination(address, clock=self._clock, options=self._options)
             self._known[address] = found
             for connection in self.peers.online.values():
@@ -284,6 +290,16 @@ class Destinations(EndpointLife, Neighbours):
                     self._bind(found, connection)
                     break
         return found
+
+    def _forget_idle(self) -> None:
+        """Forget the oldest destinations without a connection or an attempt, half of them all.
+
+        What waits for one of them announces it again when it is next due."""
+        idle = (one for one in self._known.values() if one.is_idle)
+        for destination in list(islice(idle, MOST_KNOWN // 2)):
+            del self._known[destination.address]
+            if destination.due is not None:
+                destination.due.cancel()
 
     def _attempt_ended(
         self, destination: Destination, connection: PeerConnection, end: Closed

@@ -18,6 +18,10 @@ from brokerd.transport.network import Network, host_and_port, tcp_address
 from brokerd.transport.options import MOST_AT_ONCE, TransportOptions
 from brokerd.transport.peers import Peers
 
+MOST_ATTEMPTS = 1_000
+"""Attempts under way at a time. Each may wait for a name server, which takes memory although it
+takes no socket; further ones begin with the next connect pass."""
+
 
 class Dialer:
     """The opener of outgoing streams, each in a task of its own."""
@@ -60,7 +64,7 @@ class Dialer:
     def connect(self, destination: Destination) -> None:
         """Begin an attempt now, if one is allowed (TRN-12)."""
         destination.due = None
-        if not self.running or not destination.may_connect:
+        if not self.running or not destination.may_connect or len(self._tasks) >= MOST_ATTEMPTS:
             return
         destination.attempts += 1
         connection = self._peers.make(destination.address)

@@ -115,7 +115,8 @@ def is_own(part: ast.FormattedValue) -> bool:
             return kind[:1].isupper()  # State.CLOSED.value
         case ast.Attribute() | ast.Subscript():
             return False
-    return True
+        case _:
+            return True
 
 
 OWN_NAMES = {"table", "column", "index"}

@@ -39,6 +39,8 @@ MEGABYTE: Final = 1024 * 1024
 """The unit of MESSAGE_FORWARD_SIZE, in bytes (END-9)."""
 MOST_NOTICES: Final = 100
 """Limit of NOTICEs that wait for a connection to one address."""
+MOST_NOTIFIED: Final = 100
+"""Limit of addresses for which NOTICEs wait: the services that a peer names may choose them."""
 _MILLISECONDS: Final = 1000
 _Key = tuple[ConversationId, bool, int, int]
 
@@ -334,13 +336,16 @@ class Forwarder:
     def _send_notice(self, address: str, notice: Notice) -> bool:
         """Send a NOTICE now, or keep it for a connection until the next pass.
 
-        At most `MOST_NOTICES` are kept for an address. Return whether it was sent."""
+        At most `MOST_NOTICES` are kept for an address, for at most `MOST_NOTIFIED` addresses.
+        Return whether it was sent."""
         if self._notice(address, notice):
             self.report.notices_passed += 1
             return True
-        kept = self._notices.setdefault(address, [])
-        if len(kept) < MOST_NOTICES:
+        kept = self._notices.get(address, [])
+        has_room = address in self._notices or len(self._notices) < MOST_NOTIFIED
+        if has_room and len(kept) < MOST_NOTICES:
             kept.append(notice)
+            self._notices[address] = kept
         else:
             self.report.notices_dropped += 1
         return False

@@ -24,7 +24,9 @@ from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.reasons import Reason
 
 MOST_WAITING = 10_000
-"""Limit of answers that wait for one destination; beyond it the oldest are dropped."""
+"""Limit of answers that wait, over all destinations: a peer may provoke any number of them, and by
+the name of its service choose where each goes (RTE-62). Beyond it a destination that gets a further
+answer loses its oldest one."""
 
 
 HandBack = Callable[[InstanceId, list[Item]], bool]
@@ -39,6 +41,7 @@ class OrphanReplies:
         self._ack_log = ack_log
         self._hop = hop
         self._waiting: dict[str, deque[Item]] = {}
+        self._count = 0
         self.notify: Callable[[str], None] = lambda _address: None
         self.deliver_here: Callable[[list[Item]], None] = lambda _items: None
         """Receives answers for brokers of this instance."""
@@ -191,9 +194,13 @@ class OrphanReplies:
     def dequeue(self, address: str, room: int) -> list[Item]:
         """Dequeue and return up to `room` answers for a destination."""
         waiting = self._waiting.get(address)
-        if not waiting:
+        if waiting is None:
             return []
-        return [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        items = [waiting.popleft() for _ in range(min(room, len(waiting)))]
+        self._count -= len(items)
+        if not waiting:
+            del self._waiting[address]
+        return items
 
     def _send(
         self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
@@ -223,7 +230,18 @@ class OrphanReplies:
             asyncio.get_running_loop().call_soon(self.deliver_here, [answer])
         if not isinstance(decision, Remote):
             return isinstance(decision, Local) or decision.reason == Reason.SENDER_DISABLED
-        waiting = self._waiting.setdefault(decision.address, deque(maxlen=MOST_WAITING))
+        waiting = self._waiting.setdefault(decision.address, deque())
         waiting.append(answer)
+        self._count += 1
+        if self._count > MOST_WAITING:
+            self._drop(decision.address if len(waiting) > 1 else next(iter(self._waiting)))
         self.notify(decision.address)
         return True
+
+    def _drop(self, address: str) -> None:
+        """Drop the oldest answer for a destination."""
+        waiting = self._waiting[address]
+        waiting.popleft()
+        self._count -= 1
+        if not waiting:
+            del self._waiting[address]

@@ -34,6 +34,9 @@ from brokerd.routing.reasons import Reason
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import TRANSMISSION
 
+MOST_LINES = 10_000
+"""Number of lines of destinations at which those are dropped in which nothing waits."""
+
 
 class TransmitterOptions(msgspec.Struct, frozen=True):
     """Settings of the sending side of the dialog protocol."""
@@ -331,10 +334,18 @@ class Transmitter:
     def _line(self, address: str) -> Line:
         line = self._lines.get(address)
         if line is None:
+            if len(self._lines) % MOST_LINES == MOST_LINES - 1:  # rarely, however many are in use
+                self._drop_empty_lines()
             starvation = self._options.starvation.total_seconds()
             turns = Turns(now=self._clock.monotonic, starvation=starvation)
             line = self._lines[address] = Line(turns)
         return line
+
+    def _drop_empty_lines(self) -> None:
+        """Drop the lines in which nothing waits: peers may choose addresses (RTE-62)."""
+        empty = [address for address, one in self._lines.items() if not one.ready and not one.acks]
+        for address in empty:
+            del self._lines[address]
 
     def _announce(self, address: str) -> None:
         if address != HERE:

@@ -27,8 +27,9 @@ RESUME = "resume"
 _TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
 """Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
 reason becomes the detail of `target_notice`."""
-_MOST = 100_000
-"""Limit of NOTICEs sent, and of refused senders, that are remembered; the oldest are dropped."""
+MOST = 20_000
+"""Limit of NOTICEs sent, and of refused senders over all queues, that are remembered. A sender that
+is dropped sends again by its own timer."""
 
 Sender = tuple[ConversationId, bool]
 """Conversation id, and whether its initiator is the sender."""
@@ -65,6 +66,8 @@ class RefusalNotices:
         self._resume = resume
         self._sent_at: OrderedDict[tuple[Sender, str], float] = OrderedDict()
         self._refused: dict[tuple[str, str], OrderedDict[Sender, _Answer]] = {}
+        self._waiting = 0
+        """Number of refused senders, over all queues."""
         self.sent = self.taken = 0
         """Numbers of NOTICEs sent to neighbours, and of NOTICEs received and applied (MON-9)."""
 
@@ -89,12 +92,14 @@ class RefusalNotices:
         reason: Reason,
     ) -> None:
         """Report that a queue accepts nothing, and remember the sender for `release` (DSP-11)."""
-        waiting = self._refused.setdefault((broker.name, queue.name), OrderedDict())
+        place = broker.name, queue.name
+        waiting = self._refused.setdefault(place, OrderedDict())
         sender = _sender(item)
+        self._waiting += sender not in waiting
         waiting[sender] = _notice(item, RESUME, ""), neighbour
         waiting.move_to_end(sender)
-        if len(waiting) > _MOST:
-            waiting.popitem(last=False)
+        if self._waiting > MOST:
+            self._drop_one(place if len(waiting) > 1 else next(iter(self._refused)))
         self.refuse(item, reason, neighbour)
 
     def release(self, broker: Broker) -> int:
@@ -105,6 +110,7 @@ class RefusalNotices:
             if queue is not None and (broker.is_full or not queue.queue.enqueue_enabled):
                 continue
             refused = self._refused.pop(place)
+            self._waiting -= len(refused)
             if queue is None or not broker.enabled:
                 continue  # the senders get the outcome when they send again
             for sender, (what, neighbour) in refused.items():
@@ -131,6 +137,14 @@ class RefusalNotices:
             gone += sum(self.release(broker) for broker in list(self._brokers.values()))
         return gone
 
+    def _drop_one(self, place: tuple[str, str]) -> None:
+        """Drop the sender that has waited longest for a queue."""
+        waiting = self._refused[place]
+        waiting.popitem(last=False)
+        self._waiting -= 1
+        if not waiting:
+            del self._refused[place]
+
     def _is_new(self, what: tuple[Sender, str]) -> bool:
         now = self._clock.monotonic()
         sent_at = self._sent_at.get(what)
@@ -138,7 +152,7 @@ class RefusalNotices:
             return False
         self._sent_at[what] = now
         self._sent_at.move_to_end(what)
-        if len(self._sent_at) > _MOST:
+        if len(self._sent_at) > MOST:
             self._sent_at.popitem(last=False)
         return True
 

@@ -10,6 +10,7 @@ import pytest
 from brokerd.errors import PortTaken
 from brokerd.ids import ConversationId
 from brokerd.protocol.neighbour import Notice
+from brokerd.transport import destinations, dialer
 from brokerd.transport.destination import DestinationState
 
 from .conftest import QUICK, Node
@@ -286,3 +287,22 @@ async def _speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     await writer.drain()
     writer.close()
+
+
+@pytest.mark.rule("REL-25", "SX-12")
+async def test_addresses_without_end_take_bounded_memory(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TRANSPORT route takes the address from the name of a service, which peers choose."""
+    monkeypatch.setattr(destinations, "MOST_KNOWN", 20)
+    monkeypatch.setattr(dialer, "MOST_ATTEMPTS", 5)
+    a, b = await start(1), await start(2)
+    a.send(b.address, b"first")
+    await b.until(lambda: b.bodies() == [b"first"])
+    for number in range(1, 250):
+        a.transport.notify(f"tcp://127.0.0.{number}:1")  # nothing listens there
+        assert len(a.transport.known()) <= 20
+        assert len(a.transport.peers.connections) <= 1 + 5
+    assert a.transport.is_online(b.address)
+    a.send(b.address, b"second")
+    await b.until(lambda: b.bodies() == [b"first", b"second"])

@@ -12,7 +12,12 @@ import pytest
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.clock import Instant
 from brokerd.delivery.boxcars import Boxcars
-from brokerd.delivery.forwarding.forwarder import ITEM_COST, Forwarder, ForwarderOptions
+from brokerd.delivery.forwarding.forwarder import (
+    ITEM_COST,
+    MOST_NOTIFIED,
+    Forwarder,
+    ForwarderOptions,
+)
 from brokerd.delivery.forwarding.report import ForwardReport, ReportOptions
 from brokerd.delivery.peers.arrival_routes import ArrivalRouteOptions, ArrivalRoutes
 from brokerd.ids import InstanceId
@@ -476,3 +481,16 @@ def test_what_waits_long_rises() -> None:
     assert shared(stand, Own(8, 1))(1) == ["own"]
     stand.now += 11
     assert shared(stand, Own(8, 1))(1) == ["passing"]
+
+
+@pytest.mark.rule("REL-25", "SX-12")
+def test_notices_for_addresses_without_end_take_bounded_memory() -> None:
+    stand = Stand()
+    stand.online = False
+    for number in range(1000):
+        stand.routes[f"s{number}"] = Remote(f"tcp://x:{number}", "t", 2, hops_used=1)
+        to = Notice(fragment(0).conversation_id, True, 0, "no_route", "", f"s{number}", b"f" * 16)
+        assert not stand.forwarder.pass_notice(to)
+    assert stand.report.notices_dropped == 1000 - MOST_NOTIFIED
+    stand.forwarder.purge()
+    assert stand.report.notices_dropped == 1000
