@@ -36,6 +36,11 @@ _XSD: Final = "{http://www.w3.org/2001/XMLSchema}"
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """Pattern of a JSON string, even one without an end; no backtracking, so in linear time."""
+_VALUE: Final = re.compile(
+    r"(?:((?<=: )|The value|The actual value) ?'.*'(?= (?:is|does|has)\b)|(key-sequence) \[.*\])",
+    re.DOTALL,
+)
+"""Pattern of a value in a message of lxml, with what stands before it."""
 _OTHERS: Final = bytes(code for code in range(256) if code not in b"[]{}")
 _ALIKE: Final = bytes.maketrans(b"{}", b"[]")
 _OBJECT: Final[dict[str, object]] = {}
@@ -194,9 +199,17 @@ def _valid_xml(text: str) -> Check:
             raise GaveUp(str(error)) from None
         if not valid:
             last = schema.error_log.last_error
-            raise Unfit(f"not valid: {last.message} (line {last.line})")
+            raise Unfit(f"not valid: {_masked(last.message)} (line {last.line})")
 
     return check
+
+
+def _masked(text: str) -> str:
+    """Return a message of the schema checker without the values of the body (SX-10).
+
+    The message goes into logs and to peers. If a value looks like the end of a message, more than
+    the value is left out, never less."""
+    return _VALUE.sub(lambda found: found[1] or found[2] or "the value", text)
 
 
 def _refuse_reaching_out(text: str, etree: Any) -> None:  # noqa: ANN401  # lxml has no types

@@ -136,3 +136,56 @@ def test_a_hostile_body_is_unfit_and_expands_nothing(kind: Validation, body: str
     assert said
     assert "root:" not in said
     assert len(said) <= 300
+
+
+SECRET = "hunter2"
+TYPED = (
+    '<xs:element name="n" type="xs:int"/>',
+    '<xs:element name="n" type="xs:string" fixed="x"/>',
+    '<xs:element name="n"><xs:complexType><xs:simpleContent><xs:extension base="xs:string">'
+    '<xs:attribute name="a" type="xs:date"/></xs:extension></xs:simpleContent></xs:complexType>'
+    "</xs:element>",
+    '<xs:element name="n"><xs:complexType><xs:sequence><xs:element name="k" maxOccurs="9"/>'
+    '</xs:sequence></xs:complexType><xs:unique name="u"><xs:selector xpath="k"/>'
+    '<xs:field xpath="."/></xs:unique></xs:element>',
+    *(
+        f'<xs:element name="n"><xs:simpleType><xs:restriction base="{base}">{facet}'
+        "</xs:restriction></xs:simpleType></xs:element>"
+        for base, facet in (
+            ("xs:string", '<xs:pattern value="[0-9]+"/>'),
+            ("xs:string", '<xs:enumeration value="a"/>'),
+            ("xs:string", '<xs:maxLength value="3"/>'),
+            ("xs:decimal", '<xs:maxInclusive value="3"/>'),
+            ("xs:decimal", '<xs:totalDigits value="1"/>'),
+        )
+    ),
+)
+
+
+@pytest.mark.rule("SX-10", "SX-9")
+@pytest.mark.parametrize("declared", TYPED)
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<n>{SECRET}</n>",
+        f"<n>{SECRET}' is not a valid value '{SECRET}</n>",
+        f"<n a='{SECRET}'>x</n>",
+        f"<n><k>{SECRET}</k><k>{SECRET}</k></n>",
+        f"<n>{int.from_bytes(SECRET.encode(), 'big')}</n>",
+    ],
+)
+def test_a_verdict_names_the_place_and_never_the_value(declared: str, body: str) -> None:
+    schema = f'<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">{declared}</xs:schema>'
+    said = problem(MessageType("t", Validation.VALID_XML, schema), body.encode())
+    assert SECRET not in said
+    assert str(int.from_bytes(SECRET.encode(), "big")) not in said
+    assert not said or said.startswith("not valid: Element ")
+
+
+@pytest.mark.rule("SX-10")
+@pytest.mark.parametrize("schema", [{"type": "integer"}, {"enum": ["a"]}, {"pattern": "^a$"}])
+def test_so_does_one_of_json(schema: object) -> None:
+    checked = MessageType("t", Validation.VALID_JSON, json.dumps(schema))
+    said = problem(checked, json.dumps(SECRET).encode())
+    assert said
+    assert SECRET not in said
