@@ -10,14 +10,14 @@ Each change is durable, with its entry in the audit, before memory shows it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from brokerd.clock import Clock, Instant, show_instant
+from brokerd.clock import SECOND, Clock, Instant, show_instant
 from brokerd.errors import InUse, InvalidArgument, NoMasterKey, ObjectNotFound, StoreFull
 from brokerd.ids import InstanceId, show
 from brokerd.security.certificates import Certificate, make_certificate, show_id
@@ -49,6 +49,10 @@ class Maker(Protocol):
 
 MAKERS: Final[Mapping[Purpose, Maker]] = {Purpose.TRANSPORT: make_certificate}
 """The makers of this instance's own certificates, by purpose."""
+
+
+RENEW_WITHIN: Final = 30 * 24 * 3600 * SECOND
+"""Time before its end at which a certificate that nobody else knows is replaced."""
 
 
 class CredentialStore:
@@ -103,7 +107,7 @@ class CredentialStore:
                 CERTIFICATE, subclass="no_master_key", problem=error.message, hint=error.hint
             )
             return
-        await self.make_missing()
+        await self.renew()
 
     async def _read_or_make_key(self) -> bytes:
         assert self._random is not None, "an instance that makes no keys needs none"
@@ -138,22 +142,40 @@ class CredentialStore:
     def _wrapped(self) -> list[Installed]:
         return [one for one in self.credentials.certificates.values() if one.private_key]
 
-    async def make_missing(self) -> int:
-        """Make the own certificates that are missing or no longer valid; return their number."""
-        if self.master_key is None:
-            return 0
-        now, made = self._clock.utc(), 0
-        for purpose in self._makers:
-            if self.credentials.own(purpose, now) is not None:
-                continue
+    @property
+    def is_renewal_due(self) -> bool:
+        """Whether `renew` has something to do."""
+        return self.master_key is not None and any(self._to_renew())
+
+    async def renew(self) -> int:
+        """Make own certificates in place of those that expire soon, while nobody knows them.
+
+        Once there are peers or clients, an administrator has to install the next certificate
+        there, so only one that is missing or no longer valid is replaced. Return the number made.
+        """
+        made = 0
+        for purpose in list(self._to_renew()):
             try:
                 await self.make_own(purpose, actor="", is_active=True)
             except StoreFull:
-                return made  # the pass tries again
+                break  # the pass tries again
             made += 1
         return made
 
+    def _to_renew(self) -> Iterator[Purpose]:
+        now = self._clock.utc()
+        for purpose in self._makers:
+            one = self.credentials.own(purpose, now)
+            if one is None or (not self.credentials.principals and _expires_soon(one, now)):
+                yield purpose
+
     # Keys.
+
+    def why_no_key(self) -> str:
+        """Return why the stored private keys cannot be used; empty = they can, or there are none.
+
+        An instance that makes no keys has no use for them."""
+        return "" if self.master_key is not None or self._random is None else self._why_no_key
 
     def key(self) -> MasterKey:
         """Return the master key.
@@ -451,6 +473,10 @@ class CredentialStore:
     def _report(self, operation: str, actor: str, **fields: object) -> None:
         known = {name: value for name, value in fields.items() if value is not None}
         self._log.info(ADMINISTRATION, subclass=operation, actor=actor, **known)
+
+
+def _expires_soon(one: Installed, now: Instant) -> bool:
+    return one.certificate.not_after - now <= RENEW_WITHIN
 
 
 def _context(certificate_id: bytes) -> bytes:

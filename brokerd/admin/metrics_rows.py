@@ -79,16 +79,19 @@ class Figures:
         checker: Checker,
         free: Callable[[], int] | None,
         jump: Callable[[], timedelta | None],
+        certificate_days: Callable[[], Mapping[str, float]],
     ) -> None:
         """Create the source of the rows.
 
         `free`: returns the free bytes on the disk of the stores; None = unknown. `jump`:
         returns the jump of the clock while the daemon holds it back, else None.
+        `certificate_days`: returns the gauges of days until certificates expire (NBT-21).
         """
         self._clock = clock
         self._free = free
         self._checker = checker
         self._jump = jump
+        self._certificate_days = certificate_days
         self._states: dict[str, dict[str, float]] = {}
         self._brokers = brokers
         self._dispatcher = dispatcher
@@ -322,6 +325,7 @@ class Figures:
         gauges = {
             "rss_bytes": float(peak_memory()),
             "connections": float(len(self._destinations.peers.connections)),
+            **self._certificate_days(),
         }
         if (jump := self._jump()) is not None:
             gauges["clock_jump_s"] = jump.total_seconds()

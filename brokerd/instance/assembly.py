@@ -18,6 +18,7 @@ from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.locks import HeldLocks
+from brokerd.admin.views.security import SecurityViews
 from brokerd.admin.views.state import About, StateReport
 from brokerd.admin.views.statistics import StatisticsViews
 from brokerd.admin.views.stored import StoredViews
@@ -58,20 +59,16 @@ from brokerd.instance.security_parts import build_credentials
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.instance.tasks import InstanceTasks
+from brokerd.instance.watches import build_watches
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent_brokers import AbsentBrokers
-from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.dialog_expiry import expire
-from brokerd.maintenance.disk_space import DiskSpace
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
 from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.mirroring import Mirroring
-from brokerd.maintenance.slow_commits import SlowCommits
-from brokerd.maintenance.store_watch import StoreWatch
 from brokerd.maintenance.ticks import Ticker
 from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
-from brokerd.model import MSDB
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
@@ -109,30 +106,12 @@ class Assembly:
         parts.tasks = InstanceTasks(parts.brokers)
         parts.times = Times()
         parts.checker = surroundings.checker or InProcess()
-        self._build_watches(clock)
+        build_watches(parts, settings, surroundings, clock)
         self._build_events()
         self._build_broker_lists()
         build_credentials(parts, settings, surroundings)
         parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
         parts.grants = part_options.grants(settings)
-
-    def _build_watches(self, clock: SteadyClock) -> None:
-        """Build the parts that watch the disk, the clock and the stores."""
-        parts, world, settings = self.parts, self.surroundings, self._settings
-        parts.disk_space = DiskSpace(
-            disk=world.disk,
-            min_free=settings.store.min_free,
-            reserve=settings.store.reserve,
-            brokers=parts.brokers,
-            log=world.log,
-        )
-        parts.slow_commits = SlowCommits(
-            brokers=parts.brokers,
-            after=settings.store.slow_after.total_seconds(),
-            log=world.log,
-        )
-        parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
-        parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
 
     def _build_events(self) -> None:
         """Build the event log, event notifications and dynamic routing."""
@@ -411,6 +390,7 @@ class Assembly:
             checker=parts.checker,
             free=world.disk.free if world.disk is not None else None,
             jump=parts.clock_watch.jump,
+            certificate_days=parts.certificate_expiry.days_left,
         )
         parts.journal = Journal(
             log=world.metrics,
@@ -465,6 +445,8 @@ class Assembly:
             unknown_users=parts.sessions.principals.unknown,
             open_listeners=parts.exposure.open_listeners,
             file_problems=parts.exposure.file_problems,
+            certificates=parts.certificate_expiry.soon,
+            no_master_key=parts.credential_store.why_no_key,
             next_pass=lambda: parts.ticker.next_run_of("transmitter"),
         )
 
@@ -509,6 +491,9 @@ class Assembly:
                 corrupted=lambda: parts.destinations.corrupted_items,
                 overruns=lambda: parts.ticker.overruns,
                 checker=parts.checker,
+            ),
+            security=SecurityViews(
+                credentials=parts.credentials, brokers=parts.brokers, clock=world.clock
             ),
             endpoint=endpoint.rows,
             transmitter=parts.transmitter,

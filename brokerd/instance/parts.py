@@ -34,6 +34,7 @@ from brokerd.instance.exposure import Exposure
 from brokerd.instance.tasks import InstanceTasks
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.audit_trail import AuditTrail
+from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
 from brokerd.maintenance.journal import Journal
@@ -72,6 +73,7 @@ class Parts:
     credential_store: CredentialStore
     credentials: Credentials
     """Principals and certificates, as `credential_store` keeps them."""
+    certificate_expiry: CertificateExpiry
     mirroring: Mirroring
     mirrors: Mirrors
     grants: Grants

@@ -52,6 +52,7 @@ def passes(
         Pass("unsettled_endpoints", 1, partial(_ask_unsettled, parts)),  # DLP-57
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
         Pass("lingering_dialogs", slow, parts.lingering_dialogs.check, apart=True),  # PBT-5
+        Pass("certificates", slow, partial(_tend_certificates, parts)),  # NBT-21
         Pass("event_notifications", slow, parts.events.check),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3
@@ -110,6 +111,11 @@ def _forwarder(parts: Parts) -> int:
 def _delivering(parts: Parts) -> list[Broker]:
     """Return the brokers with delivery on; in others, due work waits for delivery (MAN-4)."""
     return [one for one in parts.brokers.values() if one.enabled]
+
+
+def _tend_certificates(parts: Parts) -> int | Awaitable[int]:
+    lines = parts.certificate_expiry.check()
+    return parts.credential_store.renew() if parts.credential_store.is_renewal_due else lines
 
 
 def _try_absent(parts: Parts) -> int | Awaitable[int]:

@@ -9,6 +9,7 @@ from brokerd.config.settings import Settings
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.audit_trail import AuditTrail
+from brokerd.maintenance.certificate_expiry import CertificateExpiry
 
 
 def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> None:
@@ -23,3 +24,6 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
         log=parts.log,
     )
     parts.credentials = parts.credential_store.credentials
+    parts.certificate_expiry = CertificateExpiry(
+        credentials=parts.credentials, clock=world.clock, log=parts.log
+    )

@@ -38,6 +38,10 @@ def _instance(_verb: wire.Verb, _own: str) -> Iterable[str]:
     return (MSDB,)
 
 
+def _viewed(verb: admin.View, own: str) -> Iterable[str]:
+    return (MSDB,) if verb.name in OF_INSTANCE else (own,)
+
+
 def _of_object(verb: wire.Create | wire.Alter | wire.Drop, own: str) -> Iterable[str]:
     return (MSDB,) if verb.kind == Kind.INSTANCE_ROUTE else (own,)
 
@@ -53,13 +57,16 @@ def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
             yield MSDB
 
 
+OF_INSTANCE: Final = frozenset({"audit", "certificates", "principals"})
+"""Views of the security of the whole instance: they need CONTROL on `msdb`."""
+
 CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     wire.Apply: _declared,
     wire.Create: _of_object,
     wire.Alter: _of_object,
     wire.Drop: _of_object,
     wire.CleanUp: _own,
-    admin.View: _own,
+    admin.View: _viewed,
     admin.ExplainRoute: _own,
     admin.Ping: _own,
     admin.Enable: _named,

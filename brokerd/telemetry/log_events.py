@@ -213,9 +213,14 @@ EVENTS: Final[dict[str, Event]] = {
         },
     ),
     "broker.certificate": Event(
-        "The instance's own certificates and their keys.",
+        "The certificates of the instance, of peers and of clients, and the keys of its own.",
         {
             "made": "the instance made a certificate of its own",
+            "expires_soon": (
+                "a certificate of this instance, of a peer or of a client expires in less than "
+                "30, 7 or 1 days (NBT-21)"
+            ),
+            "expired": "such a certificate has expired, and none has replaced it",
             "no_master_key": (
                 "the master key is missing or another one: nothing that needs a private key works "
                 "(SEC-38)"

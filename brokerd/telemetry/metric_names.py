@@ -216,6 +216,11 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
         ),
         *_gauges("connections", connections="open to other instances"),
         *_gauges("s", clock_jump_s="jump of the clock that the daemon does not follow (REL-24)"),
+        *_gauges(
+            "days",
+            own_certificate_days="until a certificate of this instance expires (NBT-21)",
+            peer_certificate_days="until the first certificate of a peer or a client expires",
+        ),
         *_gauges("fragments", forward_pending="held to be passed on"),
         *_gauges("bytes", forward_bytes="memory that they take"),
     ),

@@ -104,6 +104,19 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the daemon refuses to start with this problem; otherwise it is only reported."""
 
 
+class CertificateStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate in use that has expired, or expires within 30 days (NBT-21)."""
+
+    owner: str = ""
+    """The peer or client, such as `peer:west`; empty = this instance."""
+    purpose: str = ""
+    """`transport` or `dialog`."""
+    certificate_id: str = ""
+    not_after: Instant = Instant(0)
+    days_left: int = 0
+    """Whole days until it expires; negative = it has expired."""
+
+
 class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A broker for which two instances deliver (RTE-71)."""
 
@@ -168,6 +181,10 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     are shown but are not a concern."""
     file_problems: tuple[FileProblem, ...] = ()
     """Files and directories that are not exclusively the instance's own (SX-24)."""
+    certificates: tuple[CertificateStatus, ...] = ()
+    """Certificates in use that have expired, or will within 30 days (NBT-21)."""
+    no_master_key: str = ""
+    """Why the private keys of the instance cannot be used; empty = they can (SEC-38)."""
     open_files: int = 0
     """Number of descriptors in use, sockets included; 0 = unknown."""
     max_files: int = 0
@@ -209,8 +226,31 @@ def concerns(status: InstanceStatus) -> list[str]:
             count = counted(to.messages, "message waits", "messages wait")
             found.append(f"{count} for {where}: {why or to.state}")
     found += [f"{one.path} {one.problem}" for one in status.file_problems if one.is_refused]
+    found += [status.no_master_key] if status.no_master_key else []
+    found += [expiry(one) for one in status.certificates]
     found += status.warnings
     return found + [f"clients.grants: {one}" for one in status.unknown_users]
+
+
+def expiry(one: CertificateStatus) -> str:
+    """Return the end of a certificate as a sentence (NBT-21)."""
+    whose = one.owner or "this instance"
+    when = "has expired" if one.days_left < 0 else f"expires in {counted(one.days_left, 'day')}"
+    return f"the {one.purpose} certificate of {whose} {when}: {show_instant(one.not_after)}"
+
+
+def replacement(owner: str) -> str:
+    """Return the way to replace a certificate. `owner`: a principal; empty = this instance."""
+    if not owner:
+        return (
+            "brokerd certificate renew makes the next one; install it at all peers and clients, "
+            "then: brokerd certificate switch"
+        )
+    kind, _, name = owner.partition(":")
+    return (
+        f"have {name} make its next certificate (brokerd certificate renew there), then: "
+        f"brokerd {kind} add {name} --certificate FILE"
+    )
 
 
 def accepted_loss(store: StoreStatus) -> str:

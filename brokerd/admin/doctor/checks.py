@@ -17,7 +17,14 @@ from brokerd.clock import SECOND, Instant, show_instant
 from brokerd.config.exposure import describe
 from brokerd.model import CONFIGURATION_SERVICE, MSDB
 from brokerd.routing.reasons import LACKING, Reason, status_text
-from brokerd.telemetry.status import DestinationStatus, DoorStatus, InstanceStatus, QueueStatus
+from brokerd.telemetry.status import (
+    DestinationStatus,
+    DoorStatus,
+    InstanceStatus,
+    QueueStatus,
+    expiry,
+    replacement,
+)
 from brokerd.transport.door import ADDRESS_FULL, ADDRESS_LOGINS, DESCRIPTORS, DISPLACED, FULL
 from brokerd.units import counted, show_duration
 
@@ -136,6 +143,15 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
     for one in status.file_problems:
         level = error if one.is_refused else warning
         yield level("D61", f"file {one.path}", f"it {one.problem}", one.mend)
+    if status.no_master_key:
+        mend = "put master.key back from a backup of the same time, and restart the daemon"
+        yield error("D04", about, status.no_master_key, mend)
+    for certificate in status.certificates:
+        level = error if certificate.days_left < 0 else warning
+        owner = certificate.owner or about
+        yield level(
+            "D26", f"certificate of {owner}", expiry(certificate), replacement(certificate.owner)
+        )
     if 0 < status.max_files * NEARLY_FULL < status.open_files:
         text = f"{status.open_files} of at most {status.max_files} files and sockets are open"
         mend = "raise its limit: ulimit -n, or LimitNOFILE= of its unit, and restart the daemon"

@@ -682,6 +682,49 @@ VIEWS: Final[dict[str, View]] = {
             "peak_memory": "most memory the process has had, in bytes",
         },
     ),
+    "principals": View(
+        "One row for each peer and client of the instance (SEC-4, VIEW-17).",
+        {
+            "name": "name with its kind, such as `peer:west`",
+            "type": "`peer` or `client`",
+            "instance_id": "GUID of the only instance that may log in as this peer; empty until "
+            "it has logged in (SEC-55)",
+            "addresses": "addresses that only this peer may serve",
+            "create_date": "when it was added",
+            "created_by": "who added it",
+            "certificates": "number of certificates installed for it",
+        },
+    ),
+    "certificates": View(
+        "One row for each certificate installed in the instance, its own among them (VIEW-17).",
+        {
+            "certificate_id": "SHA-256 of the encoded certificate",
+            "purpose": "`transport` or `dialog`",
+            "principal_name": "peer or client that owns it; empty for the instance's own",
+            "subject": "name in the certificate; it proves nothing",
+            "start_date": "when it begins to be valid",
+            "expiry_date": "when it expires",
+            "days_left": "whole days until then; negative once it has expired",
+            "is_active": "whether it may be chosen for new dialogs, or by the own endpoint",
+            "is_in_use": "whether it is the one chosen now (SEC-21, SEC-22)",
+            "why_not_valid": "why it is not valid now; empty if it is (SEC-11)",
+            "has_private_key": "whether the instance has the private key",
+            "installed_at": "when it was installed, or made",
+        },
+    ),
+    "audit": View(
+        "One row for each login, refusal and change by an administrator, the newest first "
+        "(SX-15, VIEW-18).",
+        {
+            "audit_id": "number of the entry",
+            "event_time": "when it happened",
+            "action": "action, such as `login` or `principal_added`",
+            "actor": "who did it; empty for the instance itself",
+            "subject": "what it was done to",
+            "outcome": "`success` or `refused`",
+            "detail": "further facts, as a JSON object",
+        },
+    ),
 }
 
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {

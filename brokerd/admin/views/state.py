@@ -24,6 +24,7 @@ from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
 from brokerd.storage.loss_acceptance import loss_path
 from brokerd.telemetry.status import (
+    CertificateStatus,
     DestinationStatus,
     DuplicateStatus,
     FileProblem,
@@ -86,6 +87,8 @@ class StateReport:
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
         file_problems: Callable[[], Iterable[FileProblem]],
+        certificates: Callable[[], Sequence[CertificateStatus]],
+        no_master_key: Callable[[], str],
         late: Callable[[Broker], float],
         duplicates: Callable[[], Sequence[DuplicateStatus]],
         next_pass: Callable[[], Instant],
@@ -109,6 +112,8 @@ class StateReport:
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
         self._file_problems = file_problems
+        self._certificates = certificates
+        self._no_master_key = no_master_key
         self._late = late
         self._duplicates = duplicates
         self._next_pass = next_pass
@@ -153,6 +158,8 @@ class StateReport:
             unknown_users=tuple(self._unknown_users()),
             open_listeners=tuple(self._open_listeners()),
             file_problems=tuple(self._file_problems()),
+            certificates=tuple(self._certificates()),
+            no_master_key=self._no_master_key(),
             open_files=len(os.listdir(_DESCRIPTORS)),
             max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             min_free=about.min_free,

@@ -64,6 +64,14 @@ and last sequence, and last fragment; None = no message is held.
 """
 
 
+def is_wanted(row: Row, where: Mapping[str, object]) -> bool:
+    """Return whether a row has the values, or one of several values, that are asked for."""
+    return all(
+        row[column] in wanted if isinstance(wanted, list) else row[column] == wanted
+        for column, wanted in where.items()
+    )
+
+
 class StoredViews:
     """Source of pages of the views that grow with the store."""
 

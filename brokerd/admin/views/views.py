@@ -17,8 +17,9 @@ import msgspec
 from brokerd.admin import poison
 from brokerd.admin.metrics_rows import peak_memory
 from brokerd.admin.views.columns import COLUMNS, KEYS
+from brokerd.admin.views.security import SecurityViews
 from brokerd.admin.views.statistics import StatisticsViews
-from brokerd.admin.views.stored import Page, Row, StoredViews
+from brokerd.admin.views.stored import Page, Row, StoredViews, is_wanted
 from brokerd.admin.views.transport import TransportViews
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock, Instant
@@ -102,6 +103,7 @@ class Views:
         stored: StoredViews,
         transport: TransportViews,
         statistics: StatisticsViews,
+        security: SecurityViews,
         endpoint: Callable[[], list[Row]],
         transmitter: Transmitter,
         dispatcher: Dispatcher,
@@ -117,6 +119,7 @@ class Views:
         self._part_of = part_of
         self._clock = clock
         self._stored = stored
+        self._security = security
         self._transmitter = transmitter
         self._dispatcher = dispatcher
         self._readers = readers
@@ -150,6 +153,8 @@ class Views:
             "forwarded_messages": lambda _broker: forwarder.rows(),
             "forwarder_counters": lambda _broker: [forwarder.counters()],
             "counters": lambda broker: [self.counters(broker)],
+            "principals": lambda _broker: security.principals(),
+            "certificates": lambda _broker: security.certificates(),
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
             "service_queues": partial(_service_queues, readers.why_unmonitored),
@@ -168,6 +173,8 @@ class Views:
                 raise InvalidArgument(
                     f"view {name} has no column {column!r}", hint=f"it has: {', '.join(columns)}"
                 )
+        if name == "audit":
+            return await self._security.audit(options)
         in_memory, partly_stored = self._in_memory.get(name), self._partly_stored.get(name)
         if in_memory is None and partly_stored is None:
             return await self._stored.page(broker, name, options)
@@ -415,7 +422,7 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
     def key(row: Row) -> list[str]:
         return [_sorted_as(row[column]) for column in keys]
 
-    wanted = sorted((row for row in rows if _fits(row, options.where)), key=key)
+    wanted = sorted((row for row in rows if is_wanted(row, options.where)), key=key)
     if options.after is not None:
         try:
             after = msgspec.json.decode(options.after, type=list[str])
@@ -431,13 +438,6 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
 def _sorted_as(value: object) -> str:
     """Return a text that sorts as the value does, such as 10 after 9."""
     return f"{value:020d}" if type(value) is int else str(value)
-
-
-def _fits(row: Row, where: Mapping[str, object]) -> bool:
-    return all(
-        row[column] in wanted if isinstance(wanted, list) else row[column] == wanted
-        for column, wanted in where.items()
-    )
 
 
 def _plain(value: msgspec.Struct) -> Row:

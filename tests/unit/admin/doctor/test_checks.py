@@ -21,6 +21,7 @@ from brokerd.config.exposure import beyond_this_machine
 from brokerd.config.settings import Clients, Transport
 from brokerd.model import CONFIGURATION_SERVICE
 from brokerd.telemetry.status import (
+    CertificateStatus,
     DestinationStatus,
     DoorStatus,
     DuplicateStatus,
@@ -232,6 +233,14 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      mend="put it there"),)), "file /d/main.db", "it is a symbolic link", "put it there"),
     ("D61", told(file_problems=(FileProblem(path="/d/x.db", problem="has mode 0644",
      mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
+    ("D04", told(no_master_key="/d/master.key is not there"), "instance here", "is not there",
+     "put master.key back"),
+    ("D26", told(certificates=(CertificateStatus(owner="peer:west", purpose="transport",
+     not_after=Instant(NOW), days_left=6),)), "certificate of peer:west",
+     "the transport certificate of peer:west expires in 6 days", "brokerd peer add west"),
+    ("D26", told(certificates=(CertificateStatus(purpose="dialog", not_after=Instant(NOW),
+     days_left=-1),)), "certificate of instance here", "of this instance has expired",
+     "brokerd certificate renew"),
     ("D62", told(doors=(DoorStatus(kind="peers", connections=8, most=9, strangers=7,
      refused={"connections": 5}, refused_at=Instant(NOW - RECENT + 1)),)), "connections of peers",
      "5 connections", "raise transport.max_peers"),

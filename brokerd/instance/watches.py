@@ -1,0 +1,35 @@
+"""Watches: makes the parts that watch the disk, the clock and the stores.
+
+Reads:  settings.      Calls: the constructors of those parts.
+Never:  starts or waits for anything; `Assembly` calls this.
+"""
+
+from brokerd.clock import SteadyClock
+from brokerd.config.settings import Settings
+from brokerd.instance.parts import Parts
+from brokerd.instance.surroundings import Surroundings
+from brokerd.maintenance.clock_watch import ClockWatch
+from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.slow_commits import SlowCommits
+from brokerd.maintenance.store_watch import StoreWatch
+from brokerd.model import MSDB
+
+
+def build_watches(
+    parts: Parts, settings: Settings, world: Surroundings, clock: SteadyClock
+) -> None:
+    """Build the parts that watch the disk, the clock and the stores."""
+    parts.disk_space = DiskSpace(
+        disk=world.disk,
+        min_free=settings.store.min_free,
+        reserve=settings.store.reserve,
+        brokers=parts.brokers,
+        log=world.log,
+    )
+    parts.slow_commits = SlowCommits(
+        brokers=parts.brokers,
+        after=settings.store.slow_after.total_seconds(),
+        log=world.log,
+    )
+    parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
+    parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
