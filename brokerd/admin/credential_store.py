@@ -29,6 +29,7 @@ from brokerd.security.credentials import (
     Purpose,
     principal_name,
 )
+from brokerd.security.dialog_certificates import make_dialog_certificate
 from brokerd.security.master_key import MasterKey, Random
 from brokerd.storage import credentials as stored
 from brokerd.storage.credentials import CredentialChange
@@ -47,7 +48,10 @@ class Maker(Protocol):
         ...
 
 
-MAKERS: Final[Mapping[Purpose, Maker]] = {Purpose.TRANSPORT: make_certificate}
+MAKERS: Final[Mapping[Purpose, Maker]] = {
+    Purpose.TRANSPORT: make_certificate,
+    Purpose.DIALOG: make_dialog_certificate,
+}
 """The makers of this instance's own certificates, by purpose."""
 
 

@@ -10,6 +10,7 @@ array, of which there is exactly one form; the SHA-256 of the encoding is the id
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
+from brokerd.ids import secret_bytes
 from brokerd.security.certificates import DAYS, Certificate
 
 MOST_BYTES: Final = 4096
@@ -76,13 +78,13 @@ class PrivateKeys:
 
 
 def make_dialog_certificate(
-    name: str, *, now: Instant, days: int = DAYS
+    name: str, *, now: Instant, days: int = DAYS, random: Callable[[int], bytes] = secret_bytes
 ) -> tuple[DialogCertificate, bytes]:
-    """Return a new dialog certificate, and its two private keys, the signing one first."""
-    private = (
-        Ed25519PrivateKey.generate().private_bytes_raw()
-        + X25519PrivateKey.generate().private_bytes_raw()
-    )
+    """Return a new dialog certificate, and its two private keys, the signing one first.
+
+    `random`: the source of the keys; any 32 bytes are a private key of either kind.
+    """
+    private = random(KEY_SIZE) + random(KEY_SIZE)
     start = Instant(now - now % SECOND)
     return certify(name, private, start, Instant(start + days * 24 * 3600 * SECOND)), private
 

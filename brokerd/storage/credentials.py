@@ -15,6 +15,7 @@ from brokerd.errors import InvalidArgument
 from brokerd.ids import InstanceId
 from brokerd.security.certificates import Certificate, read_certificate
 from brokerd.security.credentials import Installed, Kind, Principal, Purpose
+from brokerd.security.dialog_certificates import read_dialog_certificate
 from brokerd.storage.audit import append
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.statements import Inserts, Script, sql
@@ -105,11 +106,8 @@ def _installed(  # noqa: PLR0917  # the columns of the table
     installed_at: int,
 ) -> Installed:
     return Installed(
-        certificate=Certificate(
-            encoded,
-            _subject(encoded, Purpose(purpose)),
-            Instant(not_before),
-            Instant(not_after),
+        certificate=_parse(
+            Purpose(purpose), Certificate(encoded, "", Instant(not_before), Instant(not_after))
         ),
         purpose=Purpose(purpose),
         principal=principal,
@@ -119,14 +117,14 @@ def _installed(  # noqa: PLR0917  # the columns of the table
     )
 
 
-def _subject(encoded: bytes, purpose: Purpose) -> str:
-    """Return the name in a certificate; empty if there is none, or it cannot be read."""
-    if purpose is not Purpose.TRANSPORT:
-        return ""
+def _parse(purpose: Purpose, stored: Certificate) -> Certificate:
+    """Parse a certificate; if that fails, return it as it was stored, which no key fits."""
     try:
-        return read_certificate(encoded).subject
+        if purpose is Purpose.DIALOG:
+            return read_dialog_certificate(stored.encoded)
+        return read_certificate(stored.encoded)
     except InvalidArgument:
-        return ""
+        return stored
 
 
 def _row_of_certificate(one: Installed) -> tuple[Any, ...]:

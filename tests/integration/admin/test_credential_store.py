@@ -10,6 +10,7 @@ from brokerd.errors import InUse, InvalidArgument, NoMasterKey, ObjectNotFound
 from brokerd.ids import InstanceId
 from brokerd.security.certificates import Certificate, make_certificate
 from brokerd.security.credentials import Credentials, Kind, Purpose
+from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
 from brokerd.storage import audit
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.key_file import NAME
@@ -50,18 +51,24 @@ def told(daemon: Daemon, event: str) -> list[object]:
 @pytest.mark.rule("SEC-2", "SX-6")
 @by_itself
 async def test_an_instance_makes_its_key_and_certificate_once(daemon: Daemon) -> None:
-    mine = store_of(daemon).credentials.own(TRANSPORT, daemon.clock.utc())
-    assert mine is not None
-    assert mine.certificate.subject == "daemon"
-    private = store_of(daemon).private_key(mine)
-    assert private not in (daemon._folder / "msdb.db").read_bytes()
+    before = {}
+    for purpose in Purpose:
+        mine = store_of(daemon).credentials.own(purpose, daemon.clock.utc())
+        assert mine is not None
+        assert mine.certificate.subject == "daemon"
+        before[purpose] = mine, store_of(daemon).private_key(mine)
+        assert before[purpose][1] not in (daemon._folder / "msdb.db").read_bytes()
+    of_dialogs, private = before[Purpose.DIALOG]
+    assert isinstance(of_dialogs.certificate, DialogCertificate)
+    assert PrivateKeys(private).belong_to(of_dialogs.certificate)
     key = (daemon._folder / NAME).read_bytes()
     await daemon.restart()
-    again = store_of(daemon).credentials.own(TRANSPORT, daemon.clock.utc())
-    assert again == mine
-    assert store_of(daemon).private_key(again) == private
+    for purpose, (mine, private) in before.items():
+        again = store_of(daemon).credentials.own(purpose, daemon.clock.utc())
+        assert again == mine
+        assert store_of(daemon).private_key(again) == private
     assert (daemon._folder / NAME).read_bytes() == key
-    assert told(daemon, CERTIFICATE) == ["made"]
+    assert told(daemon, CERTIFICATE) == ["made", "made"]
 
 
 @pytest.mark.rule("SEC-4", "SX-15")
@@ -95,7 +102,7 @@ async def test_what_was_changed_is_there_after_a_restart(daemon: Daemon) -> None
         "client:billing"
     ]
     assert second.id not in store_of(daemon).credentials.certificates
-    assert (await actions(daemon))[1:] == [
+    assert (await actions(daemon))[2:] == [
         ("principal_added", "alice", "peer:west"),
         ("certificate_installed", "alice", "peer:west"),
         ("principal_altered", "", "peer:west"),
@@ -192,7 +199,7 @@ def test_a_lost_master_key_is_not_remade(tmp_path: Path, how: str) -> None:
             assert found.value.ssb_code == 28055
         with pytest.raises(NoMasterKey):
             await store.make_own(TRANSPORT, actor="", is_active=True)
-        assert told(daemon, CERTIFICATE)[1:] == ["no_master_key"]
+        assert told(daemon, CERTIFICATE)[2:] == ["no_master_key"]
         async with await daemon.session() as session:  # local work goes on
             handle = await session.begin_dialog("urn:desk", "urn:shop", "talk")
             await session.send(handle, b"1", "Ask")
@@ -239,7 +246,7 @@ async def test_entries_from_outside_never_displace_others(daemon: Daemon) -> Non
     msdb = daemon.instance.brokers["msdb"].store
     await msdb.run(append)
     found = await msdb.audit.page(before=2**62, limit=2 * audit.MOST)
-    assert len(found) == audit.MOST + 2
+    assert len(found) == audit.MOST + 3
     assert found[-1].action is Action.CERTIFICATE_MADE
-    assert found[-2].action is Action.PRINCIPAL_ADDED
-    assert found[-3].subject == "7"
+    assert found[-3].action is Action.PRINCIPAL_ADDED
+    assert found[-4].subject == "7"
