@@ -250,6 +250,10 @@ class Queue(msgspec.Struct, frozen=True):
     retention: bool = False
     """Whether messages received and sent are kept until their conversation ends (RCV-31)."""
     retention_limit: RetentionLimit = RetentionLimit()
+    max_messages: int | None = None
+    """Number of messages at which it takes no more (REL-42); None = no limit."""
+    max_bytes: int | None = None
+    """Bytes of its messages' bodies at which it takes no more (REL-42); None = no limit."""
     poison_handling: bool = True
     """Whether repeated rollbacks have any consequence (PSN-8)."""
     poison: Poison = Poison()

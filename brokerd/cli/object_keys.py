@@ -60,6 +60,8 @@ KEYS: Final[dict[str, tuple[Key, ...]]] = {
         Key("retention_limit.policy", "at the limit: error, drop_oldest, archive", "error"),
         Key("retention_limit.archive", "the queue to which the policy archive moves messages"),
         Key("receive_ageing", "off, or the waiting time that raises a message by one level", "off"),
+        Key("max_messages", "off, or the number of messages at which it takes no more", "off"),
+        Key("max_bytes", "off, or the size of all bodies at which it takes no more", "off"),
         Key("poison_handling", "on, off: whether consecutive rollbacks have consequences", "on"),
         Key(
             "poison_mode",

@@ -308,6 +308,8 @@ def _queue_change(old: Queue, new: Queue) -> str:
         _changed("receive_ageing", _ageing(old), _ageing(new)),
         _changed("activation", activation_words(old.activation), activation_words(new.activation)),
         _changed("retention", _retention(old), _retention(new)),
+        _changed("max_messages", _most(old.max_messages), _most(new.max_messages)),
+        _changed("max_bytes", _most(old.max_bytes), _most(new.max_bytes)),
         _changed("poison_handling", poison_words(old), poison_words(new)),
     )
 
@@ -439,6 +441,10 @@ def _status(queue: Queue) -> str:
 def _ageing(queue: Queue) -> str:
     interval = queue.receive_ageing
     return "off" if interval is None else show_duration(timedelta(microseconds=interval))
+
+
+def _most(limit: int | None) -> str:
+    return "off" if limit is None else str(limit)
 
 
 def _retention(queue: Queue) -> str:

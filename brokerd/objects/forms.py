@@ -49,11 +49,17 @@ from brokerd.objects import bindings as declared_bindings
 from brokerd.objects import notifications
 from brokerd.objects import poison as declared_poison
 from brokerd.objects.declared import NO_QUEUE_KEY, NO_SERVICE_KEY, Kind, Value, is_built_in
-from brokerd.objects.keys import MAX_NAME, MAX_REMOTE_NAME, read_duration, read_number
+from brokerd.objects.keys import (
+    MAX_NAME,
+    MAX_REMOTE_NAME,
+    read_duration,
+    read_limit_or_off,
+    read_number,
+)
 from brokerd.objects.validation import check_of
 from brokerd.routing.address import LOCAL, TRANSPORT, normalise
 from brokerd.security.bindings import Binding
-from brokerd.units import parse_duration, show_duration
+from brokerd.units import parse_duration, show_duration, show_size
 
 _MAX_LIFETIME = 2**31 - 1
 _ROUTE_KEYS = ("name", "service", "broker", "address", "mirror", "lifetime")
@@ -67,6 +73,8 @@ KEYS: Final = {
         "activation",
         "retention",
         "retention_limit",
+        "max_messages",
+        "max_bytes",
         "poison_handling",
         *declared_poison.KEYS,
     ),
@@ -207,6 +215,8 @@ class ObjectForms:
             retention_limit=read_limit(
                 f"{at}.retention_limit", table.get("retention_limit"), self._problems
             ),
+            max_messages=self._most(at, table, "max_messages"),
+            max_bytes=self._most(at, table, "max_bytes", or_size=True),
             poison_handling=self.switch(at, table, "poison_handling"),
             poison=declared_poison.read_poison(at, table, self._problems),
         )
@@ -244,6 +254,12 @@ class ObjectForms:
             least=timedelta(milliseconds=1),
             rule="PBT-16",
             or_off=True,
+        )
+
+    def _most(self, at: str, table: Table, key: str, *, or_size: bool = False) -> int | None:
+        """Return a limit of a queue (REL-42); None = off. `or_size`: texts such as 64MiB count."""
+        return read_limit_or_off(
+            table.get(key), partial(self._problems.add, f"{at}.{key}"), or_size=or_size
         )
 
     def _activation(self, at: str, queue: str, table: object) -> Activation | None:
@@ -488,6 +504,10 @@ def _describe_queue(queue: Queue) -> dict[str, object]:
             **{key: value for key, value in said.items() if value},
             "policy": limit.policy.value,
         }
+    if queue.max_messages is not None:
+        made["max_messages"] = queue.max_messages
+    if queue.max_bytes is not None:
+        made["max_bytes"] = show_size(queue.max_bytes)
     made["poison_handling"] = _on_off(queue.poison_handling)
     return made | declared_poison.describe_poison(queue)
 

@@ -266,6 +266,8 @@ def _put_queue(connection: Connection, queue: Queue) -> None:
         "retention_policy": _policy_text(queue.retention_limit),
         **poison_values(queue),
         "activation_options": options_text(activation),
+        "max_messages": queue.max_messages,
+        "max_bytes": queue.max_bytes,
     }
     _put(connection, queues, queue.name, values)
 
@@ -442,6 +444,8 @@ def _queue(row: tuple[Any, ...]) -> Queue:
         retention_limit=_limit(
             it["retention_max_rows"], it["retention_max_bytes"], it["retention_policy"]
         ),
+        max_messages=it["max_messages"],
+        max_bytes=it["max_bytes"],
         poison_handling=bool(it["is_poison_message_handling_enabled"]),
         poison=poison_of(it),
         status=status_of(it),

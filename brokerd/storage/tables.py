@@ -133,7 +133,7 @@ queues = Table(
     Column("status_detail", String),
     # Host, command and limits of readers as a JSON object, if they are not the defaults (ACT-20).
     Column("activation_options", String),
-    # The most messages, and bytes of their bodies, that may wait; NULL = no limit.
+    # The most messages, and bytes of their bodies, that may wait; NULL = no limit (REL-42).
     Column("max_messages", Integer),
     Column("max_bytes", Integer),
     sqlite_autoincrement=True,
