@@ -252,6 +252,17 @@ class QueueDisabled(BrokerError):
     )
 
 
+class QueueFull(BrokerError):
+    """The queue at the other side, in the same broker, is at one of its limits (REL-42)."""
+
+    code = "queue_full"
+    retryable = True
+    hint = (
+        "let its messages be received, or raise the limit: "
+        "brokerd queue alter QUEUE max_messages=N max_bytes=SIZE"
+    )
+
+
 class HandlerLeftTransactionOpen(BrokerError):
     """The handler ended with a transaction open; it was rolled back (ACT-23)."""
 

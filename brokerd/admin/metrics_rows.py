@@ -138,6 +138,7 @@ class Figures:
             "enqueued": queue.enqueued,
             "received": queue.received,
             "rolled_back": queue.rolled_back,
+            "refused": 0 if queue.room is None else queue.room.refused,
         }
         window = queue.times.hot.collect() if hot else None
         return Row(
@@ -182,6 +183,8 @@ class Figures:
             "parked": float(queue.parked),
             "oldest_s": 0.0 if oldest is None else (self._clock.utc() - oldest) / SECOND,
             "off": 0.0 if queue.queue.receive_enabled else 1.0,
+            "full": 1.0 if queue.is_at_limit() else 0.0,
+            "bytes": 0.0 if queue.queue.max_bytes is None else float(queue.size),
         }
         always = ("ready", "readers")
         return {name: value for name, value in gauges.items() if value or name in always}

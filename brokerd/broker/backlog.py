@@ -78,6 +78,8 @@ class Source(msgspec.Struct, frozen=True):
     """Called with the order and id of a message in the window whose body fails its hash (REL-6)."""
     members: Callable[[Group], Awaitable[list[Live]]]
     """Loads and returns all endpoints of a locked group."""
+    sample: Callable[[], Awaitable[tuple[int, int]]]
+    """Returns number and bytes of bodies of the queue's rows, at most of the first ones."""
     spawn: Spawn
 
 
@@ -102,6 +104,9 @@ class Backlog:
         self._counts: dict[int, int] = {}  # by level, never below 0
         self.total = 0
         """Number of messages in the backlog, of all levels."""
+        self.size = 0
+        """Bytes of their bodies (REL-42), estimated after a start and where some were dropped."""
+        self._is_measured = True
         self._coming: dict[int, set[int]] = {}
         self._cursor: dict[int, int] = {}
         self._since: dict[int, int] = {}  # when its first message was enqueued, or before
@@ -122,6 +127,8 @@ class Backlog:
     def _count_on(self, level: int, count: int) -> int:
         """Add `count` to the number of messages of a level; return the new number."""
         self.total += count
+        if not self.total:
+            self.size, self._is_measured = 0, True
         now = self._counts[level] = self._counts.get(level, 0) + count
         return now
 
@@ -155,6 +162,18 @@ class Backlog:
         """Count messages stored at the start; `since`: when the first of them was enqueued."""
         self._count_on(level, count)
         self._since[level] = since
+        self._is_measured = False
+
+    def measure(self) -> None:
+        """Find out the bytes of a backlog of which a start has only counted the messages."""
+        if not self._is_measured:
+            self._is_measured = True
+            self._source.spawn(self._measure())
+
+    async def _measure(self) -> None:
+        messages, size = await self._source.sample()
+        if messages:
+            self.size = self.total * size // messages
 
     def since(self, *, besides: Collection[int]) -> list[Instant]:
         """Return when the first message of each level was enqueued, or a somewhat earlier time.
@@ -178,6 +197,7 @@ class Backlog:
             return False
         if self._count_on(level, 1) == 1:
             self._since[level] = row.enqueued_at
+        self.size += len(row.body or b"")
         if live.counting is not None:
             live.counting.add(row.message_type, 1)
         elif live.beyond is not None:
@@ -201,6 +221,7 @@ class Backlog:
         count, live.beyond, live.beyond_unread, live.counting = live.beyond, 0, 0, None
         if count:
             level = live.endpoint.priority
+            self.size -= self.size * count // max(count, self.total)
             self._count_on(level, -count)
             self._catch_up(level)
         return count
@@ -353,7 +374,7 @@ class Backlog:
         A damaged message keeps its place, so that nothing behind it comes first (REL-10); no
         program gets its body, and its group is set aside before it is offered."""
         found: list[tuple[Live, Sequence[QueueRow]]] = []
-        count = 0
+        count = size = 0
         for live, rows in read:
             if live.gone:
                 continue
@@ -361,7 +382,9 @@ class Backlog:
             if left:
                 found.append((live, left))
                 count += len(left)
+                size += sum([len(row.body) for row in left if row.body])
                 _count_in(live, left)
+        self.size = max(0, self.size - size)
         self._count_on(level, -count)
         lost: list[tuple[Live, QueueRow]] = []
         if damaged:

@@ -6,11 +6,11 @@ Never: routes, opens sockets or starts readers; the listener, a `BrokerEvents`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Set
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Final, Protocol
 
-from brokerd.broker.backlog import Place, Source
+from brokerd.broker.backlog_source import source_of
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.dialog_events import DialogEvent, Lost
@@ -45,8 +45,7 @@ from brokerd.protocol.transitions import State
 from brokerd.storage.catalog import Catalog
 from brokerd.storage.changes import HIGHEST_SEQUENCE, OutgoingRemoval
 from brokerd.storage.ended_dialogs import LeftOutgoing
-from brokerd.storage.message_counts import Tally
-from brokerd.storage.store import OutgoingPage, QueuePage, Store
+from brokerd.storage.store import OutgoingPage, Store
 
 LIFETIMES: Final = "lifetimes"
 TIMERS: Final = "timers"
@@ -74,6 +73,10 @@ class BrokerEvents(Protocol):
 
     def receive_empty(self, broker: Broker, queue: QueueState, /) -> None:
         """Note that a receive found no message."""
+        ...
+
+    def queue_has_room(self, broker: Broker, queue: QueueState, /) -> None:
+        """Note that a queue that has refused arrivals is down to half of its limits (REL-42)."""
         ...
 
     def deadline_due(self, broker: Broker, what: str, /) -> None:
@@ -134,7 +137,7 @@ class Broker:
         self.spawn = spawn
         self._delivers_here = events.delivers_here
         self._on_arrival, self._on_empty = events.message_arrived, events.receive_empty
-        self._on_outgoing = events.outgoing_ready
+        self._on_room, self._on_outgoing = events.queue_has_room, events.outgoing_ready
         self._times = times
         self.on_lost = partial(events.error_lost, self)
         """Called with an Error that no application will see, once that is durable (PBT-4)."""
@@ -545,40 +548,13 @@ class Broker:
 
     def _queue_state(self, queue: Queue) -> QueueState:
         store = self.store
-
-        async def page(level: int, after: int, limit: int, size: int) -> QueuePage:
-            return await read_until_answered(
-                store.messages.page, queue.key, level, after, limit, size
-            )
-
-        async def page_of(
-            key: EndpointKey, limit: int, size: int, after: Place | None
-        ) -> QueuePage:
-            return await read_until_answered(
-                store.messages.page_for, key, limit, size, after, queue.key
-            )
-
-        async def tally(key: EndpointKey, after: int, but: Set[int]) -> Tally:
-            return await read_until_answered(
-                store.message_counts.tally, key, after, store.coming_order, but, queue.key
-            )
-
-        async def tallies(
-            but: Mapping[EndpointKey, Set[int]], after: int
-        ) -> Mapping[EndpointKey, Tally]:
-            return await read_until_answered(
-                store.message_counts.tallies, but, after, store.coming_order, queue.key
-            )
-
         return QueueState(
             queue,
             broker_id=self.broker_id,
             options=self.options.window,
-            source=Source(
-                page=page,
-                page_of=page_of,
-                tally=tally,
-                tallies=tallies,
+            source=source_of(
+                store,
+                queue.key,
                 complete_groups=self.group_members.complete_groups,
                 hold=self.endpoints.hold,
                 damaged=self.held.damaged,
@@ -587,6 +563,7 @@ class Broker:
             ),
             on_arrival=partial(self._on_arrival, self),
             on_empty=partial(self._on_empty, self),
+            on_room=partial(self._on_room, self),
             behind=store.behind,
             times=self._times(self.name, queue.name),
             now=self.clock.monotonic,

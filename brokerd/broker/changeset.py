@@ -403,6 +403,8 @@ class Changeset:
         live.unpublished.append(row)
         if place:
             queue.joining(row)
+        if queue.room is not None:
+            queue.room.joining(len(body or b""))
         self._publication.arrivals.append((live, row))
 
     def _drop_unread(self, live: Live) -> None:

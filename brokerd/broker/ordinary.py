@@ -103,6 +103,12 @@ def may_hand_over(broker: Broker, live: Live) -> bool:
     )
 
 
+def may_fill(queue: HomeQueue, messages: int = 0, size: int = 0) -> bool:
+    """Return whether a queue takes one more message than so many, with so many bytes."""
+    full = queue.room is not None and queue.is_at_limit(messages, size)
+    return not full  # otherwise the message is refused (REL-42)
+
+
 def may_leave(broker: Broker, live: Live) -> bool:
     """Return whether a message to a peer elsewhere leaves only a row of the transmission queue."""
     out = live.outgoing
@@ -179,6 +185,7 @@ def may_arrive(broker: Broker, live: Live, item: Fragment) -> bool:
         and item.sequence == live.endpoint.receive_sequence  # otherwise early, or a repeat (DLP-19)
         and len(item.body) <= broker.options.max_message  # otherwise the dialog fails (SND-12)
         and live.queue.queue.enqueue_enabled  # otherwise its sender is notified (DSP-11)
+        and may_fill(live.queue)  # otherwise its sender is notified (REL-42)
     )
 
 

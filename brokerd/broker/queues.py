@@ -24,8 +24,9 @@ from brokerd.broker.poison import NO_STREAK, Streak
 from brokerd.broker.queue_times import QueueTimes
 from brokerd.broker.ready_groups import ReadyGroups
 from brokerd.broker.receive_waiters import WaitingLine
+from brokerd.broker.room import Room
 from brokerd.broker.state import Group, HomeQueue, Live, ReceiveWait, Taken
-from brokerd.broker.window import Window, WindowOptions
+from brokerd.broker.window import MESSAGE_COST, Window, WindowOptions
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId
 from brokerd.model import SYSTEM_TYPES, Queue, is_system
@@ -54,6 +55,7 @@ class QueueState:
         source: Source,
         on_arrival: Callable[[QueueState, bool], None],
         on_empty: Callable[[QueueState], None],
+        on_room: Callable[[QueueState], None],
         behind: Callable[[Callable[[], None]], None],
         times: QueueTimes,
         now: Callable[[], float],
@@ -65,6 +67,7 @@ class QueueState:
         self.times = times
         self.on_arrival = on_arrival
         self.on_empty = on_empty
+        self._on_room = on_room
         self._behind = behind
         self._offered: dict[Group, bool] = {}
         self._was_empty: bool | None = None
@@ -99,6 +102,10 @@ class QueueState:
         """The current run of rollbacks (PSN-2)."""
         self.enqueued = self.received = self.rolled_back = 0
         """Counts since this daemon started: arrivals, committed receives, receives given back."""
+        self.room: Room | None = None
+        """The limits of the queue (REL-42); None = no limit."""
+        self.taken_bytes = 0
+        """Bytes of the messages received in transactions that are still open."""
         self._use_options()
 
     @property
@@ -128,6 +135,20 @@ class QueueState:
         return Depth(ready, self.parked)
 
     @property
+    def size(self) -> int:
+        """The bytes of the bodies of all committed messages; see `Backlog.size`."""
+        window = self.window
+        return window.size - MESSAGE_COST * window.count + self.backlog.size + self.taken_bytes
+
+    def is_at_limit(self, messages: int = 0, size: int = 0) -> bool:
+        """Return whether the queue, with so much more in it, takes no message (REL-42)."""
+        room = self.room
+        if room is None:
+            return False
+        count = self.window.count + self.backlog.total + self.taken
+        return room.is_full(count + messages, self.size + size)
+
+    @property
     def beyond(self) -> int:
         """Number of messages in the backlog."""
         return self.backlog.total
@@ -149,6 +170,8 @@ class QueueState:
 
         `since`: when the first of them was enqueued."""
         self.backlog.recovered(priority, count, since)
+        if self.queue.max_bytes is not None:
+            self.backlog.measure()
 
     def alter(self, queue: Queue) -> None:
         """Use changed options of the queue; waiters see them immediately (RCV-19)."""
@@ -160,8 +183,17 @@ class QueueState:
             self.line.wake_all()
 
     def _use_options(self) -> None:
-        """Start or stop the ageing of levels (PBT-16)."""
+        """Start or stop the ageing of levels (PBT-16), and use the limits (REL-42)."""
         self.backlog.ageing = self.groups.use_ageing(self.queue.receive_ageing)
+        most, most_bytes = self.queue.max_messages, self.queue.max_bytes
+        if most is None and most_bytes is None:
+            self.room = None
+        elif self.room is None:
+            self.room = Room(most, most_bytes)
+        else:
+            self.room.set_limits(most, most_bytes)
+        if most_bytes is not None:
+            self.backlog.measure()
 
     # Messages come in.
 
@@ -179,6 +211,8 @@ class QueueState:
 
         Return whether its group may have something new for a waiter: then the caller passes the
         group to `arrived`."""
+        if self.room is not None:
+            self.room.arrived(len(row.body or b""))
         if live.gone or row.queuing_order < live.dropped_before:
             if row.paged:
                 self.backlog.deleted(row)
@@ -302,14 +336,16 @@ class QueueState:
         taken, count = self.window.dequeue(group, limit, max_bytes, only=only, but=but)
         if count:
             self.taken += count
+            self.taken_bytes += sum([one.size for one in taken])
             if self.backlog.total:
                 self._fill_window()
         return taken
 
     def put_back(self, taken: Sequence[Taken]) -> None:
         """Return the messages of a rolled back receive to their places (RCV-15)."""
-        for live, messages, *_ in reversed(taken):
+        for live, messages, size, _ in reversed(taken):
             self.taken -= len(messages)
+            self.taken_bytes -= size
             self.rolled_back += len(messages)
             if not live.gone:
                 kept = [one for one in messages if one.order >= live.dropped_before]
@@ -320,8 +356,16 @@ class QueueState:
         self.streak = NO_STREAK
         count = sum([len(one.messages) for one in taken])
         self.taken -= count
+        self.taken_bytes -= sum([one.size for one in taken])
         self.received += count
         self.times.consumed(taken, now)
+        room = self.room
+        if room is not None and room.owes_resume and self._is_half_empty(room):
+            room.resumed()
+            self._on_room(self)
+
+    def _is_half_empty(self, room: Room) -> bool:
+        return room.is_half_empty(self.depth.ready + self.depth.parked, self.size)
 
     def joining(self, row: QueueRow) -> None:
         """Note that a message of the backlog has joined the commit pipeline."""

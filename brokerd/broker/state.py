@@ -15,6 +15,7 @@ from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.messages import QueuedMessage
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.pairs import Pair
+from brokerd.broker.room import Room
 from brokerd.clock import Instant
 from brokerd.errors import LockTimeout
 from brokerd.ids import BodyKey, BrokerId, EndpointKey, GroupId, show
@@ -37,6 +38,8 @@ class HomeQueue(Protocol):
     """Whether it is an internal queue of the broker (EVT-12)."""
     aside: set[Group]
     """Groups in memory that are set aside: they are not received for now (PBT-3)."""
+    room: Room | None
+    """The limits of the queue (REL-42); None = it has none."""
 
     @property
     def name(self) -> str:
@@ -51,6 +54,10 @@ class HomeQueue(Protocol):
     @property
     def ready_count(self) -> int:
         """Number of messages that can be received (RCV-34)."""
+        ...
+
+    def is_at_limit(self, messages: int = 0, size: int = 0) -> bool:
+        """Return whether the queue, with so much more in it, takes no message (REL-42)."""
         ...
 
     def must_page(self, priority: int, size: int) -> bool:

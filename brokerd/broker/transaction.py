@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from brokerd.broker import retention
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Changeset
 from brokerd.broker.kept_bodies import KeptBodies
@@ -26,6 +25,8 @@ from brokerd.broker.messages import NewMessage, QueuedMessage, size_of
 from brokerd.broker.moves import Moves
 from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState, publish
+from brokerd.broker.reservations import Reservations
+from brokerd.broker.room import Room
 from brokerd.broker.savepoints import Mark, Savepoints
 from brokerd.broker.state import Group, Live, ReceiveWait, Taken
 from brokerd.clock import Instant
@@ -158,7 +159,7 @@ class Transaction:
         """The savepoints it can be rolled back to."""
         self._pinned: set[Live] = set()
         self._timers: list[tuple[Live, str, Instant | None]] | None = None
-        self._reserved: list[tuple[Live, int, int]] | None = None
+        self._reserved: Reservations | None = None
 
     def describe(self) -> str:
         """Return session, latest verb and age, for the waiters for its locks (GRP-11)."""
@@ -191,11 +192,13 @@ class Transaction:
         self.pin(live)
 
     def reserve(self, live: Live, rows: int, size: int) -> None:
-        """Count messages that a verb will retain of a conversation, if their number is limited.
+        """Count messages that a verb will retain of a conversation (PBT-24)."""
+        if live.queue.retains:
+            self._reserved = (self._reserved or Reservations()).retain(live, rows, size)
 
-        A rollback gives them back (PBT-24)."""
-        if retention.reserve(live, rows, size):
-            self._reserved = [*(self._reserved or ()), (live, rows, size)]
+    def enter(self, room: Room, size: int) -> None:
+        """Count a message of `size` bytes that will go onto a queue with limits (REL-42)."""
+        self._reserved = (self._reserved or Reservations()).enter(room, size)
 
     def set_timer(self, live: Live, name: str, due: Instant | None) -> None:
         """Set, replace or cancel a timer of an endpoint at commit (DLG-37)."""
@@ -318,9 +321,7 @@ class Transaction:
         for queue, taken in reversed(self._received[received:]):
             queue.put_back(taken)
         if self._reserved is not None:
-            for live, rows, size in self._reserved[reserved:]:
-                retention.give_back(live, rows, size)
-            del self._reserved[reserved:]
+            self._reserved.undo(reserved)
         del self._begun[begun:], self._received[received:]
 
     def commit(
@@ -342,6 +343,8 @@ class Transaction:
                 changeset.set_timer(live, name, due)
         for intent in self._intents:
             self._apply(changeset, intent)
+        if self._reserved is not None:
+            self._reserved.joined()
         if self._received:
             self._delete_received(changeset)
         for group, state in self._states.items():
@@ -438,8 +441,7 @@ class Transaction:
             ):
                 return
             # Messages that came since the verb are unread too: the step needs their number.
-            unread = live.unread
-            if unread:
+            if unread := live.unread:
                 event = msgspec.structs.replace(event, unread=unread)
                 changeset.step(live, event, intent.message)
                 return

@@ -99,13 +99,13 @@ def _queue(queue: QueueStatus, status: InstanceStatus) -> tuple[object, ...]:
     return (
         queue.broker,
         queue.name,
-        queue.status,
+        "full" if queue.full and queue.status == "on" else queue.status,
         queue.ready,
         queue.parked or "-",
         oldest,
         readers,
         handler,
-        queue.reason or _retrying(queue),
+        queue.reason or queue.full or _retrying(queue),
     )
 
 

@@ -58,6 +58,10 @@ class BrokerEvents:
         """Notify the readers of the queue that a receive found nothing."""
         self._parts.readers.receive_empty(broker.name, queue.name, selective=False)
 
+    def queue_has_room(self, broker: Broker, queue: QueueState) -> None:
+        """Have the refused senders of a queue send again (REL-42)."""
+        self._parts.refusal_notices.release(broker)
+
     def deadline_due(self, broker: Broker, what: str) -> None:
         """Process lifetimes or timers that may be due, ahead of their passes (PER-23)."""
         tasks = self._parts.tasks

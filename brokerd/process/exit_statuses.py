@@ -157,6 +157,7 @@ ROWS: Final = (
             "check_unavailable",
             "deadlock_victim",
             "lock_timeout",
+            "queue_full",
             "quota_exceeded",
             "store_full",
             "transaction_aborted",

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     NO_MASTER_KEY = "no_master_key"
     PEER_QUEUE_DISABLED = "peer_queue_disabled"
     PEER_STORE_FULL = "peer_store_full"
+    PEER_QUEUE_FULL = "peer_queue_full"
     TARGET_NOTICE = "target_notice"
     DAMAGED = "damaged"
     TARGET_QUEUE_BUSY = "target_queue_busy"
@@ -125,6 +126,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.NO_MASTER_KEY: "the session key cannot be stored or read",
     Reason.PEER_QUEUE_DISABLED: "the target's queue is off",
     Reason.PEER_STORE_FULL: "the target's disk has no room",
+    Reason.PEER_QUEUE_FULL: "the target's queue is at its limit",
     Reason.TARGET_NOTICE: "the target or a forwarder dropped it",
     Reason.DAMAGED: "the stored body is damaged",
     Reason.TARGET_QUEUE_BUSY: "local delivery was put off",

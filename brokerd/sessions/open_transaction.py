@@ -23,6 +23,7 @@ from brokerd.errors import (
     DeadlockVictim,
     LockTimeout,
     NoSuchTx,
+    QueueFull,
     StoreFault,
     StoreFull,
     TransactionAborted,
@@ -289,7 +290,7 @@ class OpenTx(Work):
         if isinstance(error, DeadlockVictim):
             self._given_up = error.message
             self._roll_back()
-        self._blameless |= isinstance(error, (LockTimeout, StoreFull, Busy))
+        self._blameless |= isinstance(error, (LockTimeout, StoreFull, QueueFull, Busy))
         if not (isinstance(verb, Unfit) and verb.answered):
             self._client.responses.failed(request, error)
 

@@ -21,12 +21,15 @@ from sqlalchemy import (
 
 from brokerd.ids import EndpointKey, QueueKey
 from brokerd.model import SYSTEM_TYPES
+from brokerd.storage.bodies import size_of
+from brokerd.storage.changes import Owner
 from brokerd.storage.queues import Skip
 from brokerd.storage.readers import Reader
 from brokerd.storage.shelves import PLACES, Shelves
 from brokerd.storage.stretches import (
     STRETCH_ORDERS,
     among,
+    found_at,
     table_at,
 )
 from brokerd.storage.tables import messages_at
@@ -61,6 +64,8 @@ FEW_OF: Final = select(
 )
 """Statement for endpoint, queuing order and type of messages found by index; values `keys` (JSON),
 `after`, `before`, `limit`."""
+SAMPLE: Final = 10_000
+"""Most messages of a queue of which one read finds out the size (REL-42)."""
 _SEEKS: Final = 4096
 """Most seeks in one read of `tallies`: some milliseconds of the reader's thread."""
 _Counted = tuple[EndpointKey, int, str]
@@ -92,6 +97,19 @@ def count_many(place: int) -> Select[Any]:
     )
     last = select(table.c.message_type).where(order == many.c.last).scalar_subquery()
     return select(many.c.count, many.c.rest, last)
+
+
+@cache
+def _sample(place: int) -> Select[int, Any]:
+    """Return the statement that measures messages of one queue at a place."""
+    table = messages_at[place]
+    some = (
+        select(size_of(table, Owner.WAITING).label("size"))
+        .where(text(found_at(place)), table.c.queue_key == bindparam("queue"))
+        .limit(bindparam("limit"))
+        .subquery()
+    )
+    return select(func.count(), func.sum(some.c.size))
 
 
 class MessageCounts:
@@ -163,6 +181,15 @@ class MessageCounts:
                 of_each[one[0]].append(one)
             found |= {key: _counted(of_each[key], but[key], removed) for key in part}
         return found
+
+    async def sample(self, queue: QueueKey) -> tuple[int, int]:
+        """Return number and bytes of bodies of the first `SAMPLE` waiting messages of a queue."""
+        messages = size = 0
+        for place in self._shelves.places_for(queue).each:
+            values = {"queue": queue, "limit": SAMPLE - messages}
+            ((count, found),) = await self._reader.rows(_sample(place.number), values)
+            messages, size = messages + count, size + (found or 0)
+        return messages, size
 
     async def _few_of(
         self, keys: Sequence[EndpointKey], after: int, before: int, limit: int

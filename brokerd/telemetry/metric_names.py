@@ -78,6 +78,7 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
             enqueued="put into the queue",
             received="received by transactions that committed",
             rolled_back="given back by transactions that rolled back",
+            refused="refused because the queue was at its limit, at each attempt",
         ),
         *_gauges(
             "messages",
@@ -90,7 +91,12 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
             max_readers="may run at a time",
         ),
         *_gauges("s", oldest_s="age of the oldest message that can be received"),
-        *_gauges("flag", off="1 while nothing can be received from the queue"),
+        *_gauges(
+            "flag",
+            off="1 while nothing can be received from the queue",
+            full="1 while the queue is at its limit and takes no messages",
+        ),
+        *_gauges("bytes", bytes="size of the bodies of all messages, if it is limited"),
         *_times(
             wait_us="from the arrival of a message to the commit of its receive",
             queue_us="from the arrival of the oldest message to its receive, of some receives",

@@ -35,6 +35,8 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Number of groups that wait for their next attempt, which is not a concern yet."""
     last_error: str = ""
     """Error of the latest attempt."""
+    full: str = ""
+    """Content, limits and refusals of a queue at its limit (REL-42); empty = it has room."""
 
 
 class DestinationStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ from brokerd.model import (
 from brokerd.protocol import dialog
 from brokerd.protocol.transitions import State, Trigger
 from brokerd.security.grants import Rights
-from brokerd.verbs import body_checks, large_bodies
+from brokerd.verbs import body_checks, large_bodies, queue_room
 from brokerd.verbs.group_locks import find, group_of, lock, lock_group_of
 
 MAX_NAME: Final = 256
@@ -250,6 +250,7 @@ def send(
     blocked = _make_room(tx, lives, body, size)
     if blocked is not None:
         return blocked
+    queue_room.reserve(tx, lives, size)
     tx.charge(size * len(lives))
     for live in lives:
         fresh = MessageId(broker.ids.fresh())
@@ -275,6 +276,7 @@ def send_ordinary(tx: Transaction, handle: Handle, message_type: str, body: byte
         not ordinary.may_send(broker, group, live.queue, size, tx)
         or not ordinary.may_send_type(broker, live.contract, message_type, from_initiator=side)
         or (live.is_local and live.peer is None)  # it has to be loaded
+        or (live.peer is not None and live.peer.queue.room is not None)  # it reserves room (REL-42)
         or tx.size + size > broker.options.max_bytes  # it is refused (SND-24)
         or broker.inspection.concerns(broker.message_types.get(message_type), size)
         or not tx.want_ordinary_send(live, base, message_type, body)
@@ -337,6 +339,7 @@ def send_as(
     size = len(body or b"")
     blocked = retention.before_send(tx.broker, (live,), size)
     if blocked is None:
+        queue_room.reserve(tx, (live,), size)
         tx.want(live, SEND, _new_message(tx, live, message_type, body, message_id))
         tx.reserve(live, 1, size)
         tx.charge(size)

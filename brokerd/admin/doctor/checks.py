@@ -249,6 +249,10 @@ def _queue(queue: QueueStatus) -> Iterator[Finding]:
         yield error("D06", about, text, mend)
     elif queue.reason:
         yield not_read(queue.broker, queue.name, queue.reason)
+    if queue.full:
+        mend = f"let its messages be received: brokerd monitor ls --queue {name} {of}; or raise "
+        mend += f"the limit: brokerd queue alter {name} max_messages=N max_bytes=SIZE {of}"
+        yield warning("D74", about, f"it is full: {queue.full}", mend)
     if queue.retrying:
         text = counted(queue.retrying, "group waits", "groups wait") + " for the next attempt: "
         text += queue.last_error or "no cause was given"

@@ -20,7 +20,7 @@ from brokerd.admin.doctor.checks import (
     parked_groups,
     stuck_dialogs,
 )
-from brokerd.admin.doctor.findings import Finding, Row, error, info, problem
+from brokerd.admin.doctor.findings import Finding, Row, error, info, problem, warning
 from brokerd.client.admin import PingAnswer, PingStep
 from brokerd.clock import Instant
 from brokerd.routing.reasons import LACKING, DropReason, Reason, status_text
@@ -177,6 +177,11 @@ def _queue(broker: BrokerSeen, service: str) -> Iterator[Finding]:
     if queue["is_enqueue_enabled"] and queue["is_receive_enabled"]:
         if why_not := broker.readers.get(str(queue["name"])):
             yield not_read(broker.name, str(queue["name"]), why_not)
+        if queue.get("is_full"):
+            name, of = quote(str(queue["name"])), quote(broker.name)
+            text = f"it is full, with {queue['ready_count']} messages that can be received"
+            mend = f"brokerd queue show {name} --broker {of}; then receive, or raise its limit"
+            yield warning("D74", f"queue {queue['name']} of broker {broker.name}", text, mend)
         return
     why = queue["status_reason"] or "no reason is known"
     of = quote(broker.name)

@@ -104,8 +104,14 @@ def _unlocked(broker: Broker, moved: Mapping[str, str], tx: Transaction) -> Grou
 
 def _move(live: Live, target: QueueState) -> None:
     """Move an endpoint's messages from the window of its queue to that of another, in order."""
-    messages = list(live.ready)
-    live.queue.drop(live)
+    messages, left = list(live.ready), live.queue
+    for row in live.unpublished:
+        size = len(row.body or b"")
+        if left.room is not None:
+            left.room.arrived(size)
+        if target.room is not None:
+            target.room.joining(size)
+    left.drop(live)
     live.change_queue(target)
     for message in messages:
         target.window.add(live, message)

@@ -146,6 +146,12 @@ VIEWS: Final[dict[str, View]] = {
             "parked_count": "messages of parked groups",
             "retained_count": "messages kept after they were received",
             "incomplete_count": "messages of which fragments are missing",
+            "message_bytes": "size of the bodies of all messages, if it is limited; an estimate "
+            "where messages beyond memory were dropped unread",
+            "max_messages": "messages at which the queue takes no more (REL-42); NULL = no limit",
+            "max_bytes": "message_bytes at which the queue takes no more; NULL = no limit",
+            "is_full": "whether a limit is reached",
+            "refused_count": "sends and arrivals refused for that since the start",
             "oldest_ready_at": "when the oldest message that can be received arrived",
             "rollback_streak": "consecutive rollbacks of transactions that received from the queue",
             "monitor_absent_reason": "why the queue has no monitor; empty if it has one (ACT-5)",

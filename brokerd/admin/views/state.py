@@ -15,6 +15,7 @@ import msgspec
 
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.queues import QueueState
 from brokerd.clock import Instant
 from brokerd.config.exposure import OpenListener
 from brokerd.delivery.outgoing.classification import HERE
@@ -34,6 +35,7 @@ from brokerd.telemetry.status import (
 )
 from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
+from brokerd.units import counted, show_size
 
 _DESCRIPTORS: Final = "/dev/fd"
 """The directory in which the system lists the descriptors of the reading process."""
@@ -193,6 +195,7 @@ class StateReport:
             readers=self._readers.running(broker.name, name),
             max_readers=activation.max_readers if activation is not None else 0,
             reason=self._readers.trouble(broker.name, name),
+            full=_full(state),
             **held,
         )
 
@@ -300,6 +303,21 @@ class StateReport:
             size_bytes=_size(path),
             wal_bytes=_size(path.with_name(path.name + "-wal")),
         )
+
+
+def _full(queue: QueueState) -> str:
+    """Return content, limits and refusals of a queue at its limit; empty = it has room (REL-42)."""
+    room = queue.room
+    if room is None or not queue.is_at_limit():
+        return ""
+    depth = queue.depth
+    held = counted(depth.ready + depth.parked, "message")
+    most = [counted(room.max_messages, "message")] if room.max_messages else []
+    if room.max_bytes:
+        held += f" of {show_size(queue.size)}"
+        most.append(show_size(room.max_bytes))
+    refused = counted(room.refused, "send or arrival was", "sends and arrivals were")
+    return f"{held}, its limit is {' or '.join(most)}; {refused} refused"
 
 
 def _size(path: Path) -> int:

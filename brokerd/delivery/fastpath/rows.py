@@ -80,4 +80,6 @@ class OrdinaryRows:
         live.unpublished.append(row)
         if place:
             queue.joining(row)
+        if queue.room is not None:
+            queue.room.joining(size)
         self.arrived.append((live, row))

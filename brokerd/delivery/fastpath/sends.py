@@ -91,16 +91,21 @@ former state if this broker has it, type, id and body of the message.
 A plain tuple, because there is one per message and a named one takes four times as long to make."""
 
 
+NOTHING = 0, 0
+"""Number and bytes of no messages."""
+
+
 class _Run(OrdinaryRows):
     """Transactions of sends that join one flush together."""
 
-    __slots__ = ("_holder", "_most", "_terms", "leaving")
+    __slots__ = ("_ahead", "_holder", "_most", "_terms", "leaving")
 
     def __init__(self, broker: Broker, holder: Transaction | None) -> None:
         super().__init__(broker, checked=holder is not None)
         self._holder = holder
         self._most = broker.options.max_bytes
         self._terms: object = None  # of the latest message; nearly all of a run have the same
+        self._ahead = NOTHING  # of the same transaction, but not written yet
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -117,13 +122,16 @@ class _Run(OrdinaryRows):
         sent: list[_Sent] = []
         size = 0
         for handle, message_type, body in messages:
+            self._ahead = len(sent), size
             one = self._step(handle, message_type, body or None)
             if body:
                 size += len(body)
             if one is None or size > self._most:
                 _undo(sent)
+                self._ahead = NOTHING
                 return False
             sent.append(one)
+        self._ahead = NOTHING
         for one in sent:
             self._write(one)
         return True
@@ -151,7 +159,11 @@ class _Run(OrdinaryRows):
         if not live.is_local:
             return self._step_alone(live, sent, message_type, body)
         peer = live.peer
-        if peer is None or not ordinary.may_hand_over(broker, live):
+        if (
+            peer is None
+            or not ordinary.may_hand_over(broker, live)
+            or not ordinary.may_fill(peer.queue, *self._ahead)
+        ):
             return None
         if not self._target.accept(peer.contract, message_type, body, from_initiator=side):
             return None

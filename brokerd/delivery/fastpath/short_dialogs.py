@@ -105,10 +105,11 @@ class _Run(OrdinaryRows):
         if terms != self._terms and not self._prepare(terms):
             return False
         size, message_type = len(body) if body else 0, terms.message_type
-        contract = self._contract
-        if not ordinary.may_send(
-            broker, ordinary.NEW_GROUP, self._queue, size, None
-        ) or not self._target.accept(contract, message_type, body, from_initiator=True):
+        if (
+            not ordinary.may_send(broker, ordinary.NEW_GROUP, self._queue, size, None)
+            or not ordinary.may_fill(self._targets.queue)
+            or not self._target.accept(self._contract, message_type, body, from_initiator=True)
+        ):
             return False
         self._write(self._targets, message_type, body)
         return True
@@ -176,13 +177,14 @@ class _TargetTemplate:
     The values that `Broker.new_target` looks up for each endpoint are looked up once: dialogs of
     one message come by the hundred, in one moment, from one service to another."""
 
-    __slots__ = ("_broker", "_contract", "_queue", "_template", "coming")
+    __slots__ = ("_broker", "_contract", "_template", "coming", "queue")
 
     def __init__(self, broker: Broker, template: DialogEndpoint) -> None:
         """Create the maker; `template`: a target with the shared terms, without key and ids."""
         self._broker = broker
         self._template = template
-        self._queue = broker.queues[broker.services[template.service].queue]
+        self.queue = broker.queues[broker.services[template.service].queue]
+        """The queue of their service."""
         self._contract = broker.contracts[template.contract]
         self.coming = broker.pairs.between(
             template.far_service, template.service, template.contract
@@ -192,7 +194,7 @@ class _TargetTemplate:
 
     def make(self, conversation_id: ConversationId, last_message: MessageId) -> Live:
         """Create the target of a new conversation and group; the changeset inserts its row."""
-        broker, template, queue = self._broker, self._template, self._queue
+        broker, template, queue = self._broker, self._template, self.queue
         key, group_id = broker.store.next_endpoint_key(), GroupId(broker.ids.fresh())
         endpoint = _replace(
             template,

@@ -158,17 +158,26 @@ class ArrivalWriter:
             if known is None:
                 return self._dequeue(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
+        fitting, refused = self._limit, None
         if one.broker.is_full:
-            self._reject_run(one, queue, Reason.PEER_STORE_FULL)  # REL-26: as if the queue was off
-            return []
-        if queue.queue.enqueue_enabled:
-            return self._inspected(one, arrivals)
-        self._reject_run(one, queue, Reason.PEER_QUEUE_DISABLED)
+            refused = Reason.PEER_STORE_FULL  # REL-26: as if the queue was off
+        elif not queue.queue.enqueue_enabled:
+            refused = Reason.PEER_QUEUE_DISABLED
+        elif queue.room is not None:
+            fitting = min(fitting, _count_fitting(queue, one.live, arrivals.run))
+            if not fitting:
+                queue.room.refuse(elsewhere=True)
+                refused = Reason.PEER_QUEUE_FULL  # REL-42
+        if refused is None:
+            return self._inspected(one, arrivals, fitting)
+        self._reject_run(one, queue, refused)
         return []
 
-    def _inspected(self, one: ArrivingDialog, arrivals: Arrivals) -> list[Fragment]:
-        """Dequeue the prefix of the run whose bodies have been checked; it may be empty."""
-        limit = self._limit if one.live is None else self._with_its_parts(one, one.live)
+    def _inspected(self, one: ArrivingDialog, arrivals: Arrivals, most: int) -> list[Fragment]:
+        """Dequeue the prefix of the run whose bodies have been checked; it may be empty.
+
+        `most`: the greatest number of fragments."""
+        limit = most if one.live is None else self._with_its_parts(one, one.live, most)
         if not limit:
             return []
         ready = self._inspecting.ready(one, limit)
@@ -181,20 +190,20 @@ class ArrivalWriter:
             self._notices.refuse(first, refused, one.neighbour)
         return []
 
-    def _with_its_parts(self, one: ArrivingDialog, live: Live) -> int:
-        """Return the number of fragments that may be stored now, given the parts in memory.
+    def _with_its_parts(self, one: ArrivingDialog, live: Live, most: int) -> int:
+        """Return the number of fragments, of `most`, that may be stored given the parts in memory.
 
         0: the first fragment completes a message whose earlier parts are only in the store
         (DSP-15). They are read first, then the dialog is scheduled again."""
         assert one.arrivals is not None
         if not live.parts_stored:
-            return self._limit
-        for at, item in enumerate(one.arrivals.run[: self._limit]):
+            return most
+        for at, item in enumerate(one.arrivals.run[:most]):
             if item.fragment + 1 == item.fragments:
                 if not at:
                     self._dialogs.read_parts(one)
                 return at
-        return self._limit
+        return most
 
     def retry(self, one: ArrivingDialog) -> None:
         """Schedule again a run that could not be stored; called every tick (DSP-7, DSP-8)."""
@@ -383,6 +392,22 @@ class ArrivalWriter:
         out.acks.stored(run[-1])
         at_once = run[0].sequence == 0 or any(item.flags for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)
+
+
+def _count_fitting(queue: HomeQueue, live: Live | None, run: list[Fragment]) -> int:
+    """Return the length of the prefix of a run for which a queue with limits has room (REL-42).
+
+    An END or Error always fits: nothing else would ever end the dialog. A message of several
+    fragments is not begun while the queue is full, and completed once it is not."""
+    messages = size = 0
+    body = 0 if live is None else live.parts_size
+    for at, item in enumerate(run):
+        if not item.flags and queue.is_at_limit(messages, size):
+            return at
+        body = len(item.body) + (body if item.fragment else 0)
+        if item.fragment + 1 == item.fragments:
+            messages, size = messages + 1, size + body
+    return len(run)
 
 
 def refuse_opening(broker: Broker, first: Fragment, now: Instant) -> checks.Refusal | None:

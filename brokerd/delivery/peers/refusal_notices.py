@@ -24,7 +24,7 @@ from brokerd.routing.reasons import Reason
 
 RESUME = "resume"
 """Reason of a NOTICE that takes a refusal back (DSP-11)."""
-_TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL)
+_TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL, Reason.PEER_QUEUE_FULL)
 """Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
 reason becomes the detail of `target_notice`."""
 MOST = 20_000
@@ -107,7 +107,9 @@ class RefusalNotices:
         released = 0
         for place in [place for place in self._refused if place[0] == broker.name]:
             queue = broker.queues.get(place[1])
-            if queue is not None and (broker.is_full or not queue.queue.enqueue_enabled):
+            if queue is not None and (
+                broker.is_full or not queue.queue.enqueue_enabled or queue.is_at_limit()
+            ):
                 continue
             refused = self._refused.pop(place)
             self._waiting -= len(refused)

@@ -475,6 +475,9 @@ async def test_the_values_of_every_column_of_a_queue(daemon: Daemon, session: Se
             ("culprit_conversation_id", "culprit_message_id", "last_error", "culprit_rollbacks")
         ),
         **dict.fromkeys(("ready_count", "parked_count", "retained_count", "incomplete_count"), 0),
+        **dict.fromkeys(("message_bytes", "max_messages", "max_bytes")),
+        "is_full": False,
+        "refused_count": 0,
         "oldest_ready_at": None,
         "rollback_streak": 0,
         "monitor_absent_reason": "activation is off",

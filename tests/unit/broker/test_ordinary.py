@@ -77,7 +77,11 @@ def parts() -> Any:
         beyond=0,
         parts=[],
         group=Parts(held=None),
-        queue=Parts(queue=Parts(enqueue_enabled=True)),
+        queue=Parts(
+            queue=Parts(enqueue_enabled=True),
+            room=object(),
+            is_at_limit=lambda _messages, _size: False,
+        ),
     )
     item = Parts(
         flags=0,
@@ -189,6 +193,7 @@ UNMET: list[tuple[str, str, object]] = [
     ("may_arrive", "item.sequence", 8),
     ("may_arrive", "broker.options.max_message", 199),
     ("may_arrive", "live.queue.queue.enqueue_enabled", False),
+    ("may_arrive", "live.queue.is_at_limit", lambda _messages, _size: True),
     ("names_match", "item.from_broker", b"stray"),
     ("names_match", "item.to_service", "desk"),
     ("names_match", "item.contract", "other"),
@@ -198,7 +203,8 @@ UNMET: list[tuple[str, str, object]] = [
 @pytest.mark.rule(
     "OBJ-4", "REL-26", "SND-25", "REL-33", "SND-12", "RCV-31", "PBT-14", "OBJ-28", "SND-14",
     "SND-15", "DLP-43", "XMT-3", "EVT-10", "OBJ-27", "DLG-2", "DLG-10", "DLP-40", "OBJ-40",
-    "DLP-11", "DSP-11", "DLG-33", "DLG-T16", "DLG-T17", "REL-35", "DLG-41", "DLP-45", "DLP-48",
+    "REL-42", "DLP-11", "DSP-11", "DLG-33", "DLG-T16", "DLG-T17", "REL-35", "DLG-41", "DLP-45",
+    "DLP-48",
 )  # fmt: skip
 @pytest.mark.parametrize(("question", "path", "value"), UNMET)
 def test_each_condition_decides(question: str, path: str, value: object) -> None:
@@ -223,6 +229,20 @@ def test_the_table_has_every_condition() -> None:
             if isinstance(value, ast.BoolOp):
                 found[one.name] = len(value.values)
     assert found == rows
+
+
+@pytest.mark.rule("REL-42")
+def test_what_comes_before_it_counts_for_a_message_and_a_queue_without_limits_takes_all() -> None:
+    def is_at_limit(messages: int, size: int) -> bool:
+        return messages >= 2 or size >= 100
+
+    queue: Any = Parts(room=object(), is_at_limit=is_at_limit)
+    assert ordinary.may_fill(queue)
+    assert ordinary.may_fill(queue, 1, 99)
+    assert not ordinary.may_fill(queue, 2)
+    assert not ordinary.may_fill(queue, 1, 100)
+    queue.room = None
+    assert ordinary.may_fill(queue, 2, 100)
 
 
 @pytest.mark.rule("GRP-4", "GRP-9")
