@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgpack
+from msgspec.structs import asdict, replace
 
 from brokerd.clock import Instant
 from brokerd.ids import BootId, BrokerId, ConversationId, Incarnation, InstanceId, MessageId
@@ -29,6 +30,9 @@ from brokerd.protocol.frames import (
     Hop,
     Item,
     Kind,
+    SecuredAck,
+    SecuredError,
+    SecuredFragment,
     boxcar,
     encode_frame,
     encode_item,
@@ -112,6 +116,14 @@ def valid() -> dict[str, bytes]:
     error = BrokerErrorItem(
         CONVERSATION, False, "//here/Warehouse", "//far/Shop", BROKER, -8408, "no", HOP
     )
+    own = asdict(fragment(body=b"sealed, and its tag...")) | {"hop": HOP}
+    secured = SecuredFragment(**own, key_id=b"K" * 16, ack_code=b"", security=b"S" * 200)
+    with_ack = replace(secured, ack=ACK, ack_code=b"M" * 16, security=b"")
+    own = asdict(ack) | {"ack": ACK, "hop": HOP}
+    secured_ack = SecuredAck(**own, ack_code=b"M" * 16)
+    secured_error = SecuredError(
+        CONVERSATION, False, "//here/Warehouse", "//far/Shop", BROKER, b"E" * 60, HOP
+    )
     notice = Notice(CONVERSATION, True, 3, "local_service_missing", "//here/Nobody")
     way = Step("out", "east", "main", "remote", "2", "to_west", "tcp://west:4022", "", "")
     trace = Trace(b"n" * 16, Leg.OUT, "//far/Shop", b"", "//here/Shop", BROKER, 10, (way,))
@@ -133,6 +145,7 @@ def valid() -> dict[str, bytes]:
         "boxcar-end": packed(fragment(flags=END, message_type="", body=b"")),
         "boxcar-ack": packed(ack),
         "boxcar-error": packed(error),
+        "boxcar-secured": packed(secured, secured_ack, secured_error, with_ack),
         "boxcar-several": packed(fragment(), ack, fragment(sequence=2, body=b""), error),
     }
 

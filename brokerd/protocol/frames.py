@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Final
 
 from brokerd.errors import ProtocolError
-from brokerd.protocol.item_decoding import Header, decode_boxcar
+from brokerd.protocol.item_decoding import Header, decode_boxcar, read_error
 from brokerd.protocol.items import (
     END,
     ERROR,
@@ -25,7 +25,15 @@ from brokerd.protocol.items import (
     Fragment,
     Hop,
     Item,
+    Secured,
+    SecuredAck,
+    SecuredError,
+    SecuredFragment,
+    ack_header,
+    dialog_header,
     encode_item,
+    error_header,
+    pack_error,
 )
 from brokerd.protocol.wire import FRAME_LIMIT, LOGIN_LIMIT, Buffer
 
@@ -44,10 +52,19 @@ __all__ = [
     "Hop",
     "Item",
     "Kind",
+    "Secured",
+    "SecuredAck",
+    "SecuredError",
+    "SecuredFragment",
+    "ack_header",
     "boxcar",
     "decode_boxcar",
+    "dialog_header",
     "encode_frame",
     "encode_item",
+    "error_header",
+    "pack_error",
+    "read_error",
 ]
 
 _PREFIX: Final = struct.Struct(">IB")

@@ -19,6 +19,9 @@ from brokerd.protocol.items import (
     ITEM_ACK,
     ITEM_BROKER_ERROR,
     ITEM_FRAGMENT,
+    ITEM_SECURED_ACK,
+    ITEM_SECURED_ERROR,
+    ITEM_SECURED_FRAGMENT,
     Ack,
     AckOnly,
     BadItem,
@@ -26,6 +29,9 @@ from brokerd.protocol.items import (
     Fragment,
     Hop,
     Item,
+    SecuredAck,
+    SecuredError,
+    SecuredFragment,
 )
 from brokerd.protocol.wire import (
     DECODING_ERRORS,
@@ -46,14 +52,28 @@ from brokerd.protocol.wire import (
 _FRAGMENT_FIELDS: Final = 18
 _ACK_FIELDS: Final = 9
 _BROKER_ERROR_FIELDS: Final = 10
+_SECURED_FIELDS: Final = 21
 _ACK_BLOCK_FIELDS: Final = 7
 _HOP_BLOCK_FIELDS: Final = 4
 _RANGE_FIELDS: Final = 4
 _CONVERSATION_AT: Final = 2
 _ACK_AT: Final = 16
 _MOST_HOPS: Final = 255
+_KEY_ID_SIZE: Final = 16
+_CODE_SIZE: Final = 16
+_TAG_SIZE: Final = 16
+_LEAST_SEALED: Final = 12 + _TAG_SIZE
+_MOST_SEALED: Final = 4 * MAX_TEXT + 64
+_MOST_SECURITY: Final = 512
 _LOWEST_CODE: Final = -(2**31)
 _NO_ID: Final = bytes(ID_SIZE)
+_UNSEQUENCED: Final = {
+    ITEM_ACK: _ACK_FIELDS,
+    ITEM_BROKER_ERROR: _BROKER_ERROR_FIELDS,
+    ITEM_SECURED_ACK: _ACK_FIELDS + 1,
+    ITEM_SECURED_ERROR: _BROKER_ERROR_FIELDS - 1,
+}
+"""Number of fields in the header of each kind without a sequence."""
 
 _idle_unpackers: Final[list[msgpack.Unpacker]] = []  # making one costs as much as decoding an item
 Header = tuple[Any, ...]
@@ -99,7 +119,7 @@ def _decode_items(
             raise ProtocolError("the end of an item cannot be told")
         body = unpacker.read_bytes(size) if size else b""
         headers.append(header)
-        read = _fragment if header[0] == ITEM_FRAGMENT else _unsequenced
+        read = _fragment if header[0] == ITEM_FRAGMENT else _of_another_kind
         try:
             items.append(read(header, body) if body_at - at <= HEADER_LIMIT else _TOO_LARGE)
         except _HeaderIsOff as off:
@@ -188,10 +208,37 @@ def _what_flags_break(
     return None
 
 
-def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem:
+def _of_another_kind(header: Header, body: bytes) -> Item:
+    if type(header[0]) is int and header[0] == ITEM_SECURED_FRAGMENT:
+        return _secured_fragment(header, body)
+    return _unsequenced(header, body)
+
+
+def _secured_fragment(header: Header, body: bytes) -> SecuredFragment:
+    """Return the secured fragment of a header; whether it is authentic shows when it is opened."""
+    if len(header) < _SECURED_FIELDS or not extras_are_sound(header[_SECURED_FIELDS:]):
+        raise _HeaderIsOff("header")
+    plain = _fragment(header[:_FRAGMENT_FIELDS], body)
+    own = header[_FRAGMENT_FIELDS:_SECURED_FIELDS]
+    key_id, code, security = own
+    if not (
+        type(key_id) is bytes
+        and len(key_id) == _KEY_ID_SIZE
+        and type(code) is bytes
+        and len(code) == (0 if plain.ack is None else _CODE_SIZE)
+        and type(security) is bytes
+        and len(security) <= _MOST_SECURITY
+        and len(body) >= _TAG_SIZE
+    ):
+        raise _HeaderIsOff("security")
+    fields: Header = (*header[_CONVERSATION_AT:_ACK_AT], plain.ack, plain.hop, body, *own)
+    return SecuredFragment(*fields)
+
+
+def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem | SecuredError:
     kind = header[0]
-    wanted = _ACK_FIELDS if kind == ITEM_ACK else _BROKER_ERROR_FIELDS
-    if type(kind) is not int or kind not in (ITEM_ACK, ITEM_BROKER_ERROR):  # True equals 1
+    wanted = _UNSEQUENCED.get(kind) if type(kind) is int else None  # True equals 1
+    if wanted is None:
         raise _HeaderIsOff("unknown_item")
     if body or len(header) < wanted or not extras_are_sound(header[wanted:]):
         raise _HeaderIsOff("header")
@@ -209,11 +256,18 @@ def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem:
         raise _HeaderIsOff("header")
     if conversation_id == _NO_ID:
         raise _HeaderIsOff("null_id")
-    hop = _read_hop(header[wanted - 1])
+    hop = _read_hop(header[9 if kind == ITEM_BROKER_ERROR else 8])
     common = header[_CONVERSATION_AT:7]
+    fields: Header
     if kind == ITEM_ACK:
-        fields: Header = (*common, _read_ack(header[7]), hop)
+        fields = (*common, _read_ack(header[7]), hop)
         return AckOnly(*fields)
+    if kind == ITEM_SECURED_ACK:
+        fields = (*common, _read_ack(header[7]), hop, _bytes(header[9], _CODE_SIZE, _CODE_SIZE))
+        return SecuredAck(*fields)
+    if kind == ITEM_SECURED_ERROR:
+        fields = (*common, _bytes(header[7], _LEAST_SEALED, _MOST_SEALED), hop)
+        return SecuredError(*fields)
     code, description = header[7], header[8]
     if type(code) is not int or not _LOWEST_CODE <= code < 0:
         raise _HeaderIsOff("error_code")
@@ -221,6 +275,33 @@ def _unsequenced(header: Header, body: bytes) -> AckOnly | BrokerErrorItem:
         raise _HeaderIsOff("description")
     fields = (*common, code, description, hop)
     return BrokerErrorItem(*fields)
+
+
+def read_error(sealed: SecuredError, opened: bytes) -> BrokerErrorItem | None:
+    """Return the error that a broker has sealed; None = it is invalid."""
+    try:
+        code, description = msgpack.unpackb(opened, use_list=False, raw=False)
+    except DECODING_ERRORS:
+        return None
+    is_code = type(code) is int and _LOWEST_CODE <= code < 0
+    if not is_code or type(description) is not str or len(description) > MAX_TEXT:
+        return None
+    return BrokerErrorItem(
+        sealed.conversation_id,
+        sealed.from_initiator,
+        sealed.from_service,
+        sealed.to_service,
+        sealed.from_broker,
+        code,
+        description,
+        sealed.hop,
+    )
+
+
+def _bytes(value: object, least: int, most: int) -> bytes:
+    if type(value) is not bytes or not least <= len(value) <= most:
+        raise _HeaderIsOff("security")
+    return value
 
 
 def _read_ack(block: object) -> Ack:

@@ -1,5 +1,8 @@
 """Items of a boxcar: fragments, acknowledgements, broker errors, and their encoding (DLP-7).
 
+Items of secured dialogs are of kinds of their own, so plain ones carry nothing for security, and a
+version that does not know these kinds drops such items alone.
+
 Reads:  nothing; values in, bytes out.          Calls: `protocol.wire`.
 Never:  decodes (`protocol.item_decoding` does) or checks whether an item fits its dialog
         (`protocol.dialog` does).
@@ -27,6 +30,9 @@ ERROR: Final = 2
 ITEM_FRAGMENT: Final = 0
 ITEM_ACK: Final = 1
 ITEM_BROKER_ERROR: Final = 2
+ITEM_SECURED_FRAGMENT: Final = 3
+ITEM_SECURED_ACK: Final = 4
+ITEM_SECURED_ERROR: Final = 5
 
 
 class Ack(Struct, frozen=True, gc=False):
@@ -111,6 +117,35 @@ class BrokerErrorItem(Struct, frozen=True, gc=False):
     hop: Hop
 
 
+class SecuredFragment(Fragment, frozen=True, gc=False):
+    """A fragment of a secured dialog: its body is sealed, its header is in clear (SEC-35)."""
+
+    key_id: bytes
+    """Identifier of the key that has sealed the body."""
+    ack_code: bytes
+    """Code that authenticates the acknowledgement block; b"" if there is none (SEC-36)."""
+    security: bytes = b""
+    """Security header; b"" = the far side has the keys already (SEC-26)."""
+
+
+class SecuredAck(AckOnly, frozen=True, gc=False):
+    """A dedicated acknowledgement of a secured dialog (SEC-36)."""
+
+    ack_code: bytes
+
+
+class SecuredError(Struct, frozen=True, gc=False):
+    """An error that a broker made for a secured dialog (SEC-37)."""
+
+    conversation_id: ConversationId
+    from_initiator: bool
+    from_service: str
+    to_service: str
+    from_broker: BrokerId
+    sealed: bytes
+    hop: Hop
+
+
 class BadItem(Struct, frozen=True, gc=False):
     """An item dropped because its header is invalid; the connection stays open (TRN-44, BI-F6)."""
 
@@ -119,13 +154,17 @@ class BadItem(Struct, frozen=True, gc=False):
     """Conversation of the item, for the log; b"" if it could not be read."""
 
 
-Item = Fragment | AckOnly | BrokerErrorItem
+Secured = SecuredFragment | SecuredAck | SecuredError
+Item = Fragment | AckOnly | BrokerErrorItem | SecuredError
 
 
 def encode_item(item: Item) -> bytes:
     """Return the item as encoded in a boxcar."""
-    if isinstance(item, Fragment):
+    if type(item) is Fragment:
         return _encode_fragment(item)
+    if type(item) is SecuredFragment:
+        return _encode_secured(item)
+    assert not isinstance(item, Fragment)
     fields: list[object] = [
         ITEM_ACK,
         0,
@@ -137,11 +176,80 @@ def encode_item(item: Item) -> bytes:
     ]
     if isinstance(item, AckOnly):
         fields.append(_ack_block(item.ack))
-    else:
+    elif isinstance(item, BrokerErrorItem):
         fields[0] = ITEM_BROKER_ERROR
         fields += (item.code, item.description)
+    else:
+        fields[0] = ITEM_SECURED_ERROR
+        fields.append(item.sealed)
     fields.append(_hop_block(item.hop))
+    if type(item) is SecuredAck:
+        fields[0] = ITEM_SECURED_ACK
+        fields.append(item.ack_code)
     return bytes(packer.pack(fields))
+
+
+def dialog_header(item: Fragment, key_id: bytes) -> bytes:
+    """Return the header of a fragment as its seal covers it (DLP-7, SEC-35)."""
+    header: bytes = packer.pack(
+        (
+            ITEM_SECURED_FRAGMENT,
+            item.conversation_id,
+            item.from_initiator,
+            item.message_id,
+            item.sequence,
+            item.fragment,
+            item.fragments,
+            item.flags,
+            item.from_service,
+            item.to_service,
+            item.from_broker,
+            item.contract,
+            item.message_type,
+            item.expires_at,
+            item.incarnation,
+            key_id,
+        )
+    )
+    return header
+
+
+def ack_header(item: Fragment | AckOnly, ack: Ack) -> bytes:
+    """Return an acknowledgement block, with its dialog, as its code covers it (SEC-36).
+
+    The code is the same for a block that travels alone and for one within a fragment."""
+    header: bytes = packer.pack(
+        (
+            ITEM_SECURED_ACK,
+            item.conversation_id,
+            item.from_initiator,
+            item.from_service,
+            item.to_service,
+            item.from_broker,
+            _ack_block(ack),
+        )
+    )
+    return header
+
+
+def error_header(item: BrokerErrorItem | SecuredError) -> bytes:
+    """Return what is sent in clear beside an error, as its seal covers it (SEC-37)."""
+    header: bytes = packer.pack(
+        (
+            ITEM_SECURED_ERROR,
+            item.conversation_id,
+            item.from_initiator,
+            item.from_service,
+            item.to_service,
+            item.from_broker,
+        )
+    )
+    return header
+
+
+def pack_error(item: BrokerErrorItem) -> bytes:
+    """Return code and description of an error, to be sealed."""
+    return bytes(packer.pack((item.code, item.description)))
 
 
 def _encode_fragment(item: Fragment) -> bytes:
@@ -167,6 +275,37 @@ def _encode_fragment(item: Fragment) -> bytes:
             item.incarnation,
             None if ack is None else _ack_block(ack),
             _hop_block(item.hop),
+        )
+    )
+    return header + body
+
+
+def _encode_secured(item: SecuredFragment) -> bytes:
+    ack = item.ack
+    body = item.body
+    header: bytes = packer.pack(
+        (
+            ITEM_SECURED_FRAGMENT,
+            len(body),
+            item.conversation_id,
+            item.from_initiator,
+            item.message_id,
+            item.sequence,
+            item.fragment,
+            item.fragments,
+            item.flags,
+            item.from_service,
+            item.to_service,
+            item.from_broker,
+            item.contract,
+            item.message_type,
+            item.expires_at,
+            item.incarnation,
+            None if ack is None else _ack_block(ack),
+            _hop_block(item.hop),
+            item.key_id,
+            item.ack_code,
+            item.security,
         )
     )
     return header + body

@@ -8,10 +8,24 @@ Never:  decodes, inspects a body, or drops unknown content: fields of a later ve
 from typing import Final
 
 from brokerd.protocol.item_decoding import Header
-from brokerd.protocol.items import ITEM_ACK, ITEM_BROKER_ERROR, ITEM_FRAGMENT
+from brokerd.protocol.items import (
+    ITEM_ACK,
+    ITEM_BROKER_ERROR,
+    ITEM_FRAGMENT,
+    ITEM_SECURED_ACK,
+    ITEM_SECURED_ERROR,
+    ITEM_SECURED_FRAGMENT,
+)
 from brokerd.protocol.wire import MAX_INT, packer
 
-_HOP_AT: Final = {ITEM_FRAGMENT: 17, ITEM_ACK: 8, ITEM_BROKER_ERROR: 9}
+_HOP_AT: Final = {
+    ITEM_FRAGMENT: 17,
+    ITEM_ACK: 8,
+    ITEM_BROKER_ERROR: 9,
+    ITEM_SECURED_FRAGMENT: 17,
+    ITEM_SECURED_ACK: 8,
+    ITEM_SECURED_ERROR: 8,
+}
 """Position of the hop block in the header of each kind of item."""
 
 

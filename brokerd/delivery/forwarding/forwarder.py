@@ -32,7 +32,7 @@ from brokerd.routing.reasons import DropReason, Reason
 ITEM_COST: Final = 1024
 """Bytes of memory that an item takes in addition to its body."""
 HEADER_ROOM: Final = 400
-"""Bytes reserved for the header of an item in a boxcar."""
+"""Bytes reserved for the header of an item in a boxcar, without what a secured one adds."""
 SHARE: Final = 4
 """A next hop may hold this multiple of the free memory, so a slow one leaves room for others."""
 MEGABYTE: Final = 1024 * 1024
@@ -141,7 +141,7 @@ class Forwarder:
                 ours.append(item)
                 continue
             key: _Key | None = None
-            if type(item) is Fragment:
+            if isinstance(item, Fragment):
                 self.report.received += 1
                 key = (item.conversation_id, item.from_initiator, item.sequence, item.fragment)
                 size = ITEM_COST + len(item.body)
@@ -206,7 +206,7 @@ class Forwarder:
         while line.held and len(items) < room_items:
             one = line.held[0]
             item, hop = one.item, one.item.hop
-            body = item.body if type(item) is Fragment else b""
+            body = item.body if isinstance(item, Fragment) else b""
             if (items or not alone) and len(body) + HEADER_ROOM > room:
                 break
             line.held.popleft()
@@ -384,7 +384,7 @@ class Forwarder:
 def _row(one: Held, address: str, now: float, utc: Instant) -> dict[str, object]:
     item, hop = one.item, one.item.hop
     held = now - one.arrived
-    fragment = item if type(item) is Fragment else None
+    fragment = item if isinstance(item, Fragment) else None
     return {
         "conversation_id": show(item.conversation_id),
         "is_initiator": item.from_initiator,

@@ -77,7 +77,7 @@ class ForwardReport:
         """Count and log an item that has left for the next hop."""
         self.messages_sent += 1
         self.bytes_sent += size
-        if type(item) is Fragment:
+        if isinstance(item, Fragment):
             self.sent += 1
         if self.options.each:
             self._log.debug(FORWARDED_MESSAGE_SENT, **_fields(item, address, hops, consumed))
@@ -94,7 +94,7 @@ class ForwardReport:
     ) -> None:
         """Count and log a dropped item; send a NOTICE to the neighbour that brought it (NBT-6)."""
         self.discarded[reason] += 1
-        if type(item) is Fragment:
+        if isinstance(item, Fragment):
             self.dropped[reason] += 1
             # A duplicate is no failure: the first copy is still on its way (FWD-10).
             if peer is not None and reason != DropReason.FORWARD_DUPLICATE:
@@ -180,7 +180,7 @@ def _fields(item: Item, address: str, hops: int, consumed: int) -> dict[str, obj
         "time_to_live": item.hop.time_to_live,
         "time_consumed": consumed or item.hop.time_consumed,
     }
-    if type(item) is Fragment:
+    if isinstance(item, Fragment):
         fields |= {
             "message_id": show(item.message_id),
             "sequence": item.sequence,

@@ -75,7 +75,7 @@ class ArrivalCounters:
         self.drop((item,), reason)
         if reason == MEMORY_FULL:
             self.memory_full_at = self._clock.utc()
-        if type(item) is Fragment:
+        if isinstance(item, Fragment):
             self._notices.refuse(item, reason, neighbour)
 
     def drop(self, items: Iterable[Item], reason: str) -> int:
@@ -84,7 +84,7 @@ class ArrivalCounters:
         Items for other instances are reported through `not_forwarded` instead of logged here."""
         count = 0
         for item in items:
-            sequenced = type(item) is Fragment
+            sequenced = isinstance(item, Fragment)
             count += sequenced
             if reason in _FOR_OTHERS:
                 self._not_forwarded(item, reason)

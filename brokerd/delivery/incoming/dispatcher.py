@@ -366,7 +366,7 @@ class Dispatcher:
 
     def _wait(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
         """Keep an item until the endpoint of its dialog is read; refuse it if memory is full."""
-        size = weight(item) if type(item) is Fragment else 0
+        size = weight(item) if isinstance(item, Fragment) else 0
         if size and not self._memory.has_room(size):
             self._counters.refuse(item, MEMORY_FULL, neighbour)
             return
@@ -392,7 +392,7 @@ class Dispatcher:
 
     def _no_longer_waiting(self, one: ArrivingDialog) -> list[tuple[Item, InstanceId | None]]:
         waiting, one.waiting = one.waiting, []
-        self._memory.size -= sum(weight(item) for item, _ in waiting if type(item) is Fragment)
+        self._memory.size -= sum(weight(item) for item, _ in waiting if isinstance(item, Fragment))
         return waiting
 
 

@@ -36,10 +36,10 @@ class AckLog:
     def _write(
         self, way: str, broker: Broker, item: Item, live: Sender | None, **more: object
     ) -> None:
-        ack = item.ack if type(item) is Fragment or type(item) is AckOnly else None
+        ack = item.ack if isinstance(item, Fragment | AckOnly) else None
         if ack is None:
             return
-        carrier = item if type(item) is Fragment else None
+        carrier = item if isinstance(item, Fragment) else None
         initiator = item.from_initiator if way == "sent" else not item.from_initiator
         self._log.debug(
             REMOTE_ACK,
