@@ -56,6 +56,8 @@ class DialogEndpoint(msgspec.Struct, frozen=True):
     only (PBT-4)."""
     state_since: Instant = Instant(0)
     """Instant of the last change of state (VIEW-1)."""
+    security: bytes | None = None
+    """The keys of the dialog, wrapped by the broker's key; None = it is not secured (SEC-38)."""
     send_sequence: int = 0
     """Next sequence number to send (SND-5)."""
     receive_sequence: int = 0

@@ -1,20 +1,19 @@
 """Kept keys: the secrets of a dialog as its store has them, wrapped by the broker's key (SEC-38).
 
-PURE, but for random numbers.   Reads: nothing.     Calls: the package `cryptography`.
+PURE.   Reads: nothing.                         Calls: security.master_key.
 """
 
-import hmac
 from typing import Final
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Struct
 
+from brokerd.errors import NoMasterKey
 from brokerd.security.dialog_kinds import Kind
-from brokerd.security.sealing import NONCE_SIZE, NotAuthentic, Random, Secrets
+from brokerd.security.master_key import MasterKey
+from brokerd.security.sealing import Secrets
 
-_LABEL: Final = b"brokerd dialog 1: kept keys\0"
+_CONTEXT: Final = {True: b"keys of initiator ", False: b"keys of target "}
 
 
 class KeptKeys(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,37 +25,22 @@ class KeptKeys(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """At an initiator, the owner of the target's certificate; at a target, the proven initiator, ""
     = it is anonymous."""
 
-    def wrap(
-        self,
-        broker_key: bytes,
-        conversation_id: bytes,
-        *,
-        is_initiator: bool,
-        random: Random,
-    ) -> bytes:
+    def wrap(self, broker_key: MasterKey, conversation_id: bytes, *, is_initiator: bool) -> bytes:
         """Return the keys of one side of a conversation, wrapped."""
-        nonce = random(NONCE_SIZE)
-        cipher = _cipher(broker_key, conversation_id, is_initiator=is_initiator)
-        return nonce + cipher.encrypt(nonce, msgspec.msgpack.encode(self), None)
+        context = _CONTEXT[is_initiator] + conversation_id
+        return broker_key.wrap(msgspec.msgpack.encode(self), context)
 
 
 def unwrap(
-    wrapped: bytes, broker_key: bytes, conversation_id: bytes, *, is_initiator: bool
+    wrapped: bytes, broker_key: MasterKey, conversation_id: bytes, *, is_initiator: bool
 ) -> KeptKeys:
     """Return the keys of one side of a conversation.
 
     Raises:
-        NotAuthentic: they were wrapped by another key, or are of another dialog.
+        NoMasterKey: another key has wrapped them, or they are damaged or of another dialog.
     """
-    cipher = _cipher(broker_key, conversation_id, is_initiator=is_initiator)
+    plain = broker_key.unwrap(wrapped, _CONTEXT[is_initiator] + conversation_id)
     try:
-        plain = cipher.decrypt(wrapped[:NONCE_SIZE], wrapped[NONCE_SIZE:], None)
         return msgspec.msgpack.decode(plain, type=KeptKeys)
-    except (InvalidTag, ValueError, msgspec.DecodeError) as error:
-        raise NotAuthentic from error
-
-
-def _cipher(broker_key: bytes, conversation_id: bytes, *, is_initiator: bool) -> AESGCM:
-    # A key for each row: random nonces of one key would meet after some 2**32 dialogs.
-    role = b"initiator" if is_initiator else b"target"
-    return AESGCM(hmac.digest(broker_key, _LABEL + role + conversation_id, "sha256"))
+    except msgspec.DecodeError as error:
+        raise NoMasterKey("the keys of a dialog are of another version") from error

@@ -74,6 +74,10 @@ class MasterKey:
         """Return the key for the secrets in the store of one broker."""
         return MasterKey(_derive(self._key, broker_id, b"brokerd broker"), self._random)
 
+    def secret_for(self, purpose: bytes) -> bytes:
+        """Return a secret of this key for one purpose, the same at each call."""
+        return _derive(self._key, b"", b"brokerd secret for " + purpose)
+
     def _cipher(self, salt: bytes) -> AESGCM:
         return AESGCM(_derive(self._key, salt, b"brokerd wrap"))
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Struct
 
-from brokerd.ids import ID_SIZE, IdSource
+from brokerd.ids import ID_SIZE
 
 KEY_SIZE: Final = 32
 TAG_SIZE: Final = 16
@@ -39,15 +39,6 @@ _ERRORS: Final = b"brokerd dialog 1: errors of the "
 _ANSWERS: Final = b"brokerd dialog 1: answers\0"
 
 
-def random_bytes(ids: IdSource) -> Random:
-    """Return a source of random bytes, which draws ids."""
-
-    def draw(size: int) -> bytes:
-        return b"".join([ids.fresh() for _ in range(0, size, ID_SIZE)])[:size]
-
-    return draw
-
-
 class NotAuthentic(Exception):
     """An item was not made by the far side of its dialog, or was changed on its way."""
 
@@ -59,14 +50,16 @@ class Secrets(Struct, frozen=True):
     answers: bytes
 
 
-def new_secrets(broker_key: bytes, conversation_id: bytes, random: Random) -> Secrets:
-    """Return the secrets of a new dialog."""
-    return Secrets(random(KEY_SIZE), answers_secret(broker_key, conversation_id))
+def new_secrets(of_broker: bytes, conversation_id: bytes, random: Random) -> Secrets:
+    """Return the secrets of a new dialog.
+
+    `of_broker`: secret of the initiator's broker, for answers only."""
+    return Secrets(random(KEY_SIZE), answers_secret(of_broker, conversation_id))
 
 
-def answers_secret(broker_key: bytes, conversation_id: bytes) -> bytes:
+def answers_secret(of_broker: bytes, conversation_id: bytes) -> bytes:
     """Return the secret for answers of a dialog that a broker began, whether it still has it."""
-    return hmac.digest(broker_key, _ANSWERS + conversation_id, "sha256")
+    return hmac.digest(of_broker, _ANSWERS + conversation_id, "sha256")
 
 
 class AnswerKeys:

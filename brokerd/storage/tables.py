@@ -249,6 +249,8 @@ conversation_endpoints = Table(
     # The queue for the errors of a dialog that the broker ends by itself (PBT-4).
     Column("error_queue", String),
     Column("state_since", Integer, nullable=False, server_default=text("0")),
+    # The keys of a secured dialog, wrapped by the broker's key (SEC-38); NULL = it is not secured.
+    Column("security", LargeBinary),
     Index("endpoints_group", "group_id"),
     Index("endpoints_handle", "handle", unique=True),
     Index("endpoints_conversation", "conversation_id", "is_initiator", unique=True),
@@ -504,14 +506,6 @@ remote_service_bindings = Table(
     Column("principal", String, nullable=False),
     _flag("is_anonymous"),
     sqlite_with_rowid=False,
-)
-
-# The keys of a secured dialog, wrapped by the broker's key (SEC-38).
-dialog_security = Table(
-    "dialog_security",
-    metadata,
-    Column("endpoint_key", Integer, primary_key=True),
-    Column("wrapped", LargeBinary, nullable=False),
 )
 
 # State that the application keeps for a conversation group (GRP-22).

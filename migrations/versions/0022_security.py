@@ -72,11 +72,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name"),
         sqlite_with_rowid=False,
     )
-    op.create_table(
-        "dialog_security",
-        sa.Column("endpoint_key", sa.Integer(), nullable=False),
-        sa.Column("wrapped", sa.LargeBinary(), nullable=False),
-        sa.PrimaryKeyConstraint("endpoint_key"),
-    )
+    op.add_column("conversation_endpoints", sa.Column("security", sa.LargeBinary()))
     op.add_column("service_queues", sa.Column("max_messages", sa.Integer()))
     op.add_column("service_queues", sa.Column("max_bytes", sa.Integer()))

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.clock import SECOND, Instant
+from brokerd.errors import NoMasterKey
 from brokerd.security.dialog_certificates import DialogCertificate, PrivateKeys
 from brokerd.security.dialog_kinds import Kind
 from brokerd.security.kept_keys import KeptKeys, unwrap
 from brokerd.security.key_agreement import KeyAgreement, Place, SecurityHeader, read_header
+from brokerd.security.master_key import MasterKey
 from brokerd.security.sealing import NotAuthentic, Secrets, new_secrets
 from tests.unit.security.dialog_keys import CONVERSATION, NOW, PLACE, certificate, numbers
 
@@ -143,15 +145,16 @@ def test_a_header_of_wrong_sizes_is_refused() -> None:
 @pytest.mark.rule("SEC-38")
 def test_kept_keys_are_read_with_the_key_of_their_broker_for_their_own_dialog_only() -> None:
     kept = KeptKeys(Kind.FULL, SECRETS, "peer:west")
-    wrapped = kept.wrap(bytes(32), CONVERSATION, is_initiator=True, random=numbers("kept"))
+    key, other = (MasterKey(bytes([n]) * 32, numbers("master")) for n in (1, 2))
+    wrapped = kept.wrap(key, CONVERSATION, is_initiator=True)
     assert SECRETS.body not in wrapped
-    assert unwrap(wrapped, bytes(32), CONVERSATION, is_initiator=True) == kept
-    for data, key, conversation, side in (
-        (wrapped, bytes(31) + b"x", CONVERSATION, True),
-        (wrapped, bytes(32), bytes(16), True),
-        (wrapped, bytes(32), CONVERSATION, False),
-        (wrapped[:-1], bytes(32), CONVERSATION, True),
-        (b"", bytes(32), CONVERSATION, True),
+    assert unwrap(wrapped, key, CONVERSATION, is_initiator=True) == kept
+    for data, unwrapped_by, conversation, side in (
+        (wrapped, other, CONVERSATION, True),
+        (wrapped, key, bytes(16), True),
+        (wrapped, key, CONVERSATION, False),
+        (wrapped[:-1], key, CONVERSATION, True),
+        (b"", key, CONVERSATION, True),
     ):
-        with pytest.raises(NotAuthentic):
-            unwrap(data, key, conversation, is_initiator=side)
+        with pytest.raises(NoMasterKey):
+            unwrap(data, unwrapped_by, conversation, is_initiator=side)
