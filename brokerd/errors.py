@@ -390,7 +390,7 @@ class AccessDenied(BrokerError):
 
     code = "access_denied"
     ssb_code = 8494
-    hint = "grant it in [clients] grants of the daemon's settings, and start the daemon again"
+    hint = "an administrator of the instance can grant it: brokerd grant --help"
 
 
 class RemoteError(BrokerError):

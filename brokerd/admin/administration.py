@@ -16,6 +16,7 @@ from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
+from brokerd.admin.grants import GrantAdministration
 from brokerd.admin.objects.administration import ObjectAdministration
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.poison import Parked
@@ -98,6 +99,7 @@ class Administration:
         dialogs: DialogAdministration,
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
+        grants: GrantAdministration,
         confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
@@ -114,6 +116,7 @@ class Administration:
         self._forget = forget
         self._dialogs = dialogs
         self._endpoint = endpoint
+        self._grants = grants
         self._confirm_clock = confirm_clock
         self._router = router
         self._pinging = pinging
@@ -204,6 +207,8 @@ class Administration:
         match verb:
             case admin.AlterEndpoint() | admin.RetryDestination():
                 return await self._endpoint.run(verb, actor)
+            case admin.GrantPermission() | admin.RevokePermission() | admin.WhoCan():
+                return await self._grants.run(verb, actor)
             case admin.ConfirmClock():
                 return self._confirm_clock(actor)
             case admin.Enable(name, how):

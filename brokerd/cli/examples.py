@@ -66,6 +66,16 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "endpoint alter": ("brokerd endpoint alter forwarding=true forward_size_mb=20",),
     "endpoint show": ("brokerd endpoint show",),
     "destination ls": ("brokerd destination ls",),
+    "grant": (
+        'brokerd grant "send on urn:orders to peer:west"',
+        "brokerd grant receive on main/orders to alice",
+    ),
+    "revoke": ('brokerd revoke "send on urn:orders to peer:west"',),
+    "who-can": (
+        "brokerd who-can",
+        "brokerd who-can send on urn:orders",
+        "brokerd who-can --principal alice",
+    ),
     "destination retry": ("brokerd destination retry all",),
     "ping": ("brokerd ping orders",),
     "broker ls": ("brokerd broker ls",),

@@ -82,6 +82,9 @@ COMMANDS: Final = (
     _Entry("dialog", "brokerd.cli.dialog", "Dialogs: their state, why they wait, ending one."),
     _Entry("group", "brokerd.cli.group", "Conversation groups: their locks, parked groups."),
     _Entry("transmission", "brokerd.cli.transmission", "Messages that wait for peers, and why."),
+    _Entry("grant", "brokerd.cli.grant", "Grant a permission.", "grant"),
+    _Entry("revoke", "brokerd.cli.grant", "Take a permission back.", "revoke"),
+    _Entry("who-can", "brokerd.cli.grant", "Show who may do what.", "who_can"),
     _Entry("endpoint", "brokerd.cli.endpoint", "The address for peers: start, stop or change it."),
     _Entry("clock", "brokerd.cli.clock", "Accept a jump of the machine's clock."),
     _Entry("destination", "brokerd.cli.destination", "Addresses of peers, their faults, retrying."),
@@ -115,6 +118,7 @@ GROUPS: Final = {
     ),
     "Dialogs and their messages": ("dialog", "group", "transmission"),
     "Between instances": ("endpoint", "destination", "connection", "forwarder", "ping"),
+    "Who may do what": ("grant", "revoke", "who-can"),
     "Inside the daemon": ("broker", "store", "monitor", "task", "periodic", "clock"),
     "Measure and report": ("bench", "ship", "report"),
 }

@@ -55,7 +55,7 @@ from brokerd.instance.parts import Parts
 from brokerd.instance.passes import passes
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
-from brokerd.instance.security_parts import build_credentials
+from brokerd.instance.security_parts import build_credentials, grant_administration
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.instance.tasks import InstanceTasks
@@ -111,7 +111,6 @@ class Assembly:
         self._build_broker_lists()
         build_credentials(parts, settings, surroundings)
         parts.mirrors = Mirrors(clock=surroundings.clock, log=parts.log)
-        parts.grants = part_options.grants(settings)
 
     def _build_events(self) -> None:
         """Build the event log, event notifications and dynamic routing."""
@@ -503,6 +502,7 @@ class Assembly:
             ticker=parts.ticker,
             notifications=parts.events.rows,
             error_events=parts.log.errors.rows,
+            grants=parts.grants,
         )
         parts.operations = Operations(
             brokers=parts.brokers,
@@ -544,6 +544,7 @@ class Assembly:
             ),
             changing=parts.sessions.exclusive.changing,
             endpoint=endpoint,
+            grants=grant_administration(parts, world),
             confirm_clock=parts.clock_watch.confirm,
             router=parts.router,
             pinging=parts.pinging,

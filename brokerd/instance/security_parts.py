@@ -1,19 +1,22 @@
-"""Security parts: makes the parts that keep credentials, keys and the audit.
+"""Security parts: makes the parts that keep credentials, keys, grants and the audit.
 
 Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
 from brokerd.admin.credential_store import CredentialStore
+from brokerd.admin.grants import GrantAdministration
 from brokerd.config.settings import Settings
+from brokerd.instance import part_options
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
+from brokerd.sessions.principals import names_of, unknown_users
 
 
 def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> None:
-    """Build the audit, and the store of principals and certificates."""
+    """Build the audit, the store of principals and certificates, and the grants."""
     parts.audit = AuditTrail(clock=world.clock, spawn=parts.tasks.spawn)
     parts.credential_store = CredentialStore(
         instance=settings.instance.name,
@@ -26,4 +29,20 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
     parts.credentials = parts.credential_store.credentials
     parts.certificate_expiry = CertificateExpiry(
         credentials=parts.credentials, clock=world.clock, log=parts.log
+    )
+    parts.grants = part_options.grants(settings)
+
+
+def grant_administration(parts: Parts, world: Surroundings) -> GrantAdministration:
+    """Return the verbs for grants; a grant ends with the principal that it was made for."""
+    principals = parts.credentials.principals
+    parts.credentials.watch(lambda: parts.grants.keep_of(principals))
+    return GrantAdministration(
+        grants=parts.grants,
+        brokers=parts.brokers,
+        principals=principals,
+        unknown_users=unknown_users,
+        names_of=names_of,
+        clock=world.clock,
+        log=parts.log,
     )

@@ -184,6 +184,32 @@ class Ping(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     options: PingOptions = PingOptions()
 
 
+GrantText = Annotated[str, Meta(min_length=1, max_length=4096)]
+"""A grant as in the settings: `send on SERVICE to WHO`."""
+
+
+class GrantPermission(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to grant a permission from now on (CLP-140)."""
+
+    grant: GrantText
+
+
+class RevokePermission(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to take a permission back (CLP-141)."""
+
+    grant: GrantText
+
+
+class WhoCan(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request for the grants of an object or of a principal; of neither = all (CLP-142)."""
+
+    permission: Name | None = None
+    securable: Name | None = None
+    """The object that the permission is on."""
+    principal: Name | None = None
+    """The principal whose grants are asked for, instead of an object."""
+
+
 Reason = Annotated[str, Meta(max_length=1024)]
 
 
@@ -256,6 +282,9 @@ AdminVerb = (
     | ConfirmClock
     | ExplainRoute
     | Ping
+    | GrantPermission
+    | RevokePermission
+    | WhoCan
 )
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
@@ -272,4 +301,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "confirm_clock": ConfirmClock,
     "explain_route": ExplainRoute,
     "ping": Ping,
+    "grant": GrantPermission,
+    "revoke": RevokePermission,
+    "who_can": WhoCan,
 }

@@ -11,7 +11,7 @@ daemon's own user and root have only the permissions granted to them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
@@ -177,6 +177,14 @@ class Grants:
         self._verdicts.clear()
         for watcher in self._watchers:
             watcher()
+
+    def keep_of(self, principals: Container[str]) -> None:
+        """Remove the online grants to peers and clients that are not among the principals.
+
+        The store has removed them together with the principal."""
+        gone = [one for one in self.online if ":" in one.to and one.to not in principals]
+        if gone:
+            self.remove(*gone)
 
     # Questions.
 

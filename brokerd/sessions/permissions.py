@@ -57,7 +57,7 @@ def _declared(verb: wire.Apply, own: str) -> Iterable[str]:
             yield MSDB
 
 
-OF_INSTANCE: Final = frozenset({"audit", "certificates", "principals"})
+OF_INSTANCE: Final = frozenset({"audit", "certificates", "grants", "principals"})
 """Views of the security of the whole instance: they need CONTROL on `msdb`."""
 
 CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
@@ -80,6 +80,9 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.AlterEndpoint: _instance,
     admin.RetryDestination: _instance,
     admin.ConfirmClock: _instance,
+    admin.GrantPermission: _instance,
+    admin.RevokePermission: _instance,
+    admin.WhoCan: _instance,
     **dict.fromkeys(admin.POISON_VERBS.values(), _named),
 }
 """Functions that return the brokers on which a verb needs CONTROL, by the type of the verb.

@@ -1,6 +1,6 @@
 """Credentials: principals and certificates, kept in `msdb`; statements and row mapping (SEC-4).
 
-Reads:  the tables `principals` and `certificates`.      Calls: `audit`.
+Reads:  the tables `principals` and `certificates`.      Calls: `audit`, `grants`.
 Never:  decrypts a private key, or judges a certificate.
 """
 
@@ -18,6 +18,7 @@ from brokerd.security.credentials import Installed, Kind, Principal, Purpose
 from brokerd.security.dialog_certificates import read_dialog_certificate
 from brokerd.storage.audit import append
 from brokerd.storage.connections import Connection, transaction
+from brokerd.storage.grants import remove_of_principal
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import certificates, principals
 from brokerd.telemetry.audit import Entry
@@ -36,7 +37,7 @@ class CredentialChange(Struct, frozen=True, kw_only=True):
     put: tuple[Principal | Installed, ...] = ()
     """Added, or changed; a principal comes before its certificates."""
     removed_principal: str | None = None
-    """Name of a principal to be removed with its certificates."""
+    """Name of a principal to be removed with its certificates and grants."""
     removed_certificates: tuple[bytes, ...] = ()
     entries: tuple[Entry, ...] = ()
 
@@ -61,6 +62,7 @@ def write(connection: Connection, change: CredentialChange) -> None:
         connection.executemany(_remove_certificate, [(one,) for one in change.removed_certificates])
         if change.removed_principal is not None:
             connection.execute(_remove_principal, (change.removed_principal,))
+            remove_of_principal(connection, change.removed_principal)
         append(connection, change.entries)
 
 

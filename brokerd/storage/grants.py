@@ -1,21 +1,21 @@
 """Grants that were made online, kept in `msdb`; statements (SX-3).
 
-Reads:  the table `grants`.      Calls: security.grants.
+Reads:  the table `grants`.      Calls: audit.
 Never:  changes memory: `admin.grants` does, once the statement is durable.
 
 A row with an empty permission and object is no grant. It says that grants about the connections
 named as its principal were made once, so that they stay limited when the last grant is revoked.
 """
 
-from collections.abc import Iterable
-
 from sqlalchemy import delete, select
 
 from brokerd.clock import Instant
 from brokerd.security.grants import Audience, Entry, Grant, Origin, Permission
+from brokerd.storage.audit import append
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.statements import Inserts, Script, sql
 from brokerd.storage.tables import grants
+from brokerd.telemetry.audit import Entry as AuditEntry
 
 _load = sql(
     select(
@@ -32,6 +32,7 @@ _remove = sql(
         grants.c.permission == "", grants.c.securable == "", grants.c.principal == ""
     )
 )
+_remove_of_principal = sql(delete(grants).where(grants.c.principal == ""))
 
 
 def load(connection: Connection) -> tuple[list[Entry], frozenset[Audience]]:
@@ -49,18 +50,26 @@ def load(connection: Connection) -> tuple[list[Entry], frozenset[Audience]]:
     return entries, frozenset(audiences)
 
 
-def add(connection: Connection, entry: Entry) -> None:
-    """Record a grant, and the connections that it is about."""
+def add(connection: Connection, entry: Entry, record: AuditEntry) -> None:
+    """Record a grant, the connections that it is about, and the entry of the audit."""
     grant, script = entry.grant, Script()
     values = (entry.granted_at, entry.granted_by)
     rows = [(grant.permission, grant.on, grant.to, *values), ("", "", grant.audience, *values)]
     _add.add(script, rows)
     with transaction(connection):
         script.run(connection)
+        append(connection, [record])
 
 
-def remove(connection: Connection, removed: Iterable[Grant]) -> None:
-    """Delete the rows of grants that were revoked."""
+def remove(connection: Connection, grant: Grant, record: AuditEntry | None) -> None:
+    """Delete a grant that was revoked, and record the entry of the audit."""
     with transaction(connection):
-        for one in removed:
-            connection.execute(_remove, (str(one.permission), one.on, one.to))
+        connection.execute(_remove, (grant.permission.value, grant.on, grant.to))
+        append(connection, [] if record is None else [record])
+
+
+def remove_of_principal(connection: Connection, principal: str) -> None:
+    """Delete the grants of a principal that is removed, in the caller's transaction.
+
+    A later principal of the same name must not inherit them."""
+    connection.execute(_remove_of_principal, (principal,))

@@ -28,6 +28,8 @@ class Action(StrEnum):
     """The instance made a certificate of its own."""
     CERTIFICATE_SWITCHED = "certificate_switched"
     """The instance began to use another of its own certificates (SEC-9)."""
+    GRANTED = "granted"
+    REVOKED = "revoked"
 
 
 FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})

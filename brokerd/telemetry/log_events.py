@@ -204,6 +204,8 @@ EVENTS: Final[dict[str, Event]] = {
             "drain_queue": "activation of a queue was switched off and its readers ended",
             "forget": "a broker whose store is gone was forgotten",
             "confirm_clock": "a jump of the clock was confirmed",
+            "grant": "a permission was granted",
+            "revoke": "a permission was taken back",
             "add_principal": "a peer or a client was added, with its certificates",
             "alter_principal": "the addresses or the instance of a peer were set",
             "revoke_principal": "a peer or a client was removed, with its certificates",

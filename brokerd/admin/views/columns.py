@@ -491,6 +491,18 @@ VIEWS: Final[dict[str, View]] = {
             "forward_bytes_used": "bytes of messages that are passing through",
         },
     ),
+    "grants": View(
+        "Permissions, those of the settings first (SEC-50). It needs CONTROL on `msdb`.",
+        {
+            "permission": "connect, send, receive, control or execute",
+            "securable": "object that it is on; `*` and `?` are wildcards",
+            "principal": "user, `client:NAME`, `peer:NAME` or public",
+            "origin": "settings, or online for what `brokerd grant` has granted",
+            "granted_at": "time; NULL for the settings",
+            "granted_by": "client that granted it; empty for the settings",
+        },
+        key=4,
+    ),
     "transport_counters": View(
         "One row: what the connections to other instances have carried since the daemon "
         "started (MON-12, MON-9).",

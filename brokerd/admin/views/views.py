@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from brokerd.admin import poison
+from brokerd.admin.grants import grant_row
 from brokerd.admin.metrics_rows import peak_memory
 from brokerd.admin.views.columns import COLUMNS, KEYS
 from brokerd.admin.views.security import SecurityViews
@@ -32,6 +33,7 @@ from brokerd.model import ANY, MSDB, Queue, Route, SentBy, is_system
 from brokerd.protocol.admin_verbs import ViewOptions
 from brokerd.routing.mirror import Known, Pair
 from brokerd.routing.table import pair_of
+from brokerd.security.grants import Grants
 
 Mirrored = Callable[[Pair], Known]
 Dynamic = Callable[[str, str], bool]
@@ -112,6 +114,7 @@ class Views:
         ticker: PassRows,
         notifications: Callable[[Broker], Awaitable[list[Row]]],
         error_events: Callable[[], list[Row]],
+        grants: Grants,
     ) -> None:
         self._brokers = brokers
         self._absent = absent
@@ -146,6 +149,7 @@ class Views:
             "broker_statistics": lambda _broker: statistics.brokers(),
             "transmission_statistics": statistics.transmission,
             "endpoint": lambda _broker: endpoint(),
+            "grants": lambda _broker: [grant_row(one) for one in grants.entries],
             "routes": lambda broker: route_rows(broker, clock.utc(), mirrored, dynamic),
             "instance_routes": lambda _broker: route_rows(
                 brokers[MSDB], clock.utc(), mirrored, dynamic

@@ -124,6 +124,7 @@ async def test_every_view_answers_with_its_columns(daemon: Daemon, session: Sess
         "connections",
         "destinations",
         "endpoint",
+        "grants",
         "forwarded_messages",
         "principals",
     ]

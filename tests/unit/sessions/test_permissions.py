@@ -57,6 +57,9 @@ NEEDED = {
     "alter_endpoint": ([{}], {"msdb"}),
     "retry_destination": ([], {"msdb"}),
     "confirm_clock": ([], {"msdb"}),
+    "grant": (["send on a to eve"], {"msdb"}),
+    "revoke": (["send on a to eve"], {"msdb"}),
+    "who_can": ([], {"msdb"}),
     "release_group": (["named", ID], {"named"}),
     "discard_group": (["named", ID], {"named"}),
     "end_group": (["named", ID, 1, "why"], {"named"}),
@@ -69,6 +72,7 @@ NEEDED = {
 }
 """Verb to arguments and the brokers on which it then needs CONTROL."""
 TO_OTHERS: list[tuple[str, list[Any], set[str]]] = [
+    ("view", ["grants"], {"msdb"}),
     ("create", ["instance_route", {"name": "r"}], {"msdb"}),
     ("alter", ["instance_route", {"name": "r"}], {"msdb"}),
     ("drop", ["instance_route", "r"], {"msdb"}),
