@@ -456,8 +456,16 @@ class Changeset:
         if live.endpoint.state is State.DISCONNECTED_INBOUND:
             self.step(live, dialog.EndRequested(unread=live.unread))
 
+    def errors_received(self, received: Sequence[Taken]) -> None:
+        """End posted dialogs whose Error was received: nothing of them remains (PBT-4).
+
+        Each is alone in its group."""
+        for live, messages, *_ in received:
+            if any(message.message_type == ERROR for message in messages):
+                self.error_received(live)
+
     def error_received(self, live: Live) -> None:
-        """End a posted dialog whose Error has been received; nothing of it remains (PBT-4)."""
+        """End a posted dialog whose Error has been received."""
         if not live.gone and live.endpoint.state is State.ERROR:
             self.step(live, dialog.EndRequested(unread=live.unread))
 

@@ -1,8 +1,8 @@
 """The records of one broker's live state: dialog endpoints, conversation groups, their messages.
 
 Reads: nothing.      Calls: nothing.
-Never: waits, and never knows how queues, transactions or the transmission queue work. A record uses
-them through the small protocols below, which they satisfy.
+Never: waits. A record uses queues, transactions and the transmission queue only through the small
+protocols below, which they satisfy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HomeQueue(Protocol):
     aside: set[Group]
     """Groups in memory that are set aside: they are not received for now (PBT-3)."""
     room: Room | None
-    """The limits of the queue (REL-42); None = it has none."""
+    """The limits of the queue, if it has any (REL-42)."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,6 @@ class HomeQueue(Protocol):
 
     def is_at_limit(self, messages: int = 0, size: int = 0) -> bool:
         """Return whether the queue, with so much more in it, takes no message (REL-42)."""
-        ...
 
     def must_page(self, priority: int, size: int) -> bool:
         """Return whether a new message of this level has to go to the backlog."""

@@ -32,7 +32,6 @@ from brokerd.broker.state import Group, Live, ReceiveWait, Taken
 from brokerd.clock import Instant
 from brokerd.errors import BrokerError, DeadlockVictim
 from brokerd.ids import BodyKey, ClientId, EndpointKey, MessageId
-from brokerd.model import ERROR
 from brokerd.protocol import dialog
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.security.grants import Rights
@@ -462,7 +461,7 @@ class Transaction:
             if held.by_id:
                 held.handled(changeset.changes, taken)
             if taken and taken[0].live.endpoint.error_queue is not None:
-                _end_posted(changeset, taken)
+                changeset.errors_received(taken)
         changeset.consume(messages)
 
     def _durable(self, arrivals: list[tuple[Live, QueueRow]]) -> None:
@@ -565,10 +564,9 @@ class Transaction:
 
     def abort(self) -> None:
         """Cancel the wait of a verb: this transaction is the victim of a deadlock (GRP-12)."""
-        waiting, self.waiting = self.waiting, None
-        if waiting is not None:
+        if self.waiting is not None:
             self.failure = DeadlockVictim("it was the youngest in a circle of waits; try it again")
-            waiting()
+            self.stop_waiting()
             if self.resume is not None:
                 self.resume()
 
@@ -599,10 +597,3 @@ class Transaction:
         unused = self.kept_bodies.unused(used)
         if unused:
             self.broker.store.discard_bodies(unused)
-
-
-def _end_posted(changeset: Changeset, taken: list[Taken]) -> None:
-    """End posted dialogs whose Error was received; each is alone in its group (PBT-4)."""
-    for live, messages, *_ in taken:
-        if any(message.message_type == ERROR for message in messages):
-            changeset.error_received(live)

@@ -57,7 +57,7 @@ def is_instant(name: str) -> bool:
     return name.endswith(_ENDINGS) or name in _INSTANTS
 
 
-_ENDINGS: Final = ("_at", "_time", "_since", "_until", "_timestamp")
+_ENDINGS: Final = ("_at", "_date", "_time", "_since", "_until", "_timestamp")
 _INSTANTS: Final = frozenset(
     {"dialog_timer", "last_start", "lifetime", "next_start_attempt", "now", "since"}
 )

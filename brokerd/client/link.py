@@ -44,8 +44,7 @@ from brokerd.protocol.client_frames import (
 from brokerd.protocol.client_verbs import COMMITTED, NOT_COMMITTED
 
 RESERVE: Final = 128
-"""Requests and tokens kept free for open transactions, as other requests may wait for their locks.
-"""
+"""Requests and tokens kept free for open transactions, whose locks other requests may wait for."""
 BACKLOG: Final = 16_384
 """Number of requests that may wait to be written; a further one fails with `Busy`."""
 MOST_LOSSES: Final = 10
@@ -305,10 +304,8 @@ class Link:
         if connection is None or connection.paused:
             return False
         # Open transactions need a token each for their commits.
-        reserved = len(self._open_txs)
-        if reserved < RESERVE:  # noqa: PLR1730  # `max` is a call for each commit
-            reserved = RESERVE
-        return self._tokens.may_draw(reserved)
+        is_many = len(self._open_txs) > RESERVE  # `max` would be a call for each commit
+        return self._tokens.may_draw(len(self._open_txs) if is_many else RESERVE)
 
     def _may_begin(self) -> bool:
         open_txs = len(self._open_txs)

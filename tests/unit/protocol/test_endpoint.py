@@ -45,6 +45,7 @@ MORE = {
     "route": "away",
     "error_queue": "letters",
     "state_since": Instant(4),
+    "security": b"wrapped",
 }
 
 

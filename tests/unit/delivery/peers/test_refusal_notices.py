@@ -22,6 +22,9 @@ class Queue:
         self.queue: Any = self
         self.enqueue_enabled = False
 
+    def is_at_limit(self) -> bool:
+        return False
+
 
 class Stand:
     """A broker of many queues, and all that is sent to a neighbour."""
