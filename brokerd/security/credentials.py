@@ -8,10 +8,8 @@ name has its kind in front, `peer:west` or `client:billing`, so that no user of 
 have the same name. `public` is everybody, and owns nothing.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,15 +17,16 @@ from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.ids import InstanceId
 from brokerd.security.certificates import Certificate, why_not_valid
+from brokerd.security.names import Kind, principal_name
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-
-
-class Kind(StrEnum):
-    """The kinds of principals that own certificates."""
-
-    PEER = "peer"
-    CLIENT = "client"
+__all__ = [
+    "Credentials",
+    "Installed",
+    "Kind",
+    "Principal",
+    "Purpose",
+    "principal_name",
+]
 
 
 class Purpose(StrEnum):
@@ -184,16 +183,3 @@ class Credentials:
         self.version += 1
         for watcher in self._watchers:
             watcher()
-
-
-def principal_name(kind: Kind, name: str) -> str:
-    """Return the full name of a principal.
-
-    Raises:
-        InvalidArgument: the name has another form.
-    """
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(
-            f"{name!r} is no name for a {kind}: 1 to 64 letters, digits, dots, - and _"
-        )
-    return f"{kind}:{name}"

@@ -1,6 +1,6 @@
 """Grants: who may connect, send, receive, administer, and name programs to run (SEC-50, CLP-130).
 
-PURE.   Reads: grants as the settings and the store have them.      Calls: security.credentials.
+PURE.   Reads: grants as the settings and the store have them.      Calls: security.names.
 Never:  stores anything: `storage.grants` does, before memory is changed. Never widens a right when
         a grant is removed.
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument
-from brokerd.security.credentials import Kind, principal_name
+from brokerd.security.names import Kind, principal_name
 
 PUBLIC: Final = "public"
 """Principal that means everybody."""
