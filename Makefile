@@ -39,7 +39,7 @@ INTEGRATION = $(wildcard tests/contract tests/integration tests/migration tests/
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
+.PHONY: help demo test fmt lint types imports unit sim soak-sim model soak-model integration cov rules check reference docs docs-serve lock sbom clean set-up set-up-batch set-up-fuzz fuzz soak-netns soak-kill chaos report-cluster report-month report-day report-kill
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r verb text; do printf '  make %-12s %s\n' "$$verb" "$$text"; done
@@ -138,6 +138,9 @@ docs-serve: set-up ## the site on 127.0.0.1:8000, built anew when a page changes
 
 lock: set-up ## make requirements/*.txt from pyproject.toml; ARGS=--upgrade moves the pins
 	@$(BIN)/python -m tools.lock $(ARGS)
+
+sbom: set-up ## the bill of materials (CycloneDX) of what users install, in build/sbom
+	@$(BIN)/python -m tools.sbom $(ARGS)
 
 clean: ## remove what was built and cached; .venv stays
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse

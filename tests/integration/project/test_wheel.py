@@ -1,6 +1,9 @@
 """The wheel carries everything brokerd needs at run time, and finds it there."""
 
+import hashlib
 import json
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -76,3 +79,37 @@ def _files(folder: Path) -> set[Path]:
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+BUILT_FROM = ("brokerd", "spark_jobs", "migrations", "config", "tools")
+
+
+@pytest.mark.rule("SX-18")
+def test_the_same_sources_give_the_same_wheel(tmp_path: Path) -> None:
+    """Whatever the place, the umask, the time zone, the order of files and their times are."""
+    digests = set()
+    for folder, umask, zone in (("a", 0o022, "UTC"), ("somewhere/else", 0o077, "Asia/Tokyo")):
+        sources = tmp_path / folder
+        before = os.umask(umask)
+        try:
+            for part in BUILT_FROM:
+                shutil.copytree(
+                    ROOT / part,
+                    sources / part,
+                    copy_function=shutil.copyfile,  # with other times and modes
+                    ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+                )
+            for name in ("pyproject.toml", "README.md", "LICENSE"):
+                shutil.copyfile(ROOT / name, sources / name)
+        finally:
+            os.umask(before)
+        subprocess.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"],
+            cwd=sources,
+            check=True,
+            capture_output=True,
+            env={**os.environ, "TZ": zone, "PYTHONHASHSEED": str(umask)},
+        )
+        (wheel,) = (sources / "dist").glob("*.whl")
+        digests.add((wheel.name, hashlib.sha256(wheel.read_bytes()).hexdigest()))
+    assert len(digests) == 1
