@@ -78,6 +78,14 @@ def names_of(principal: str) -> tuple[str, ...]:
     return user_names(uid)
 
 
+def is_stranger(transport: asyncio.BaseTransport | None) -> bool:
+    """Return whether nothing is known of a client: it came over TCP, from wherever.
+
+    It learns nothing from a refusal that it did not say itself (SX-17)."""
+    there = None if transport is None else transport.get_extra_info("socket")
+    return there is not None and there.family != socket.AF_UNIX
+
+
 def unknown_users(grants: Iterable[Grant]) -> list[str]:
     """Return a line for each user in the grants that does not exist on this machine.
 

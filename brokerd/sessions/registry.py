@@ -198,12 +198,14 @@ class Sessions:
             return
         broker = self._brokers.get(hello.broker)
         if (reason := self._absent.get(hello.broker)) is not None:
-            session.refuse(BrokerUnavailable.because(hello.broker, reason))
+            unavailable = BrokerUnavailable.because(hello.broker, reason)
+            session.refuse(_for_strangers(unavailable) if session.is_stranger else unavailable)
             return
         if broker is None:
             names = ", ".join(sorted(self._brokers))
             hint = f"this instance has: {names}; say which, as with --broker"
-            session.refuse(ObjectNotFound(f"there is no broker {hello.broker!r} here", hint=hint))
+            unknown = ObjectNotFound(f"there is no broker {hello.broker!r} here", hint=hint)
+            session.refuse(_for_strangers(unknown) if session.is_stranger else unknown)
             return
         if len(hello.client_id) != ID_SIZE:
             session.refuse(BadRequest("client_id: 16 bytes are expected"))
@@ -331,6 +333,13 @@ def reader_token(instance_id: InstanceId, boot_id: BootId, drawn: bytes) -> byte
 def _outlived(token: bytes, instance_id: InstanceId, boot_id: BootId) -> bool:
     """Return whether a token was made by this instance, but before its current start."""
     return token.startswith(instance_id) and not token.startswith(instance_id + boot_id)
+
+
+def _for_strangers(error: BrokerError) -> BrokerError:
+    """Return a refusal without the names and paths of this machine (SX-17)."""
+    if isinstance(error, BrokerUnavailable):
+        return BrokerUnavailable("the broker cannot be opened", hint="ask its administrator")
+    return ObjectNotFound("there is no such broker", hint="ask the administrator for its name")
 
 
 async def _raise(error: Exception) -> None:

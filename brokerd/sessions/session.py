@@ -35,7 +35,7 @@ from brokerd.sessions.fast_requests import perform_leading
 from brokerd.sessions.flow_control import ANSWERS, TURN, Congestion, Reading
 from brokerd.sessions.open_transaction import OpenTx, Unfit, no_such_transaction
 from brokerd.sessions.options import SessionOptions
-from brokerd.sessions.principals import Names, Principals
+from brokerd.sessions.principals import Names, Principals, is_stranger
 from brokerd.sessions.request_line import RequestLine
 from brokerd.sessions.responses import Responses
 from brokerd.sessions.verb_dispatch import to_receive
@@ -150,6 +150,11 @@ class ClientSession(asyncio.Protocol):
         self.closed = False
 
     # asyncio.Protocol
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether nothing is known of the client, which may be anybody (SX-17)."""
+        return is_stranger(self._transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the wait for HELLO, before which the client may send no request (CLP-10)."""
