@@ -31,10 +31,15 @@ from brokerd.storage.changes import OutgoingRemoval, OutgoingRow
 
 if TYPE_CHECKING:
     from brokerd.broker.pairs import Pair
+    from brokerd.security.kept_keys import DialogKeys
     from brokerd.storage.store import OutgoingPage
 
 ROW_COST: Final = 900
 """Bytes of memory that a message in a send window costs in addition to its body."""
+
+
+SECURED_ROOM: Final = 640
+"""Bytes that a secured item is longer than a plain one, at most: with a security header."""
 
 
 FEW: Final = 4
@@ -99,6 +104,7 @@ class Sender(Protocol):
 
     endpoint: DialogEndpoint
     gone: bool
+    keys: DialogKeys | None
 
     @property
     def broker_id(self) -> BrokerId:
@@ -220,7 +226,8 @@ class Outgoing:
     @property
     def fragment_room(self) -> int:
         """Bytes a boxcar must have free for this dialog's largest next fragment."""
-        return self.window.largest_fragment + 512
+        secured = self.live.endpoint.security is not None
+        return self.window.largest_fragment + 512 + (SECURED_ROOM if secured else 0)
 
     @property
     def waiting(self) -> int:

@@ -22,6 +22,7 @@ from brokerd.ids import BodyKey, BrokerId, EndpointKey, GroupId, show
 from brokerd.model import SYSTEM_TYPES, Contract, Queue
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.transitions import State
+from brokerd.security.kept_keys import DialogKeys
 from brokerd.storage.changes import HeldRow, QueueRow
 from brokerd.storage.retention import Kept
 
@@ -159,6 +160,7 @@ class Live:
         "group",
         "is_local",
         "kept",
+        "keys",
         "outgoing",
         "parts",
         "parts_size",
@@ -221,6 +223,8 @@ class Live:
         """The peer, if it is in this broker and in memory."""
         self.kept: Kept | None = None
         """Number and size of the dialog's retained messages, if limited and read (PBT-24)."""
+        self.keys: DialogKeys | None = None
+        """The keys of a secured dialog, once they have been read (SEC-38)."""
         self.gone = False
         self.pins = 0
         """Number of users that need it in memory: open transactions, reads, `delivery.incoming`."""
@@ -253,6 +257,10 @@ class Live:
     def stepped(self, endpoint: DialogEndpoint) -> None:
         """Set the state that a step has made; all transactions see it from now on (D1)."""
         self.endpoint = endpoint
+
+    def use_keys(self, keys: DialogKeys) -> None:
+        """Set the keys of the dialog, which the endpoint has in wrapped form."""
+        self.keys = keys
 
     def joined(self, serial: int) -> None:
         """Note the flush that a change of the endpoint has joined."""

@@ -55,7 +55,11 @@ from brokerd.instance.parts import Parts
 from brokerd.instance.passes import passes
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
-from brokerd.instance.security_parts import build_credentials, grant_administration
+from brokerd.instance.security_parts import (
+    build_credentials,
+    build_dialog_security,
+    grant_administration,
+)
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.instance.tasks import InstanceTasks
@@ -242,12 +246,17 @@ class Assembly:
             options=part_options.arrival_routes(settings),
         )
         parts.ack_log = AckLog(log=parts.log, is_on=part_options.logs_each_ack(settings))
+        parts.dialog_security = build_dialog_security(parts, world)
         parts.orphan_replies = OrphanReplies(
-            router=parts.router, hop=partial(_hop, settings), ack_log=parts.ack_log
+            router=parts.router,
+            security=parts.dialog_security,
+            hop=partial(_hop, settings),
+            ack_log=parts.ack_log,
         )
         parts.transmitter = Transmitter(
             brokers=parts.brokers,
             router=parts.router,
+            security=parts.dialog_security,
             clock=clock,
             options=part_options.transmitter(settings),
             notify=destinations.notify,
@@ -303,6 +312,7 @@ class Assembly:
             router=parts.router,
             transmitter=parts.transmitter,
             answers=parts.orphan_replies,
+            security=parts.dialog_security,
             clock=self.surroundings.clock,
             options=part_options.dispatcher(settings),
             spawn=parts.tasks.spawn,

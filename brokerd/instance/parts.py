@@ -21,6 +21,7 @@ from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.duplicate_brokers import DuplicateBrokers
 from brokerd.delivery.peers.mirrors import Mirrors
 from brokerd.delivery.peers.ping import Pinging
@@ -85,6 +86,7 @@ class Parts:
     exposure: Exposure
     router: Router
     ack_log: AckLog
+    dialog_security: DialogSecurity
     orphan_replies: OrphanReplies
     transmitter: Transmitter
     refusal_notices: RefusalNotices

@@ -7,6 +7,8 @@ Never:  starts or waits for anything; `Assembly` calls this.
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
 from brokerd.config.settings import Settings
+from brokerd.delivery.peers.dialog_security import DialogSecurity
+from brokerd.ids import secret_bytes
 from brokerd.instance import part_options
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
@@ -45,4 +47,20 @@ def grant_administration(parts: Parts, world: Surroundings) -> GrantAdministrati
         names_of=names_of,
         clock=world.clock,
         log=parts.log,
+    )
+
+
+def build_dialog_security(parts: Parts, world: Surroundings) -> DialogSecurity:
+    """Build the keys of dialogs, which need those of the instance."""
+    store = parts.credential_store
+    return DialogSecurity(
+        credentials=parts.credentials,
+        master_key=lambda: store.master_key,
+        private_key=store.private_key,
+        clock=world.clock,
+        random=world.keys or secret_bytes,
+        binding_for=lambda broker, service: parts.brokers[broker].store.catalog.binding_of.get(
+            service
+        ),
+        may_deliver=parts.grants.may_deliver,
     )

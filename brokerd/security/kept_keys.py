@@ -8,10 +8,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from brokerd.clock import Instant
 from brokerd.errors import NoMasterKey
 from brokerd.security.dialog_kinds import Kind
 from brokerd.security.master_key import MasterKey
-from brokerd.security.sealing import Secrets
+from brokerd.security.sealing import Random, SealingKeys, Secrets
 
 _CONTEXT: Final = {True: b"keys of initiator ", False: b"keys of target "}
 
@@ -44,3 +45,21 @@ def unwrap(
         return msgspec.msgpack.decode(plain, type=KeptKeys)
     except msgspec.DecodeError as error:
         raise NoMasterKey("the keys of a dialog are of another version") from error
+
+
+class DialogKeys(SealingKeys):
+    """The keys of a dialog in memory, with the security header that its initiator sends."""
+
+    __slots__ = ("header", "header_at", "kept")
+
+    def __init__(self, kept: KeptKeys, *, is_initiator: bool, random: Random) -> None:
+        super().__init__(kept.secrets, is_initiator=is_initiator, random=random)
+        self.kept = kept
+        self.header = b""
+        """The latest security header; b"" = none was made since the dialog was loaded."""
+        self.header_at = Instant(0)
+        """When that header was made."""
+
+    def keep_header(self, header: bytes, at: Instant) -> None:
+        """Keep a security header, to be sent with several fragments."""
+        self.header, self.header_at = header, at

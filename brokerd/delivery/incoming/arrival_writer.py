@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Container, Mapping
 from functools import partial
 
+import msgspec
+
 from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.state import HomeQueue, Live
@@ -25,12 +27,14 @@ from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.dialog_security import DialogSecurity, proven
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import BrokerId
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import Reason
+from brokerd.security.kept_keys import DialogKeys
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
 """Fragments of a dialog that are being stored, and the number taken from its buffer for that."""
@@ -56,6 +60,7 @@ class ArrivalWriter:
         "_notices",
         "_openings",
         "_scheduled",
+        "_security",
         "_transmitter",
         "restarts",
     )
@@ -72,6 +77,7 @@ class ArrivalWriter:
         early: EarlyShares,
         openings: OpeningDialogs,
         notices: RefusalNotices,
+        security: DialogSecurity,
         clock: Clock,
         batch: int,
         retries: int,
@@ -86,6 +92,7 @@ class ArrivalWriter:
         self._openings = openings
         self._clock = clock
         self._notices = notices
+        self._security = security
         self._limit = batch
         self._inspecting = ArrivalInspection(
             is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
@@ -259,6 +266,10 @@ class ArrivalWriter:
     def _check_run(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
         """Decide which part of a run may be stored, without changing anything."""
         if one.live is None:
+            service = run[0].to_service
+            # Inside an instance there is nothing to prove (SEC-53).
+            if one.neighbour is not None and not self._security.may_open(one.keys, service):
+                return None, (checks.ACCESS_DENIED, f"{service} is not open to the sender")
             refusal = refuse_opening(one.broker, run[0], self._clock.utc())
             if refusal is not None:
                 return None, refusal
@@ -281,12 +292,16 @@ class ArrivalWriter:
             assert refusal is not None
             counters.undeliverable(one.broker, first, None, refusal[1], counted="refused")
             counters.drop(run[1:], "refused")
-            self._answers.refuse(one.broker, first, *refusal, neighbour=one.neighbour)
+            # Only a sender that has proven itself is told that it has no right (SEC-54).
+            if refusal[0] != checks.ACCESS_DENIED or proven(one.keys) is not None:
+                self._answers.refuse(
+                    one.broker, first, *refusal, neighbour=one.neighbour, keys=one.keys
+                )
             self.drop(one, "refused")
             self._dialogs.release(one)
             return None
         if live is None:
-            live = self.new_target(one.broker, first, State.STARTED_INBOUND)
+            live = self.new_target(one, first, State.STARTED_INBOUND)
             self._dialogs.hold(one, live)
             changeset.create(live)
         if good:
@@ -327,8 +342,9 @@ class ArrivalWriter:
         self._counters.undeliverable(broker, rest[0], live, why, counted=reason)
         self._counters.drop(rest[1:], reason)
 
-    def new_target(self, broker: Broker, first: Fragment, state: State) -> Live:
+    def new_target(self, one: ArrivingDialog, first: Fragment, state: State) -> Live:
         """Create a target endpoint for a dialog begun by a peer; record no row yet (DLP-37)."""
+        broker = one.broker
         live = broker.new_target(
             conversation_id=first.conversation_id,
             service=first.to_service,
@@ -339,6 +355,9 @@ class ArrivalWriter:
             now=self._clock.utc(),
             state=state,
         )
+        if isinstance(one.keys, DialogKeys):  # stored in the commit that creates the endpoint
+            wrapped = self._security.secure(live, one.keys)
+            live.stepped(msgspec.structs.replace(live.endpoint, security=wrapped))
         broker.outgoing(live)
         return live
 
@@ -382,7 +401,9 @@ class ArrivalWriter:
         """
         if live.gone:
             if run and over:
-                self._answers.acknowledge(one.broker, run[-1], neighbour=one.neighbour)
+                self._answers.acknowledge(
+                    one.broker, run[-1], neighbour=one.neighbour, keys=live.keys
+                )
             return
         out = one.broker.outgoing(live)
         if one.arrivals is not None:

@@ -129,6 +129,50 @@ class ArrivalCounters:
             ssb_code=11274,
         )
 
+    def not_of_its_kind(self, item: Item, reason: str, ssb_code: int) -> None:
+        """Count and log an item whose security is not that of its dialog (SEC-20).
+
+        No NOTICE is sent."""
+        self.dropped[reason] += 1
+        self._log.warning(
+            MESSAGE_UNDELIVERABLE,
+            subclass="sequenced" if isinstance(item, Fragment) else "unsequenced",
+            reason=reason,
+            conversation_id=show(item.conversation_id),
+            role="target" if item.from_initiator else "initiator",
+            ssb_code=ssb_code,
+        )
+
+    def not_authentic(
+        self,
+        item: Item,
+        reason: str,
+        neighbour: InstanceId | None,
+        certificate: str,
+        *,
+        ssb_code: int,
+    ) -> None:
+        """Count and log an item that is not authentic; notify its sender (SEC-25, NBT-5).
+
+        `certificate`: identifier of the certificate that is not known here; empty = they are."""
+        self.dropped[reason] += 1
+        sequenced = item if isinstance(item, Fragment) else None
+        self._log.warning(
+            CORRUPTED_MESSAGE,
+            reason=reason,
+            items=1,
+            conversation_id=show(item.conversation_id),
+            role="target" if item.from_initiator else "initiator",
+            sequence=None if sequenced is None else sequenced.sequence,
+            fragment=None if sequenced is None else sequenced.fragment,
+            far_service=item.from_service,
+            neighbour=None if neighbour is None else show(neighbour),
+            certificate_id=certificate or None,
+            ssb_code=ssb_code,
+        )
+        if sequenced is not None:
+            self._notices.refuse(sequenced, reason, neighbour, certificate)
+
     def undeliverable(
         self,
         broker: Broker,

@@ -23,6 +23,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Dropped, Local
 from brokerd.routing.reasons import DropReason
+from brokerd.security.sealing import AnswerKeys
 
 Key = tuple[ConversationId, bool]
 """Conversation id, and whether the arrivals come from the initiator."""
@@ -40,6 +41,7 @@ class ArrivingDialog:
         "inspected",
         "inspecting_now",
         "key",
+        "keys",
         "live",
         "loading",
         "neighbour",
@@ -51,6 +53,8 @@ class ArrivingDialog:
         self.key = key
         self.live: Live | None = None
         """The endpoint; None = it is being read, or the dialog has none."""
+        self.keys: AnswerKeys | None = None
+        """The keys of a secured dialog that has no endpoint here yet, or any more."""
         self.arrivals: Arrivals | None = None
         self.loading = False
         self.waiting: list[tuple[Item, InstanceId | None]] = []

@@ -8,6 +8,7 @@ Fails:  a dialog that cannot be stored is left out and sent again by its peer; t
 The modules in the order in which an arrival passes them:
 
     dialogs            finds the dialog: its broker and its endpoint, which may have to be read
+    unsealing          opens an item of a secured dialog, and drops what is not authentic
     fastpath.arrivals  stores a whole message that is next in order, of a dialog in state CO
     acknowledgements   applies the acknowledgement of an item, and errors made by a broker
     sequencer          sorts a fragment: next, early, repeated or refused
@@ -41,9 +42,11 @@ from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.incoming.sequencer import Sequencer
+from brokerd.delivery.incoming.unsealing import Unsealing
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import ConversationId, InstanceId
@@ -114,6 +117,7 @@ class Dispatcher:
         router: Router,
         transmitter: Transmitter,
         answers: OrphanReplies,
+        security: DialogSecurity,
         clock: Clock,
         options: DispatcherOptions,
         spawn: Spawn,
@@ -143,6 +147,7 @@ class Dispatcher:
             pause=pause,
             resume=resume,
         )
+        self._unsealing = unsealing = Unsealing(security=security, counters=counters)
         self._early = early = EarlyShares(options.mem_low)
         self._openings = openings = OpeningDialogs(options.max_openings)
         self._changesets = changesets = OpenChangesets(clock)
@@ -164,6 +169,7 @@ class Dispatcher:
             early=early,
             openings=openings,
             notices=notices,
+            security=security,
             clock=clock,
             batch=options.batch,
             retries=options.store_retries,
@@ -188,6 +194,7 @@ class Dispatcher:
             memory=memory,
             early=early,
             openings=openings,
+            unsealing=unsealing,
             clock=clock,
             mem_dialog=options.mem_dialog,
         )
@@ -406,6 +413,8 @@ def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
     if item.sequence != arrivals.sequence or arrivals.fragment or not arrivals.nothing_waits:
         return False
     if not one.broker.options.fast_paths or not ordinary.names_match(live.endpoint, item):
+        return False
+    if live.endpoint.security is not None:
         return False
     ack, out = item.ack, live.outgoing
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))

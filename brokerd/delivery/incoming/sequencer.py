@@ -22,6 +22,7 @@ from brokerd.delivery.incoming.counters import MEMORY_FULL, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog, ArrivingDialogs
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
+from brokerd.delivery.incoming.unsealing import Unsealing
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import InstanceId
@@ -33,7 +34,6 @@ from brokerd.protocol.frames import (
     BrokerErrorItem,
     Fragment,
     Item,
-    SecuredError,
 )
 from brokerd.protocol.transitions import OVER, State
 from brokerd.protocol.wire import MAX_ERROR
@@ -60,6 +60,7 @@ class Sequencer:
         memory: ArrivalMemory,
         early: EarlyShares,
         openings: OpeningDialogs,
+        unsealing: Unsealing,
         clock: Clock,
         mem_dialog: int,
     ) -> None:
@@ -73,22 +74,39 @@ class Sequencer:
         self._memory = memory
         self._early = early
         self._openings = openings
+        self._unsealing = unsealing
         self._clock = clock
         self._mem_dialog = mem_dialog
         self.tick = 0
         """Number of ticks so far; each dialog keeps the tick of its latest arrival."""
 
-    def process(  # noqa: C901  # one branch for each kind of item
-        self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None
-    ) -> None:
-        """Sort one item brought by `neighbour`; None = a broker of this instance brought it."""
+    def process(self, one: ArrivingDialog, item: Item, neighbour: InstanceId | None) -> None:
+        """Open and sort one item; `neighbour`: brought it, None = a broker of this instance."""
+        self._release_gone(one)
+        opened = self._unsealing.open(one, item, neighbour)
+        if opened is not None:
+            self.sort(one, opened, neighbour)
+        elif one.live is None and one.rests:
+            self._dialogs.release(one)
+
+    def _release_gone(self, one: ArrivingDialog) -> None:
+        """Release the endpoint if it has ended meanwhile; keep its keys for answers."""
         # The endpoint is gone: drop the buffer, and sort the item like any other for a
         # dialog without an endpoint here.
         if one.live is not None and one.live.gone:
             if one.arrivals is not None:
                 self._writer.drop(one, "over")
+            one.keys = one.live.keys
             self._dialogs.hold(one, None)
             one.arrivals = Arrivals(0, 0)
+
+    def sort(
+        self,
+        one: ArrivingDialog,
+        item: Fragment | AckOnly | BrokerErrorItem,
+        neighbour: InstanceId | None,
+    ) -> None:
+        """Sort one item that is authentic, as far as its dialog demands."""
         match item:
             case Fragment():
                 if one.live is None or self._fits(one, one.live, item, neighbour):
@@ -97,13 +115,11 @@ class Sequencer:
                 if one.live is not None:
                     self._acknowledgements.apply_ack(one.broker, one.live, item.ack)
                 elif not item.from_initiator:  # DLP-57
-                    settled = partial(self._answers.confirm_first_acked, one.broker, item)
+                    settled = partial(self._answers.confirm_first_acked, one.broker, item, one.keys)
                     self._changesets.when_durable(one.broker, settled)
             case BrokerErrorItem():
                 if one.live is not None:
                     self._acknowledgements.apply_error(one.broker, one.live, item, neighbour)
-            case SecuredError():
-                pass
 
     def _fits(
         self, one: ArrivingDialog, live: Live, item: Fragment, neighbour: InstanceId | None
@@ -119,7 +135,9 @@ class Sequencer:
             self._counters.undeliverable(
                 broker, item, live, text, counted="stray", ssb_code=OTHER_BROKER
             )
-            self._answers.refuse(broker, item, dialog.ELSEWHERE, text, neighbour=neighbour)
+            self._answers.refuse(
+                broker, item, dialog.ELSEWHERE, text, neighbour=neighbour, keys=live.keys
+            )
             return False
         text = "service or contract are not those of the dialog"
         code = OTHER_SERVICE if item.to_service != endpoint.service else OTHER_CONTRACT
@@ -214,7 +232,8 @@ class Sequencer:
             self._counters.drop((item,), "unknown_conversation")
             text = "no such dialog is open here"
             answer = partial(self._answers.refuse, one.broker, item, dialog.PEER_GONE, text)
-        self._changesets.when_durable(one.broker, partial(answer, neighbour=one.neighbour))
+        settle = partial(answer, neighbour=one.neighbour, keys=one.keys)
+        self._changesets.when_durable(one.broker, settle)
         self._dialogs.release(one)
         return False
 
@@ -242,7 +261,7 @@ class Sequencer:
         changeset = self._changesets.for_broker(one.broker)
         live = one.live
         if live is None:  # message 0 was withdrawn: create a tombstone (DLG-T30)
-            live = self._writer.new_target(one.broker, item, State.CLOSED)
+            live = self._writer.new_target(one, item, State.CLOSED)
             closed = msgspec.structs.replace(
                 live.endpoint,
                 receive_sequence=item.sequence + 1,

@@ -15,6 +15,11 @@ from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Changeset
 from brokerd.broker.outgoing import Outgoing
 from brokerd.clock import Clock
+from brokerd.delivery.peers.dialog_security import (
+    NO_BINDING,
+    DialogSecurity,
+    SecurityOutcome,
+)
 from brokerd.delivery.peers.router import Router
 from brokerd.delivery.peers.routing_changes import Affected, affected, expired
 from brokerd.ids import show
@@ -23,32 +28,42 @@ from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
 from brokerd.routing.table import pair_of
+from brokerd.security.kept_keys import DialogKeys
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"
 """The value in place of an address for any broker of this instance."""
-NO_BINDING = -9727
-"""Error code: the dialog requires encryption, and no dialog security is set up (DLG-12, SEC-14)."""
 
 
 class Classifier:
     """Classifier of dialogs: assigns addresses to them, and keeps the delayed ones."""
 
-    __slots__ = ("_clock", "_log", "_looked_at", "_router", "_settled", "_snapshot", "delayed")
+    __slots__ = (
+        "_clock",
+        "_log",
+        "_looked_at",
+        "_router",
+        "_security",
+        "_settled",
+        "_snapshot",
+        "delayed",
+    )
 
     def __init__(
         self,
         *,
         router: Router,
+        security: DialogSecurity,
         clock: Clock,
         log: Log,
         settled: Callable[[Broker, Outgoing], None],
     ) -> None:
         """Create the classifier.
 
-        `settled`: called once a dialog's choice of a route is stored (RTE-29)."""
+        `settled`: called once a dialog's choice of a route, or its keys, are stored (RTE-29)."""
         self._router = router
+        self._security = security
         self._clock = clock
         self._log = log
         self._settled = settled
@@ -60,8 +75,9 @@ class Classifier:
     def classified(self, broker: Broker, out: Outgoing) -> bool:
         """Return whether the dialog has an address; classify it if it has not been yet.
 
-        False: the dialog is delayed with a reason (XMT-6), waits until its choice of a route is
-        stored (RTE-29), or was ended with an error because it must be encrypted (DLG-12).
+        False: the dialog is delayed with a reason (XMT-6), waits until its choice of a route or
+        its keys are stored (RTE-29, SEC-38), or was ended with an error because it must be
+        encrypted (DLG-12).
         """
         if out.route.address is not None:
             return True
@@ -72,19 +88,19 @@ class Classifier:
         if isinstance(decision, Delayed):
             self.delay(broker, out, decision)
             return False
+        keys = self._secure(broker, out, decision)
+        if isinstance(keys, SecurityOutcome):  # it waits, or has ended with an error
+            return False
         self.delayed.pop(out, None)
         out.route.classified(decision)
-        address = HERE
-        if isinstance(decision, Remote):
-            if endpoint.encryption:
-                self._fail(broker, out)
-                return False
-            address = decision.address
+        address = decision.address if isinstance(decision, Remote) else HERE
         self._log_destination(broker, out, address, decision)
         # The choice has to be durable before the first fragment leaves: after a crash another
         # choice could bring message 0 to a second target (RTE-29).
-        if decision.ambiguous and not endpoint.bound and endpoint.route != decision.route:
-            self._keep_choice(broker, out, decision, address)
+        # Keys, too: another key for what the peer has already would be refused (SEC-38).
+        chosen = decision.ambiguous and not endpoint.bound and endpoint.route != decision.route
+        if chosen or keys is not None:
+            self._keep(broker, out, decision, address, keys)
             return False
         out.route.send_to(address)
         return True
@@ -151,27 +167,69 @@ class Classifier:
             step=decision.step,
         )
 
-    def _fail(self, broker: Broker, out: Outgoing) -> None:
-        """End, with an error, a dialog that must be encrypted and cannot be (DLG-12)."""
-        text = "the dialog must be encrypted, and no dialog security is set up for this service"
+    def _secure(
+        self, broker: Broker, out: Outgoing, decision: Local | Remote
+    ) -> DialogKeys | SecurityOutcome | None:
+        """Return the new keys of a dialog that leaves the instance for the first time (SEC-17).
+
+        None: it needs none. An outcome: it was delayed, or ended with an error."""
+        endpoint = out.live.endpoint
+        if endpoint.security is not None:
+            live = broker.endpoints.get(endpoint.key)
+            if out.live.keys is not None or (live is not None and self._security.load(live)):
+                return None
+            self.delay(broker, out, Delayed(Reason.NO_MASTER_KEY))
+            return SecurityOutcome(Reason.NO_MASTER_KEY, "")
+        if not isinstance(decision, Remote) or not endpoint.is_initiator:
+            return None
+        if (endpoint.bound or out.window.outstanding) and not endpoint.encryption:
+            return None  # it has left in clear, and its kind never changes (SEC-20)
+        if endpoint.bound:  # the target was in this instance, and is not any more
+            text = "the dialog must be encrypted, and was begun inside the instance without keys"
+            found: DialogKeys | SecurityOutcome | None = SecurityOutcome(
+                Reason.NO_BINDING, text, NO_BINDING
+            )
+        else:
+            found = self._security.begin(broker, endpoint)
+        if not isinstance(found, SecurityOutcome):
+            return found
+        if found.code is None:
+            self.delay(broker, out, Delayed(found.reason, found.text))
+        else:
+            self.delayed.pop(out, None)
+            out.route.classified(decision)
+            self._fail(broker, out, found, found.code)
+        return found
+
+    def _fail(self, broker: Broker, out: Outgoing, why: SecurityOutcome, code: int) -> None:
+        """End, with an error, a dialog that must be encrypted and cannot be (SEC-14, SEC-15)."""
         now = self._clock.utc()
-        out.route.explain(Reason.NO_BINDING, out.live.endpoint.far_service, now)
+        out.route.explain(why.reason, out.live.endpoint.far_service, now)
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
         changeset = Changeset(broker, now)
-        changeset.step(live, dialog.FaultStruck(NO_BINDING, text))
+        changeset.step(live, dialog.FaultStruck(code, why.text))
         changeset.join(lambda: None)
 
-    def _keep_choice(
-        self, broker: Broker, out: Outgoing, decision: Local | Remote, address: str
+    def _keep(
+        self,
+        broker: Broker,
+        out: Outgoing,
+        decision: Local | Remote,
+        address: str,
+        keys: DialogKeys | None,
     ) -> None:
-        """Store the chosen route of a dialog before its first fragment leaves (RTE-29)."""
+        """Store the chosen route and the keys of a dialog before its first fragment leaves."""
         live = broker.endpoints.get(out.live.endpoint.key)
         if live is None:
             return  # the dialog has ended meanwhile
         changeset = Changeset(broker, self._clock.utc())
-        chosen = msgspec.structs.replace(live.endpoint, route=decision.route)
+        chosen = live.endpoint
+        if decision.ambiguous and not chosen.bound:
+            chosen = msgspec.structs.replace(chosen, route=decision.route)
+        if keys is not None:
+            chosen = msgspec.structs.replace(chosen, security=self._security.secure(live, keys))
         changeset.apply(live, dialog.Step(chosen))
         out.route.storing_choice()
         changeset.join(partial(self._chosen, broker, out, decision, address))

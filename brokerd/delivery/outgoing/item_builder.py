@@ -1,6 +1,6 @@
 """Outgoing items of one dialog: its fragments, its acknowledgement, its errors (DLP-7).
 
-Reads: the dialog's endpoint and transmission object.      Calls: protocol.frames.
+Reads: the dialog's endpoint, transmission object and keys.      Calls: peers.dialog_security.
 Never: chooses what is sent or when; the transmitter does.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from brokerd.broker.outgoing import Outgoing
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
@@ -19,9 +20,10 @@ from brokerd.storage.changes import OutgoingRow
 class ItemBuilder:
     """Builder of items; clears the acknowledgements and errors that they carry."""
 
-    __slots__ = ("_hops", "_time_to_live", "acks_carried", "acks_sent")
+    __slots__ = ("_hops", "_security", "_time_to_live", "acks_carried", "acks_sent")
 
-    def __init__(self, *, hops: int, time_to_live: timedelta) -> None:
+    def __init__(self, *, hops: int, time_to_live: timedelta, security: DialogSecurity) -> None:
+        self._security = security
         self._hops = hops
         self._time_to_live = time_to_live // timedelta(milliseconds=1)
         self.acks_sent = self.acks_carried = 0
@@ -38,7 +40,7 @@ class ItemBuilder:
             self.acks_carried += acks.due_at is not None
             acks.ack_sent()
         body = row.body or b""
-        return Fragment(
+        item = Fragment(
             conversation_id=endpoint.conversation_id,
             from_initiator=endpoint.is_initiator,
             message_id=MessageId(row.message_id),
@@ -57,11 +59,21 @@ class ItemBuilder:
             hop=self._hop(out),
             body=fragments.piece(body, row.fragment_size, number),
         )
+        if endpoint.security is None:
+            return item
+        keys = out.live.keys
+        assert keys is not None, "a secured dialog is classified once its keys are loaded"
+        # Sent again, it may meet a target that has forgotten the dialog, and needs keys to say so.
+        with_header = row.sequence == 0 or out.window.attempts > 0
+        return self._security.seal(keys, item, with_header=with_header)
 
     def unsequenced(self, out: Outgoing) -> list[Item]:
         """Return the errors and the dedicated ack of one dialog, and clear them (DLP-3, DLP-5)."""
         endpoint = out.live.endpoint
         broker_id = out.live.broker_id
+        keys = out.live.keys
+        if endpoint.security is not None and keys is None:
+            return []  # they cannot be read (SEC-38); the far side sends again
         items: list[Item] = [
             BrokerErrorItem(
                 endpoint.conversation_id,
@@ -89,7 +101,9 @@ class ItemBuilder:
                 )
             )
             out.acks.ack_sent()
-        return items
+        if keys is None:
+            return items
+        return [self._security.seal_answer(item, keys) for item in items]
 
     def _hop(self, out: Outgoing) -> Hop:
         far = out.live.endpoint.far_broker

@@ -15,6 +15,7 @@ import msgspec
 from brokerd.broker.broker import Broker
 from brokerd.broker.state import Live
 from brokerd.delivery.outgoing.ack_log import AckLog
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import BrokerId, InstanceId
 from brokerd.protocol.dialog import WHOLE
@@ -22,6 +23,7 @@ from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.reasons import Reason
+from brokerd.security.sealing import AnswerKeys
 
 MOST_WAITING = 10_000
 """Limit of answers that wait, over all destinations: a peer may provoke any number of them, and by
@@ -36,8 +38,16 @@ HandBack = Callable[[InstanceId, list[Item]], bool]
 class OrphanReplies:
     """Unsequenced items without an endpoint here, by destination."""
 
-    def __init__(self, *, router: Router, hop: Callable[[BrokerId], Hop], ack_log: AckLog) -> None:
+    def __init__(
+        self,
+        *,
+        router: Router,
+        security: DialogSecurity,
+        hop: Callable[[BrokerId], Hop],
+        ack_log: AckLog,
+    ) -> None:
         self._router = router
+        self._security = security
         self._ack_log = ack_log
         self._hop = hop
         self._waiting: dict[str, deque[Item]] = {}
@@ -48,7 +58,12 @@ class OrphanReplies:
         self.hand_back: HandBack = lambda _neighbour, _items: False
 
     def acknowledge(
-        self, broker: Broker, item: Fragment, *, neighbour: InstanceId | None = None
+        self,
+        broker: Broker,
+        item: Fragment,
+        *,
+        neighbour: InstanceId | None = None,
+        keys: AnswerKeys | None = None,
     ) -> None:
         """Acknowledge a message of a dialog that is gone, so that it is not sent again.
 
@@ -68,6 +83,7 @@ class OrphanReplies:
                 self._hop(item.from_broker),
             ),
             neighbour,
+            keys,
         )
 
     def refuse(
@@ -78,6 +94,7 @@ class OrphanReplies:
         text: str,
         *,
         neighbour: InstanceId | None = None,
+        keys: AnswerKeys | None = None,
     ) -> None:
         """Answer an item with an error made by this broker (DLP-42)."""
         self._send(
@@ -94,6 +111,7 @@ class OrphanReplies:
                 self._hop(item.from_broker),
             ),
             neighbour,
+            keys,
         )
 
     def refuse_ack(self, broker: Broker, live: Live, ack: Ack, code: int, text: str) -> None:
@@ -103,15 +121,18 @@ class OrphanReplies:
             broker,
             endpoint.far_service,
             BrokerId(ack.broker_id),
-            BrokerErrorItem(
-                endpoint.conversation_id,
-                endpoint.is_initiator,
-                endpoint.service,
-                endpoint.far_service,
-                broker.broker_id,
-                code,
-                text,
-                self._hop(BrokerId(ack.broker_id)),
+            self._security.seal_answer(
+                BrokerErrorItem(
+                    endpoint.conversation_id,
+                    endpoint.is_initiator,
+                    endpoint.service,
+                    endpoint.far_service,
+                    broker.broker_id,
+                    code,
+                    text,
+                    self._hop(BrokerId(ack.broker_id)),
+                ),
+                live.keys,
             ),
             endpoint.is_initiator,
         )
@@ -128,8 +149,7 @@ class OrphanReplies:
             text,
             self._hop(endpoint.far_broker or BrokerId(b"")),
         )
-        far = endpoint.far_broker
-        self._route(broker, endpoint.far_service, far, item, endpoint.is_initiator)
+        self._send_stored(broker, endpoint, item)
 
     def send_first_acked(self, broker: Broker, live: Live, ack: Ack) -> None:
         """Send FIRST_ACKED for an initiator that is gone and could not send it before (DLP-57)."""
@@ -146,14 +166,17 @@ class OrphanReplies:
             broker,
             endpoint.far_service,
             BrokerId(ack.broker_id),
-            AckOnly(
-                endpoint.conversation_id,
-                True,
-                endpoint.service,
-                endpoint.far_service,
-                broker.broker_id,
-                final,
-                self._hop(BrokerId(ack.broker_id)),
+            self._security.seal_answer(
+                AckOnly(
+                    endpoint.conversation_id,
+                    True,
+                    endpoint.service,
+                    endpoint.far_service,
+                    broker.broker_id,
+                    final,
+                    self._hop(BrokerId(ack.broker_id)),
+                ),
+                live.keys,
             ),
             True,
         )
@@ -175,9 +198,11 @@ class OrphanReplies:
             received,
             self._hop(far),
         )
-        self._route(broker, service, far, question, False)
+        self._send_stored(broker, endpoint, question)
 
-    def confirm_first_acked(self, broker: Broker, item: AckOnly) -> None:
+    def confirm_first_acked(
+        self, broker: Broker, item: AckOnly, keys: AnswerKeys | None = None
+    ) -> None:
         """Answer FIRST_ACKED to a target that acknowledges to a deleted initiator (DLP-57)."""
         final = Ack(-1, -1, -1, 0, broker.broker_id, first_acked=True)
         answer = AckOnly(
@@ -189,7 +214,8 @@ class OrphanReplies:
             final,
             self._hop(item.from_broker),
         )
-        self._route(broker, item.from_service, item.from_broker, answer, True)
+        sealed = self._security.seal_answer(answer, keys)
+        self._route(broker, item.from_service, item.from_broker, sealed, True)
 
     def dequeue(self, address: str, room: int) -> list[Item]:
         """Dequeue and return up to `room` answers for a destination."""
@@ -203,14 +229,31 @@ class OrphanReplies:
         return items
 
     def _send(
-        self, broker: Broker, item: Fragment, answer: Item, neighbour: InstanceId | None
+        self,
+        broker: Broker,
+        item: Fragment,
+        answer: Item,
+        neighbour: InstanceId | None,
+        keys: AnswerKeys | None,
     ) -> None:
         """Send an answer to the item's broker; without a route, back to `neighbour` (NBT-1)."""
+        answer = self._security.seal_answer(answer, keys)
         far, initiator = item.from_broker, not item.from_initiator
         if self._route(broker, item.from_service, far, answer, initiator) or not neighbour:
             return
         if self.hand_back(neighbour, [answer]) and self._ack_log.is_on:
             self._ack_log.sent(broker, answer, None)
+
+    def _send_stored(self, broker: Broker, endpoint: DialogEndpoint, item: Item) -> None:
+        """Send an item of an endpoint that may be in the store only.
+
+        One that is secured sends nothing while its keys cannot be read (SEC-38)."""
+        keys = self._security.stored_keys(broker, endpoint)
+        if endpoint.security is not None and keys is None:
+            return
+        sealed = self._security.seal_answer(item, keys)
+        far, service = endpoint.far_broker, endpoint.far_service
+        self._route(broker, service, far, sealed, endpoint.is_initiator)
 
     def _route(
         self, broker: Broker, service: str, far: BrokerId | None, answer: Item, from_initiator: bool

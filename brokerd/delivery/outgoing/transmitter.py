@@ -15,7 +15,7 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.broker.broker import Broker
-from brokerd.broker.outgoing import Outgoing
+from brokerd.broker.outgoing import SECURED_ROOM, Outgoing
 from brokerd.clock import SECOND, Clock
 from brokerd.delivery.outgoing.ack_log import AckLog
 from brokerd.delivery.outgoing.classification import HERE, Classifier
@@ -25,10 +25,11 @@ from brokerd.delivery.outgoing.ready_line import Line, Turns
 from brokerd.delivery.outgoing.reclassification import Reclassification
 from brokerd.delivery.outgoing.timers import AckTimers, RetransmissionTimers
 from brokerd.delivery.outgoing.transmission_status import transmission_status
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import show
 from brokerd.model import HIGHEST_PRIORITY
-from brokerd.protocol.frames import Item, encode_item
+from brokerd.protocol.frames import Item, SecuredFragment, encode_item
 from brokerd.routing.classify import Delayed
 from brokerd.routing.reasons import Reason
 from brokerd.telemetry.log import Log
@@ -62,6 +63,7 @@ class Transmitter:
         *,
         brokers: Mapping[str, Broker],
         router: Router,
+        security: DialogSecurity,
         clock: Clock,
         options: TransmitterOptions,
         notify: Callable[[str], None],
@@ -90,8 +92,12 @@ class Transmitter:
         self._ack_log = ack_log
         self._lines: dict[str, Line] = {}
         self._here_due = False
-        self._items = ItemBuilder(hops=options.hops, time_to_live=options.time_to_live)
-        self._classifier = Classifier(router=router, clock=clock, log=log, settled=self._queue_all)
+        self._items = ItemBuilder(
+            hops=options.hops, time_to_live=options.time_to_live, security=security
+        )
+        self._classifier = Classifier(
+            router=router, security=security, clock=clock, log=log, settled=self._queue_all
+        )
         self.reclassification = Reclassification(
             brokers=brokers,
             classifier=self._classifier,
@@ -316,6 +322,8 @@ class Transmitter:
             item = self._items.fragment(out, row, number, count)
             items.append(item)
             used += len(item.body) + _ITEM_ROOM
+            if type(item) is SecuredFragment:
+                used += SECURED_ROOM
         self._retransmission_timers.arm(out)
         out.refill()
         return used

@@ -64,6 +64,7 @@ class Gone:
     """A dialog endpoint that memory does not hold any more."""
 
     gone = True
+    keys = None
 
 
 def writer(
@@ -81,6 +82,7 @@ def writer(
         early=something(update=lambda _one: None),
         openings=something(stored=lambda *_about: None),
         clock=something(utc=lambda: 0),
+        security=something(may_open=lambda *_about: True),
         batch=2,
         notices=nothing,
         retries=3,
@@ -120,6 +122,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
     broker = SimpleNamespace(services={}, is_full=False, broker_id=b"")
     one: Any = SimpleNamespace(
         key=0,
+        keys=None,
         live=None,
         arrivals=arrivals,
         broker=broker,
