@@ -30,7 +30,8 @@ import msgspec
 
 from brokerd.broker.ageing import Ageing
 from brokerd.broker.blocked import Resume
-from brokerd.broker.state import Counting, Group, Live
+from brokerd.broker.messages import Counting
+from brokerd.broker.state import Group, Live
 from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Instant
 from brokerd.errors import Busy
@@ -484,9 +485,7 @@ class Backlog:
             resume()
 
     async def _learn(self, live: Live) -> None:
-        """Count an endpoint's backlog.
-
-        The caller holds the lock of the endpoint's group, so only one task counts."""
+        """Count an endpoint's backlog; only one task does, as the caller holds its group's lock."""
         counting = live.counting = Counting()
         key, level = live.endpoint.key, live.endpoint.priority
         found = await self._source.tally(key, self._cursor.get(level, 0), self._not_beyond(live))

@@ -1,6 +1,6 @@
 """Messages in memory: those that a verb or a local delivery carries, and those in a window. PURE.
 
-Reads: nothing.      Calls: nothing.      Never: change, except for the count of deliveries.
+Reads: nothing.      Calls: nothing.      Never: change, except for counts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import orjson
 
 from brokerd.clock import Instant, show_instant
 from brokerd.ids import BodyKey, MessageId, show
+from brokerd.model import SYSTEM_TYPES
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.storage.changes import QueueRow
 
@@ -73,3 +74,18 @@ def error_body(endpoint: DialogEndpoint, code: int, description: str, now: Insta
             "at": show_instant(now),
         }
     )
+
+
+class Counting:
+    """Changes to an endpoint's backlog while it is being counted."""
+
+    __slots__ = ("application", "messages")
+
+    def __init__(self) -> None:
+        self.messages = self.application = 0
+
+    def add(self, message_type: str, count: int) -> None:
+        """Add `count` to the number of messages of this type."""
+        self.messages += count
+        if message_type not in SYSTEM_TYPES:
+            self.application += count

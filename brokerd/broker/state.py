@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from brokerd.broker.blocked import Blocked, Resume
-from brokerd.broker.messages import QueuedMessage
+from brokerd.broker.messages import Counting, QueuedMessage
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.pairs import Pair
 from brokerd.broker.room import Room
@@ -114,21 +114,6 @@ class Taken(NamedTuple):
     """Bytes of the bodies."""
     at: Instant
     """Time at which the messages were dequeued."""
-
-
-class Counting:
-    """Changes to an endpoint's backlog while it is being counted."""
-
-    __slots__ = ("application", "messages")
-
-    def __init__(self) -> None:
-        self.messages = self.application = 0
-
-    def add(self, message_type: str, count: int) -> None:
-        """Add `count` to the number of messages of this type."""
-        self.messages += count
-        if message_type not in SYSTEM_TYPES:
-            self.application += count
 
 
 class Live:
