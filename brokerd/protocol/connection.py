@@ -7,11 +7,12 @@ Never:  touches a socket, reads a clock, or knows of other connections. Where ot
 The shell carries out each effect before it takes the next one from `receive`, because an answer
 may change what the next frame of the same read means. `now` is monotonic seconds everywhere; `utc`
 is this side's clock in microseconds, which the peer compares with its own; 0 = not sent (TRN-47).
-Without TLS the login is: HELLO of the connecting side, HELLO and ARBITRATE of the accepting side
-(TRN-7).
+The login is: TLS, unless the connection is plain, HELLO of the connecting side, HELLO and ARBITRATE
+of the accepting side (TRN-7).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -27,11 +28,13 @@ from brokerd.protocol.connection_effects import (
     Closed,
     Effect,
     Limits,
+    LoginOutcome,
     LoginState,
     Noticed,
     Outcome,
     ProbeAnswered,
     Received,
+    Refusal,
     State,
     Write,
 )
@@ -55,7 +58,7 @@ from brokerd.protocol.neighbour import (
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 
-Authorise = Callable[[Hello], RejectReason | None]
+Authorise = Callable[[Hello], Refusal | None]
 """Function that returns why a peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
 
 CLOCK_EVERY: Final = 3600.0
@@ -64,10 +67,39 @@ AT_ONCE: Final = 1024
 """Number of frames and items of one read that are processed before other work of the loop gets its
 turn. A read of 256 KiB can contain 37,000 PINGs (REL-32)."""
 
+TLS_HANDSHAKE: Final = 0x16
+"""First byte of a TLS connection; that of the first frame is 0, because the frame is short."""
+
 _KEY_OF_REJECT: Final = {
     RejectReason.NOT_AUTHENTICATED: "auth_failed",
     RejectReason.NOT_AUTHORISED: "refused",
 }
+_OUTCOME_OF_REFUSAL: Final = {
+    RejectReason.NOT_AUTHENTICATED: LoginOutcome.AUTHENTICATION_FAILURE,
+    RejectReason.NOT_AUTHORISED: LoginOutcome.AUTHORIZATION_FAILURE,
+    RejectReason.TLS_REQUIRED: LoginOutcome.NEGOTIATE_FAILURE,
+    RejectReason.PLAIN_ONLY: LoginOutcome.NEGOTIATE_FAILURE,
+    RejectReason.NO_COMPATIBLE_PROTOCOL: LoginOutcome.NEGOTIATE_FAILURE,
+}
+_ADVICE: Final = {
+    RejectReason.NOT_AUTHENTICATED: (
+        "it does not accept the identity of this instance; its log (audit.broker_login) says why"
+    ),
+    RejectReason.NOT_AUTHORISED: (
+        "let this instance in there with: brokerd grant connect on endpoint to peer:NAME"
+    ),
+    RejectReason.TLS_REQUIRED: (
+        'it admits encrypted connections only; set endpoint.encryption = "required" here'
+    ),
+    RejectReason.PLAIN_ONLY: (
+        'it admits unencrypted connections only; set endpoint.encryption = "required" there'
+    ),
+}
+"""Advice on the refusals of peers, which name nothing themselves (NBT-20)."""
+
+
+class _OutOfOrder(ProtocolError):
+    """A well-formed frame at the wrong moment."""
 
 
 class Connection:
@@ -84,13 +116,18 @@ class Connection:
         """Time of the last frame in either direction, keepalive excepted (TRN-29)."""
         self.error = ""
         """Reason why the connection failed or was lost; "" = neither has happened."""
+        self.rejected: str = ""
+        """Reason for which the peer refused the login; "" = it has not."""
+        self.failure: LoginOutcome | None = None
+        """How this side refused the login; None = it has not."""
         self.peer_clock: tuple[int, float] | None = None
         """The peer's UTC and the moment of that reading; None = never reported (TRN-47)."""
         self._hello = hello
         self._limits = limits
         self._authorise = authorise
         self._reader = FrameReader()
-        self._login_by = float("inf")
+        self._login_by = self._secure_by = float("inf")
+        self._is_first = True
         self._leaving: str | None = None
         self._leave_by = float("inf")
         self._refused_rivalry = False
@@ -132,15 +169,38 @@ class Connection:
         """Note that the stream is being opened."""
         self.state = State.CONNECTING
 
-    def connected(
-        self, now: float, refusal: RejectReason | None = None, *, utc: int = 0
-    ) -> list[Effect]:
-        """Begin the login on an open stream.
+    def securing(self, now: float) -> None:
+        """Note that the stream is open, and its TLS handshake begins (TRN-9)."""
+        self.state = State.CONNECTED
+        self.login_state = LoginState.WAIT_PRE_MASTER_SECRET
+        self._login_by = now + self._limits.login
+        self._secure_by = now + self._limits.tls
+        self.last_activity = self._last_arrival = now
 
-        `refusal`: the reason why the stream may not be used at all, such as plain text (SEC-10)."""
+    def insecure(
+        self, key: str, detail: str, outcome: LoginOutcome = LoginOutcome.NEGOTIATE_FAILURE
+    ) -> list[Effect]:
+        """Close the connection, because its TLS handshake failed here or at the peer."""
+        if self.is_closed:
+            return []
+        self.failure = outcome
+        if self.login_state is LoginState.ONLINE:
+            return self._close(Outcome.LOST, "connection_lost", detail)
+        return self._close(Outcome.FAILED, key, detail)
+
+    def connected(
+        self, now: float, refusal: Refusal | None = None, *, utc: int = 0
+    ) -> list[Effect]:
+        """Begin the login on an open stream, which is plain, or whose TLS handshake is over.
+
+        `refusal`: why the stream may not be used at all, such as plain text (SEC-10)."""
+        if self.is_closed:
+            return []
+        if self.login_state is not LoginState.WAIT_PRE_MASTER_SECRET:
+            self._login_by = now + self._limits.login
+        self._secure_by = float("inf")
         self.state = State.CONNECTED
         self.login_state = LoginState.WAIT_LOGIN_NEGOTIATE
-        self._login_by = now + self._limits.login
         self.last_activity = self._last_arrival = now
         if refusal is not None:
             return self._refuse(refusal)
@@ -158,6 +218,14 @@ class Connection:
         if self._probing:
             self._probing = False
             yield ProbeAnswered()
+        if self._is_first and data:
+            self._is_first = False
+            if self.accepting and data[0] == TLS_HANDSHAKE:
+                yield from self._refuse(Refusal(RejectReason.PLAIN_ONLY))
+                return
+        yield from self._frames(data, now, utc)
+
+    def _frames(self, data: bytes, now: float, utc: int) -> Iterator[Effect | Breathe]:
         left = AT_ONCE
         try:
             for kind, payload in self._reader.feed(data):
@@ -210,7 +278,7 @@ class Connection:
         if self._leaving is not None or self.is_closed:
             return []
         if self.accepting and self.state is State.CONNECTED:
-            return self._refuse(RejectReason.DRAINING)
+            return self._refuse(Refusal(RejectReason.DRAINING))
         self._leaving = reason.value
         if self.peer is None:
             return self._close(self._leaving_outcome(), "", reason.value)
@@ -247,7 +315,7 @@ class Connection:
         if self._leaving is not None:
             return self._leave_by
         if self.login_state is not LoginState.ONLINE:
-            return self._login_by
+            return min(self._secure_by, self._login_by)
         if self._deaf:
             return None
         if self._pong_by is not None:
@@ -266,7 +334,8 @@ class Connection:
         if self._refused_rivalry:
             return self._close(Outcome.ARBITRATION, "", "the caller did not leave")
         if self.login_state is not LoginState.ONLINE:
-            detail = f"login not over in time ({self._phase()})"
+            is_tls = self.login_state is LoginState.WAIT_PRE_MASTER_SECRET
+            detail = f"{'TLS handshake' if is_tls else 'login'} not over in time ({self._phase()})"
             return self._close(Outcome.FAILED, "handshake_failed", detail)
         if self._pong_by is not None:
             return self._close(Outcome.LOST, "connection_lost", "the peer does not answer")
@@ -311,7 +380,7 @@ class Connection:
 
     def _boxcar(self, payload: memoryview, now: float) -> Effect:
         if self.login_state is not LoginState.ONLINE:
-            raise ProtocolError("a boxcar before the login is over")  # TRN-8
+            raise _OutOfOrder("a boxcar before the login is over")  # TRN-8
         self.last_activity = now
         headers: list[Header] = []
         return Received(decode_boxcar(payload, headers), len(payload), headers)
@@ -320,13 +389,15 @@ class Connection:
         """Ignore a frame of an unknown kind if the peer's version is newer, else fail (TRN-45)."""
         newer = self.peer is not None and self.peer.minor > self._hello.minor
         if self.login_state is not LoginState.ONLINE or not newer:
-            raise ProtocolError(f"frame kind {kind} is not known or out of order")
+            raise _OutOfOrder(f"frame kind {kind} is not known or out of order")
 
     def _neighbourly(self, frame: Neighbourly, now: float, utc: int) -> Iterator[Effect]:
         # The first frame to an accepting side must be HELLO. A connecting side may get REJECT or
         # GOODBYE in place of it, since the peer can refuse the stream itself.
         expects_hello = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
         online = self.login_state is LoginState.ONLINE
+        # In place of a handshake, a peer that does not speak TLS can only refuse.
+        securing = self.login_state is LoginState.WAIT_PRE_MASTER_SECRET
         match frame:
             case Hello() if expects_hello:
                 self._on_clock(frame.clock, now)
@@ -335,7 +406,7 @@ class Connection:
                 yield from self._on_verdict(frame.verdict, now)
             case Reject() if not (self.accepting and expects_hello):
                 yield from self._rejected(frame)
-            case Goodbye() if not (self.accepting and expects_hello):
+            case Goodbye() if not (securing or (self.accepting and expects_hello)):
                 yield from self._peer_leaves(frame.reason)
             case Ping() if online:
                 yield Write(encode(Pong(frame.number, utc)))
@@ -346,23 +417,23 @@ class Connection:
                 self.last_activity = now
                 yield Noticed(frame)
             case _:
-                raise ProtocolError(f"{type(frame).__name__} out of order ({self._phase()})")
+                raise _OutOfOrder(f"{type(frame).__name__} out of order ({self._phase()})")
 
     def _awaits_verdict(self) -> bool:
         return not self.accepting and self.login_state is LoginState.WAIT_ARBITRATION
 
     def _greeted(self, peer: Hello, utc: int) -> list[Effect]:
         if peer.major != self._hello.major:
-            return self._refuse(RejectReason.NO_COMPATIBLE_PROTOCOL)  # TRN-10
-        self.peer = peer
-        greeting = [self._greeting(utc)] if self.accepting else []
-        if peer.instance_id == self._hello.instance_id:
-            detail = "the address leads back to this instance"
-            return [*greeting, *self._close(Outcome.SELF, "", detail)]
+            return self._refuse(Refusal(RejectReason.NO_COMPATIBLE_PROTOCOL))  # TRN-10
         self.login_state = LoginState.WAIT_VALIDATION
         refusal = self._authorise(peer)
         if refusal is not None:
             return self._refuse(refusal)
+        self.peer = peer  # only now: before, the HELLO is a mere claim (SX-7)
+        greeting = [self._greeting(utc)] if self.accepting else []
+        if peer.instance_id == self._hello.instance_id:
+            detail = "the address leads back to this instance"
+            return [*greeting, *self._close(Outcome.SELF, "", detail)]
         self.login_state = LoginState.WAIT_ARBITRATION
         return [*greeting, AskArbitration(peer)] if self.accepting else []
 
@@ -377,13 +448,16 @@ class Connection:
         return [AskSettlement(self.peer, verdict is Verdict.WON_OVER_STALE)]
 
     def _rejected(self, reject: Reject) -> list[Effect]:
+        self.rejected = reject.reason
         detail = f"the peer refused: {reject.reason} in phase {reject.phase}"
         if self.login_state is LoginState.ONLINE:
             return self._close(Outcome.LOST, "connection_lost", detail)
-        try:
-            key = _KEY_OF_REJECT.get(RejectReason(reject.reason), "handshake_failed")
-        except ValueError:
-            key = "handshake_failed"
+        key = "handshake_failed"
+        with suppress(ValueError):  # a reason of a later version
+            reason = RejectReason(reject.reason)
+            key = _KEY_OF_REJECT.get(reason, key)
+            if reason in _ADVICE:
+                detail += f": {_ADVICE[reason]}"
         return self._close(Outcome.FAILED, key, detail)
 
     def _peer_leaves(self, reason: str) -> list[Effect]:
@@ -404,16 +478,21 @@ class Connection:
         self.last_activity = now
         return [CameOnline(self.peer)]
 
-    def _refuse(self, reason: RejectReason) -> list[Effect]:
+    def _refuse(self, refusal: Refusal) -> list[Effect]:
         """Send the peer the reason, then close (NBT-20)."""
+        reason = refusal.reason
+        self.failure = _OUTCOME_OF_REFUSAL.get(reason)
         farewell = Write(encode(Reject(reason.value, self._phase())))
         key = _KEY_OF_REJECT.get(reason, "handshake_failed")
-        return [farewell, *self._close(Outcome.FAILED, key, f"refused here: {reason}")]
+        detail = f"refused here: {reason}" + (f": {refusal.detail}" if refusal.detail else "")
+        return [farewell, *self._close(Outcome.FAILED, key, detail)]
 
     def _break_off(self, error: ProtocolError) -> list[Effect]:
         farewell = Write(encode(Reject(RejectReason.PROTOCOL.value, self._phase())))
         if self.login_state is LoginState.ONLINE:
             return [farewell, *self._close(Outcome.LOST, "connection_lost", error.message)]
+        is_order = isinstance(error, _OutOfOrder)
+        self.failure = LoginOutcome.PROTOCOL_ERROR if is_order else LoginOutcome.FORMAT_ERROR
         return [farewell, *self._close(Outcome.FAILED, "handshake_failed", error.message)]
 
     def _phase(self) -> str:

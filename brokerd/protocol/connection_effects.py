@@ -3,12 +3,12 @@
 Reads, calls: nothing. Never: acts; `protocol.connection` makes the effects, the shell acts.
 """
 
-from enum import Enum, IntEnum, auto
+from enum import Enum, IntEnum, StrEnum, auto
 
 from msgspec import Struct
 
 from brokerd.protocol.frames import BadItem, Header, Item
-from brokerd.protocol.neighbour import Advice, Hello
+from brokerd.protocol.neighbour import Advice, Hello, RejectReason
 
 
 class State(IntEnum):
@@ -22,10 +22,12 @@ class State(IntEnum):
 
 
 class LoginState(IntEnum):
-    """Login state (TRN-6), as far as brokerd enters it without TLS."""
+    """Login state (TRN-6), as far as brokerd enters it."""
 
     INITIAL = 0
     WAIT_LOGIN_NEGOTIATE = 1
+    WAIT_PRE_MASTER_SECRET = 9
+    """The TLS handshake runs."""
     WAIT_VALIDATION = 10
     WAIT_ARBITRATION = 11
     ONLINE = 12
@@ -47,10 +49,30 @@ class Outcome(Enum):
     """The connection was ONLINE and broke."""
 
 
+class LoginOutcome(StrEnum):
+    """Outcome of a login, as it is audited (SEC-12)."""
+
+    SUCCESS = "success"
+    PROTOCOL_ERROR = "protocol_error"
+    FORMAT_ERROR = "format_error"
+    NEGOTIATE_FAILURE = "negotiate_failure"
+    AUTHENTICATION_FAILURE = "authentication_failure"
+    AUTHORIZATION_FAILURE = "authorization_failure"
+
+
+class Refusal(Struct, frozen=True):
+    """A login that this side refuses: the reason for the peer, and the details for this side."""
+
+    reason: RejectReason
+    detail: str = ""
+
+
 class Limits(Struct, frozen=True):
     """Time limits of a connection, in seconds (TRN-9, TRN-25, TRN-30, END-5)."""
 
     login: float = 10.0
+    tls: float = 5.0
+    """Share of `login` for the TLS handshake."""
     ping_after: float = 20.0
     ping_timeout: float = 10.0
     arbitration_ping: float = 5.0

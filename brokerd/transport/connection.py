@@ -20,15 +20,20 @@ from brokerd.protocol.connection_effects import (
     CameOnline,
     Closed,
     Effect,
+    LoginOutcome,
     Noticed,
     ProbeAnswered,
     Received,
+    Refusal,
     Write,
 )
 from brokerd.protocol.frames import boxcar
 from brokerd.protocol.neighbour import Advice, GoodbyeReason, RejectReason, Verdict, encode
+from brokerd.security.secure_stream import SecureStream
+from brokerd.security.tls import NOBODY, Identity, NoProof
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
+from brokerd.transport.login_guard import Login, LoginGuard, Way
 from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
 
@@ -79,10 +84,19 @@ class Owner(Protocol):
 class PeerConnection(asyncio.Protocol):
     """One stream to a peer.
 
-    `address`: the destination that the stream was opened for; None = the stream was accepted."""
+    `address`: the destination that the stream was opened for; None = the stream was accepted.
+    `guard`: decides about the login; None = every peer is let in, unencrypted."""
 
     seat: Seat | None = None
     """Place at the door; None if the stream was not accepted from a socket (END-18)."""
+    identity: Identity = NOBODY
+    """The principal that the peer has proven to be (SEC-4)."""
+    own_certificate_id: bytes | None = None
+    """The certificate that this side has shown."""
+    cipher = ""
+    """Name of the algorithm that encrypts the stream; empty = it is plain."""
+    was_certificate_refused = False
+    """Whether the peer ended the handshake because of this side's certificate."""
 
     def __init__(
         self,
@@ -95,8 +109,12 @@ class PeerConnection(asyncio.Protocol):
         clock: Clock,
         options: TransportOptions,
         log: Log,
+        guard: LoginGuard | None = None,
+        way: Way = Way.PLAIN,
     ) -> None:
         self.number = number
+        self.way = way
+        """How the stream is opened; of an accepted one, it means nothing."""
         self.address = address
         self.machine = machine
         self.remote_host = ""
@@ -119,6 +137,7 @@ class PeerConnection(asyncio.Protocol):
         self._clock = clock
         self._options = options
         self._log = log
+        self._guard = guard
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -137,6 +156,24 @@ class PeerConnection(asyncio.Protocol):
         if peer is None or not peer.port or not self.remote_host:
             return None
         return tcp_address(self.remote_host, peer.port).lower()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the peer is believed what concerns more than its own messages (SX-7)."""
+        return self._guard is None or self._guard.trusts(self.identity)
+
+    def may_serve(self, address: str, *, was_dialled: bool = False) -> bool:
+        """Return whether the peer may get what is sent to an address (TRN-19)."""
+        guard = self._guard
+        return guard is None or guard.may_serve(address, self, was_dialled=was_dialled)
+
+    def stream_protocol(self) -> asyncio.Protocol:
+        """Return the protocol object of the stream: this one, or TLS around it."""
+        if self._guard is None:
+            return self
+        if self.machine.accepting:
+            return self._guard.accepting(self, self)
+        return self._guard.connecting(self, self, self.way)
 
     @property
     def has_stream(self) -> bool:
@@ -174,8 +211,12 @@ class PeerConnection(asyncio.Protocol):
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the login, because the stream is open."""
-        stream = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
+        """Begin the login, because the stream is open and plain."""
+        self._opened(cast("asyncio.Transport", transport))  # uvloop's is not a subclass
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        self._do(self.machine.connected(now, self._refusal(), utc=utc))
+
+    def _opened(self, stream: asyncio.Transport) -> None:
         self._transport = stream
         self.connected_at = self._clock.utc()
         stream.set_write_buffer_limits(high=self._options.send_mark)
@@ -184,8 +225,53 @@ class PeerConnection(asyncio.Protocol):
             self.remote_host, self.remote_port = str(name[0]), int(name[1])
         if self.seat is not None:
             self.seat.occupied(self._turned_out)
-        now, utc = self._clock.monotonic(), self.connected_at
-        self._do(self.machine.connected(now, self._refusal(), utc=utc))
+
+    # Called by the stream, while TLS shakes hands.
+
+    def stream_opened(self, stream: SecureStream) -> None:
+        """Wait for the end of the handshake."""
+        self._opened(cast("asyncio.Transport", stream))
+        self.machine.securing(self._clock.monotonic())
+        self._set_timer()
+
+    def stream_secured(self, stream: SecureStream) -> None:
+        """Begin the login, because the peer has proven who it is, or has shown no certificate."""
+        assert self._guard is not None
+        refusal = None
+        own = self._guard.contexts.own_certificate
+        self.cipher = stream.cipher
+        self.own_certificate_id = None if own is None or self.way is Way.PUBLIC else own.id
+        try:
+            self.identity = self._guard.identify(stream.peer_certificate)
+        except NoProof as error:
+            refusal = Refusal(RejectReason.NOT_AUTHENTICATED, str(error))
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        self._do(self.machine.connected(now, refusal, utc=utc))
+
+    def stream_plain(self, transport: asyncio.Transport) -> None:
+        """Log a plain peer in, if such are admitted; one that was called can only refuse."""
+        assert self._guard is not None
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._options.send_mark)
+        if not self.machine.accepting:
+            return
+        admits = self._guard.admits_plain
+        refusal = self._refusal() if admits else Refusal(RejectReason.TLS_REQUIRED)
+        now, utc = self._clock.monotonic(), self._clock.utc()
+        self._do(self.machine.connected(now, refusal, utc=utc))
+
+    def stream_refused(self, stream: SecureStream, error: Exception) -> None:
+        """End the connection, because its handshake failed here or at the peer."""
+        assert self._guard is not None
+        key, detail, outcome = self._guard.explain(error, self.way)
+        self.was_certificate_refused = key == "auth_failed"
+        self._do(self.machine.insecure(key, detail, outcome))
+
+    def stream_lost(self, exc: Exception | None) -> None:
+        """End the connection, because its stream is closed."""
+        self.connection_lost(exc)
+
+    # Called by asyncio, or by the stream that decrypts.
 
     def data_received(self, data: bytes) -> None:
         """Feed the machine, and carry out its effects."""
@@ -278,10 +364,14 @@ class PeerConnection(asyncio.Protocol):
 
     # Internals.
 
-    def _refusal(self) -> RejectReason | None:
+    def _refusal(self) -> Refusal | None:
+        """Return why a plain stream may not be used (SEC-10)."""
         if self._options.allow_plaintext or is_loopback(self.remote_host):
             return None
-        return RejectReason.NOT_AUTHENTICATED  # SEC-10
+        return Refusal(
+            RejectReason.NOT_AUTHENTICATED,
+            "unencrypted connections are allowed on loopback only; see transport.allow_plaintext",
+        )
 
     def _turned_out(self) -> None:
         """Abort the connection, because it has not logged in while others waited (END-18)."""
@@ -341,6 +431,7 @@ class PeerConnection(asyncio.Protocol):
                 if self.seat is not None:
                     self.seat.log_in()  # from here on no newcomer may displace it (END-18)
                 self.online_at = self._clock.utc()
+                self._audit(LoginOutcome.SUCCESS, "")
                 self._owner.came_online(self)
             case Noticed():
                 self._owner.noticed(self, effect.notice)
@@ -355,8 +446,26 @@ class PeerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def _audit(self, outcome: LoginOutcome, detail: str) -> None:
+        """Report how a login has ended, which this side has decided (SEC-12)."""
+        if self._guard is None:
+            return
+        peer = self.machine.peer
+        self._guard.events.logged_in(
+            Login(
+                outcome=outcome,
+                identity=self.identity,
+                remote=self.remote,
+                is_accept=self.machine.accepting,
+                instance_id=None if peer is None else peer.instance_id,
+                detail=detail,
+            )
+        )
+
     def _close(self, end: Closed) -> None:
         self._stop_timer()
+        if self.machine.failure is not None and self.online_at is None:
+            self._audit(self.machine.failure, end.detail)
         if self._transport is not None:
             self._transport.close()
             self._timer = self._loop.call_later(FLUSH_LIMIT, self._transport.abort)

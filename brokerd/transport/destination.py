@@ -61,6 +61,8 @@ class Destination:
         self.places: frozenset[str] = frozenset()
         """Literal addresses, with port, that its name resolved to at the last attempt (TRN-19)."""
         self.peer: InstanceId | None = None
+        self.principal: str | None = None
+        """Name that the peer here had proven when it was last served; None = it had proven none."""
         self.is_self = False
         self.reason = ""
         self.detail = ""
@@ -113,16 +115,20 @@ class Destination:
 
         False also if another connection serves the address already."""
         peer = connection.machine.peer
-        if self.connection is not None or peer is None:
+        if self.connection is not None or peer is None or not connection.may_serve(self.address):
             return False
         if self.peer == peer.instance_id:
             return True
+        if self.principal not in (None, connection.identity.name):
+            return False  # the place of a peer that is down is not free to others
         place = connection.place
         return place is not None and (place == self.address or place in self.places)
 
     def served_by(self, connection: PeerConnection) -> None:
         """Set the connection that serves the address; clear suppression and reason (TRN-19)."""
         self.connection = connection
+        if connection.identity.is_authenticated:
+            self.principal = connection.identity.name
         self.connects += 1
         self.failures = 0
         self.release()

@@ -28,6 +28,7 @@ from brokerd.transport.door import Door
 from brokerd.transport.endpoint import BrokerEndpoint, Lull
 from brokerd.transport.endpoint_life import EndpointLife
 from brokerd.transport.events import log_corrupted, log_ended, log_online
+from brokerd.transport.login_guard import LoginGuard, Way
 from brokerd.transport.meeting import Arrival, TransportEvents
 from brokerd.transport.neighbours import Neighbours
 from brokerd.transport.network import Network
@@ -59,8 +60,11 @@ class Destinations(EndpointLife, Neighbours):
         log: Log,
         listen: Iterable[str] = (),
         state: EndpointState = EndpointState.STARTED,
+        guard: LoginGuard | None = None,
     ) -> None:
         """Create the destinations, their connections and the endpoint."""
+        self.ignored_advice = 0
+        """NOTICE, TRACE, ROLE and BROKERS frames of peers that are not trusted (SX-7)."""
         self.corrupted_items = 0
         self.arbitrations_lost = 0
         self.drain = options.drain
@@ -82,6 +86,7 @@ class Destinations(EndpointLife, Neighbours):
             authorise=self._authorise,
             sink=self,
             log=log,
+            guard=guard,
         )
         self._dialer = Dialer(network=network, rng=rng, options=options, peers=self.peers, log=log)
         self.endpoint = BrokerEndpoint(
@@ -207,6 +212,8 @@ class Destinations(EndpointLife, Neighbours):
             if destination.opening is connection and peer is not None:
                 destination.opening = None
                 destination.peer = peer.instance_id
+                if destination.connection is None and destination not in bound:
+                    self._bind(destination, connection)
             if destination not in bound and destination.is_served_by(connection):
                 self._bind(destination, connection)
         if peer is not None:
@@ -249,8 +256,12 @@ class Destinations(EndpointLife, Neighbours):
     def on_noticed(self, connection: PeerConnection, notice: Advice) -> None:
         """Pass a NOTICE, TRACE, ROLE or BROKERS on."""
         peer = connection.machine.peer
-        if peer is not None:
+        if peer is None:
+            return
+        if connection.is_trusted:
             self._events.notice_arrived(peer.instance_id, notice)
+        else:
+            self.ignored_advice += 1
 
     def on_writable(self, connection: PeerConnection) -> None:
         """Resume sending on a connection whose socket has room."""
@@ -286,7 +297,7 @@ class Destinations(EndpointLife, Neighbours):
             found = Destination(address, clock=self._clock, options=self._options)
             self._known[address] = found
             for connection in self.peers.online.values():
-                if connection.place == address:
+                if connection.place == address and connection.may_serve(address):
                     self._bind(found, connection)
                     break
         return found
@@ -310,13 +321,29 @@ class Destinations(EndpointLife, Neighbours):
             destination.is_self = True
             self._events.reached_self(destination.address)
         elif end.outcome is Outcome.FAILED:
-            self._dialer.failed(destination, connection, end.key, end.detail)
+            way = self._next_way(connection)
+            if way is None:
+                self._dialer.failed(destination, connection, end.key, end.detail)
+            else:
+                self._dialer.connect_otherwise(destination, way)
         elif peer is not None:
             destination.peer = peer.instance_id
             # The login lost to another connection of the same peer, which serves the address now.
             stays = self.peers.online.get(peer.instance_id)
-            if stays is not None and destination.connection is None:
+            may = stays is not None and stays.may_serve(destination.address, was_dialled=True)
+            if stays is not None and may and destination.connection is None:
                 self._bind(destination, stays)
+
+    def _next_way(self, connection: PeerConnection) -> Way | None:
+        """Return how to try once more in this attempt; None = it has failed."""
+        if self.peers.guard is None or connection.address is None:
+            return None
+        return self.peers.guard.next_way(
+            connection.way,
+            connection.address,
+            rejected=connection.machine.rejected,
+            certificate_refused=connection.was_certificate_refused,
+        )
 
     def _bind(self, destination: Destination, connection: PeerConnection) -> None:
         destination.served_by(connection)
@@ -366,7 +393,7 @@ class Destinations(EndpointLife, Neighbours):
     # Listening and stopping.
 
     def _accept(self) -> asyncio.Protocol:
-        return self.peers.make(None)
+        return self.peers.make(None).stream_protocol()
 
 
 def _refusal(_text: str) -> bytes:

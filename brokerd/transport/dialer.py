@@ -14,6 +14,7 @@ from brokerd.telemetry.log import Log
 from brokerd.transport.connection import PeerConnection, describe
 from brokerd.transport.destination import Destination
 from brokerd.transport.events import log_connecting, log_failed
+from brokerd.transport.login_guard import Way
 from brokerd.transport.network import Network, host_and_port, tcp_address
 from brokerd.transport.options import MOST_AT_ONCE, TransportOptions
 from brokerd.transport.peers import Peers
@@ -67,7 +68,15 @@ class Dialer:
         if not self.running or not destination.may_connect or len(self._tasks) >= MOST_ATTEMPTS:
             return
         destination.attempts += 1
-        connection = self._peers.make(destination.address)
+        self._begin(destination, None)
+
+    def connect_otherwise(self, destination: Destination, way: Way) -> None:
+        """Try in another way, as part of the attempt that has just failed (SEC-10)."""
+        if self.running and destination.connection is None and destination.opening is None:
+            self._begin(destination, way)
+
+    def _begin(self, destination: Destination, way: Way | None) -> None:
+        connection = self._peers.make(destination.address, way)
         connection.machine.connecting()
         destination.opening = connection
         log_connecting(self._log, connection)
@@ -107,7 +116,7 @@ class Dialer:
                 # Set before the peer answers: if it connects to this instance meanwhile, these
                 # addresses identify it (TRN-19).
                 destination.places = await self._network.places(destination.address)
-                await self._network.connect(lambda: connection, destination.address)
+                await self._network.connect(connection.stream_protocol, destination.address)
         except TimeoutError:
             self._unreached(destination, connection, "connect_failed", f"no answer in {limit:g} s")
         except socket.gaierror as error:
@@ -118,7 +127,8 @@ class Dialer:
             _, port = host_and_port(destination.address)
             destination.places = frozenset({tcp_address(connection.remote_host, port).lower()})
         finally:
-            destination.attempt = None
+            if destination.opening in (connection, None):
+                destination.attempt = None
             if not connection.has_stream and destination.opening is connection:  # cancelled
                 destination.opening = None
                 self._peers.drop(connection)

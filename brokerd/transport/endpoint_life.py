@@ -11,7 +11,9 @@ from datetime import timedelta
 import msgspec
 
 from brokerd.config.settings import EndpointState
+from brokerd.protocol.connection_effects import Refusal
 from brokerd.protocol.neighbour import GoodbyeReason, Hello, RejectReason
+from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import Destination
 from brokerd.transport.dialer import Dialer
 from brokerd.transport.endpoint import BrokerEndpoint, Lull
@@ -72,11 +74,17 @@ class EndpointLife:
             await self.endpoint.rebind(addresses)
             self._say_port()
 
-    def _authorise(self, peer: Hello) -> RejectReason | None:
-        """Return why a peer is refused; None = it may log in (END-4)."""
+    def _authorise(self, connection: PeerConnection, peer: Hello) -> Refusal | None:
+        """Return why a peer is refused; None = it may log in (END-4, END-8)."""
         if self.endpoint.state is EndpointState.DISABLED:
-            return RejectReason.ENDPOINT_DISABLED
-        return None if self._dialer.running else RejectReason.DRAINING
+            return Refusal(RejectReason.ENDPOINT_DISABLED)
+        if not self._dialer.running:
+            return Refusal(RejectReason.DRAINING)
+        if self.peers.guard is None:
+            return None
+        online = self.peers.online.get(peer.instance_id)
+        who = None if online is None else online.identity
+        return self.peers.guard.why_refused(connection, peer, who)
 
     async def _take_up(self, *, must_listen: bool = False) -> None:
         """Listen and connect as the state of the endpoint demands."""

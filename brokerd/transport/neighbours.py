@@ -93,5 +93,7 @@ class Neighbours:
         connection = self.peers.online.get(peer)
         if connection is None or not connection.machine.names_brokers:
             return False
+        if not connection.is_trusted:
+            return False  # the list is nobody's business but the peers'
         connection.send_notice(here)
         return True

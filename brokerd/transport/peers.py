@@ -5,6 +5,8 @@ Never:  knows of addresses or suppression; `transport.destinations` does, behind
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Protocol
 
@@ -13,12 +15,16 @@ import msgspec
 from brokerd.clock import Clock
 from brokerd.ids import InstanceId
 from brokerd.protocol.arbitration import Decision, Rival, arbitrate, keeps_new
-from brokerd.protocol.connection import Authorise, Connection
-from brokerd.protocol.connection_effects import Closed, Outcome, Received
-from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, Verdict
+from brokerd.protocol.connection import Connection
+from brokerd.protocol.connection_effects import Closed, Outcome, Received, Refusal
+from brokerd.protocol.neighbour import Advice, GoodbyeReason, Hello, RejectReason, Verdict
 from brokerd.telemetry.log import Log
 from brokerd.transport.connection import PeerConnection
+from brokerd.transport.login_guard import LoginGuard, Way
 from brokerd.transport.options import TransportOptions
+
+Authorise = Callable[[PeerConnection, Hello], Refusal | None]
+"""Function that returns why a peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
 
 
 class Sink(Protocol):
@@ -79,6 +85,7 @@ class Peers:
         authorise: Authorise,
         sink: Sink,
         log: Log,
+        guard: LoginGuard | None = None,
     ) -> None:
         self.hello = hello
         """HELLO of connections created from now on."""
@@ -91,26 +98,35 @@ class Peers:
         self._authorise = authorise
         self._sink = sink
         self._log = log
+        self.guard = guard
+        """Decides about logins; None = every peer is let in, unencrypted."""
         self._numbers = count(1)
         self._ended = Totals()
         self._waiting: dict[InstanceId, list[PeerConnection]] = {}
 
-    def make(self, address: str | None) -> PeerConnection:
-        """Create a connection to a destination, or an accepted one (`address` None)."""
+    def make(self, address: str | None, way: Way | None = None) -> PeerConnection:
+        """Create a connection to a destination, or an accepted one (`address` None).
+
+        `way`: how to open the stream; None = as is to be tried first."""
+        number = next(self._numbers)
+        if way is None:
+            way = Way.PLAIN if self.guard is None else self.guard.first_way
         connection = PeerConnection(
-            number=next(self._numbers),
+            number=number,
             address=address,
             machine=Connection(
                 accepting=address is None,
                 hello=self.hello,
                 limits=self._options.limits(),
-                authorise=self._authorise,
+                authorise=partial(self._authorise_number, number),
             ),
             owner=self,
             loop=asyncio.get_running_loop(),
             clock=self._clock,
             options=self._options,
             log=self._log,
+            guard=self.guard,
+            way=way,
         )
         self.connections[connection.number] = connection
         return connection
@@ -218,6 +234,12 @@ class Peers:
         self.closing.pop(connection.number, None)
 
     # Internals.
+
+    def _authorise_number(self, number: int, peer: Hello) -> Refusal | None:
+        connection = self.connections.get(number)
+        if connection is None:
+            return Refusal(RejectReason.DRAINING)
+        return self._authorise(connection, peer)
 
     def _grant_waiting(
         self, peer: InstanceId, ended: PeerConnection, *, served: bool, stale: bool

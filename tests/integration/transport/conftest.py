@@ -16,6 +16,7 @@ from brokerd.protocol.frames import Fragment, Hop, encode_item
 from brokerd.protocol.neighbour import Advice, Hello
 from brokerd.telemetry.log import NullLog
 from brokerd.transport.destinations import Destinations
+from brokerd.transport.login_guard import LoginGuard
 from brokerd.transport.meeting import Arrival
 from brokerd.transport.network import Network, SystemNetwork
 from brokerd.transport.options import TransportOptions
@@ -66,8 +67,10 @@ class Node:
         listen: str = "TCP://127.0.0.1:0",
         network: Network | None = None,
         clock: Clock | None = None,
+        guard: LoginGuard | None = None,
+        instance_id: InstanceId | None = None,
     ) -> None:
-        self.instance_id = InstanceId(bytes([number]) * 16)
+        self.instance_id = instance_id or InstanceId(bytes([number]) * 16)
         self.waiting: dict[str, deque[bytes]] = defaultdict(deque)
         self.came: list[Arrival] = []
         self.changes: list[tuple[str, bool]] = []
@@ -85,6 +88,7 @@ class Node:
             events=self,
             log=self.log,
             listen=[listen],
+            guard=guard,
         )
 
     @property

@@ -70,7 +70,7 @@ class Side(NullLog):
             hello=Hello(InstanceId(bytes([number]) * 16), BootId(bytes(16)), port=number),
             clock=SystemClock(),
             options=TransportOptions(),
-            authorise=lambda peer: None,
+            authorise=lambda one, peer: None,
             sink=self,
             log=self,
         )

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.clock import Instant
 from brokerd.protocol.backoff import SuppressMode
+from brokerd.protocol.connection_effects import Refusal
 from brokerd.protocol.frames import encode_item
 from brokerd.protocol.neighbour import RejectReason
 from brokerd.testing.clock import SimClock
@@ -381,7 +382,7 @@ def test_every_reason_of_a_refusal_is_shown_to_the_caller(reason: str) -> None:
     async def script(world: World) -> None:
         await world.east.transport.start()
         transport = world.east.transport
-        transport.peers._authorise = lambda _peer: RejectReason(reason)
+        transport.peers._authorise = lambda _one, _peer: Refusal(RejectReason(reason))
         world.west.send(EAST, b"1")
         await world.until(1)
         status = world.west.transport.status(EAST)

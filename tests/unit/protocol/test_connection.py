@@ -20,6 +20,7 @@ from brokerd.protocol.connection_effects import (
     Outcome,
     ProbeAnswered,
     Received,
+    Refusal,
     State,
     Write,
 )
@@ -213,7 +214,7 @@ def test_unknown_options_are_ignored() -> None:
     ],
 )
 def test_each_refusal_reaches_the_caller(reason: RejectReason, key: str) -> None:
-    refuser = at("accept new", authorise=lambda peer: reason)
+    refuser = at("accept new", authorise=lambda peer: Refusal(reason))
     effects = feed(refuser, encode(PEER))
     assert end_of(effects).outcome is Outcome.FAILED
     (reject,) = written(effects)
@@ -227,7 +228,9 @@ def test_each_refusal_reaches_the_caller(reason: RejectReason, key: str) -> None
 @pytest.mark.rule("SEC-10")
 def test_plain_text_from_elsewhere_is_refused_before_any_hello() -> None:
     for accepting in (True, False):
-        effects = machine(accepting=accepting).connected(0.0, RejectReason.NOT_AUTHENTICATED)
+        effects = machine(accepting=accepting).connected(
+            0.0, Refusal(RejectReason.NOT_AUTHENTICATED)
+        )
         (reject,) = written(effects)
         assert reject.reason == "not_authenticated"
         assert end_of(effects).key == "auth_failed"
@@ -287,6 +290,7 @@ def test_the_numbers_of_the_states_are_those_of_service_broker() -> None:
     assert [(one.name, one.value) for one in LoginState] == [
         ("INITIAL", 0),
         ("WAIT_LOGIN_NEGOTIATE", 1),
+        ("WAIT_PRE_MASTER_SECRET", 9),
         ("WAIT_VALIDATION", 10),
         ("WAIT_ARBITRATION", 11),
         ("ONLINE", 12),
