@@ -359,6 +359,12 @@ class Admin(Facade[AsyncAdmin]):
     grant = same(AsyncAdmin.grant)
     revoke = same(AsyncAdmin.revoke)
     who_can = same(AsyncAdmin.who_can)
+    install_principal = same(AsyncAdmin.install_principal)
+    revoke_principal = same(AsyncAdmin.revoke_principal)
+    own_certificates = same(AsyncAdmin.own_certificates)
+    make_certificates = same(AsyncAdmin.make_certificates)
+    switch_certificates = same(AsyncAdmin.switch_certificates)
+    drop_certificate = same(AsyncAdmin.drop_certificate)
 
 
 class Session(Facade[AsyncSession]):

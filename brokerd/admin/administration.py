@@ -20,6 +20,7 @@ from brokerd.admin.grants import GrantAdministration
 from brokerd.admin.objects.administration import ObjectAdministration
 from brokerd.admin.objects.terminate import Tell
 from brokerd.admin.poison import Parked
+from brokerd.admin.principals import PrincipalAdministration
 from brokerd.admin.queue_drain import Draining
 from brokerd.admin.route_queries import explain_route, ping
 from brokerd.admin.views.browse import browse
@@ -34,6 +35,7 @@ from brokerd.objects.declarations import parse_from
 from brokerd.objects.declared import Change, Declared
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.credential_verbs import CredentialVerb
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
@@ -100,6 +102,7 @@ class Administration:
         changing: Callable[[Broker], AbstractContextManager[None]],
         endpoint: EndpointAdministration,
         grants: GrantAdministration,
+        principals: PrincipalAdministration,
         confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
@@ -117,6 +120,7 @@ class Administration:
         self._dialogs = dialogs
         self._endpoint = endpoint
         self._grants = grants
+        self._principals = principals
         self._confirm_clock = confirm_clock
         self._router = router
         self._pinging = pinging
@@ -169,6 +173,8 @@ class Administration:
                 await self._dialogs.clean_up(broker, one, reason, tell_peer=tell, who=actor)
                 return None
             case _:
+                if isinstance(verb, CredentialVerb):
+                    return await self._principals.run(verb, actor)
                 if isinstance(verb, admin.PoisonVerb):
                     doing: Awaitable[object] = self.parked.run(
                         self._named(verb.broker), verb, actor

@@ -20,7 +20,12 @@ import msgspec
 from brokerd.clock import SECOND, Clock, Instant, show_instant
 from brokerd.errors import InUse, InvalidArgument, NoMasterKey, ObjectNotFound, StoreFull
 from brokerd.ids import InstanceId, show
-from brokerd.security.certificates import Certificate, make_certificate, show_id
+from brokerd.security.certificates import (
+    Certificate,
+    make_certificate,
+    show_id,
+    why_not_valid,
+)
 from brokerd.security.credentials import (
     Credentials,
     Installed,
@@ -155,16 +160,33 @@ class CredentialStore:
         """Make own certificates in place of those that expire soon, while nobody knows them.
 
         Once there are peers or clients, an administrator has to install the next certificate
-        there, so only one that is missing or no longer valid is replaced. Return the number made.
+        there, so only one that is missing or no longer valid is replaced, by the next one if it
+        was made. Return the number replaced.
         """
         made = 0
         for purpose in list(self._to_renew()):
             try:
-                await self.make_own(purpose, actor="", is_active=True)
+                if self.credentials.own(purpose, self._clock.utc()) is None and self._has_next(
+                    purpose
+                ):
+                    await self.switch_own(purpose, actor="")
+                else:
+                    await self.make_own(purpose, actor="", is_active=True)
             except StoreFull:
                 break  # the pass tries again
             made += 1
         return made
+
+    def _has_next(self, purpose: Purpose) -> bool:
+        """Return whether the newest own certificate is valid and not used yet."""
+        newest = max(
+            self.credentials.own_all(purpose), key=lambda one: one.installed_at, default=None
+        )
+        return (
+            newest is not None
+            and not newest.is_active
+            and not why_not_valid(newest.certificate, self._clock.utc())
+        )
 
     def _to_renew(self) -> Iterator[Purpose]:
         now = self._clock.utc()

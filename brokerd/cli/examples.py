@@ -46,6 +46,17 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "event create": (
         "brokerd event create watch QUEUE_STATUS_CHANGED GROUP_PARKED --service operators",
     ),
+    "peer add": ("brokerd peer add west --certificate west.pem --at TCP://10.0.0.7:4022",),
+    "peer ls": ("brokerd peer ls",),
+    "peer revoke": ("brokerd peer revoke west",),
+    "client new": ("brokerd client new billing --out billing-keys",),
+    "client add": ("brokerd client add billing --certificate billing.pem",),
+    "client revoke": ("brokerd client revoke billing",),
+    "certificate ls": ("brokerd certificate ls",),
+    "certificate export": ("brokerd certificate export", "brokerd certificate export --next"),
+    "certificate renew": ("brokerd certificate renew",),
+    "certificate switch": ("brokerd certificate switch",),
+    "certificate drop": ("brokerd certificate drop 3f9a2c71",),
     "doctor": (
         "brokerd doctor",
         "brokerd doctor shop orders --contract orders/v1",

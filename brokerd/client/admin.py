@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from brokerd.client.arguments import wire_id, wire_text
+from brokerd.client.credentials import CredentialVerbs
 from brokerd.client.grants import GrantVerbs
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ProtocolError
@@ -135,7 +136,7 @@ class PingAnswer(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Admin(GrantVerbs):
+class Admin(CredentialVerbs, GrantVerbs):
     """The verbs of an administrator, `session.admin`.
 
     The argument `broker` is a name, by default that of the session's broker. Every method may also

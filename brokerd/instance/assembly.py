@@ -17,6 +17,7 @@ from brokerd.admin.broker_operations import Operations, Surrounding
 from brokerd.admin.cleanup_and_backup import Upkeep
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.metrics_rows import Figures, Times
+from brokerd.admin.principals import PrincipalAdministration
 from brokerd.admin.views.locks import HeldLocks
 from brokerd.admin.views.security import SecurityViews
 from brokerd.admin.views.state import About, StateReport
@@ -555,6 +556,7 @@ class Assembly:
             changing=parts.sessions.exclusive.changing,
             endpoint=endpoint,
             grants=grant_administration(parts, world),
+            principals=PrincipalAdministration(store=parts.credential_store, clock=world.clock),
             confirm_clock=parts.clock_watch.confirm,
             router=parts.router,
             pinging=parts.pinging,

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
+from brokerd.protocol.credential_verbs import CREDENTIAL_VERBS, CredentialVerb
+
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(max_length=1024)]
 MOST_ROWS: Final = 10_000
@@ -285,6 +287,7 @@ AdminVerb = (
     | GrantPermission
     | RevokePermission
     | WhoCan
+    | CredentialVerb
 )
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "view": View,
@@ -304,4 +307,5 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "grant": GrantPermission,
     "revoke": RevokePermission,
     "who_can": WhoCan,
+    **CREDENTIAL_VERBS,
 }

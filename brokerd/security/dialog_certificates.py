@@ -166,5 +166,5 @@ def _from_text(text: bytes) -> bytes:
 def _refusal(why: str) -> InvalidArgument:
     return InvalidArgument(
         f"this is no dialog certificate: {why}",
-        hint="export it again with `brokerd certificate show`",
+        hint="export it again with `brokerd certificate export`",
     )

@@ -23,6 +23,7 @@ from brokerd.objects.declarations import parse_from
 from brokerd.objects.declared import Declared, Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.credential_verbs import CREDENTIAL_VERBS
 from brokerd.security.grants import Rights
 
 
@@ -83,6 +84,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.GrantPermission: _instance,
     admin.RevokePermission: _instance,
     admin.WhoCan: _instance,
+    **dict.fromkeys(CREDENTIAL_VERBS.values(), _instance),
     **dict.fromkeys(admin.POISON_VERBS.values(), _named),
 }
 """Functions that return the brokers on which a verb needs CONTROL, by the type of the verb.

@@ -13,7 +13,7 @@ from typing import Final
 
 from brokerd.errors import NoMasterKey
 from brokerd.security.master_key import SIZE, Random
-from brokerd.storage.private_files import make_private_file, open_secret, sync
+from brokerd.storage.private_files import open_secret, sync, write_private
 
 NAME: Final = "master.key"
 """Name of the file in `instance.data_dir`."""
@@ -52,8 +52,7 @@ def make_key(path: Path, random: Random) -> bytes:
     key = random(SIZE)
     aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
-    make_private_file(aside)
-    aside.write_bytes(_HEAD + key.hex().encode() + b"\n")
+    write_private(aside, _HEAD + key.hex().encode() + b"\n")
     sync(aside)
     aside.rename(path)
     sync(path.parent)

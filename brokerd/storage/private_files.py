@@ -149,6 +149,15 @@ def make_private_file(path: Path) -> None:
     os.close(_create(path, os.O_RDWR | os.O_CLOEXEC))
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file with mode 0600, whatever the umask.
+
+    `FileExistsError`: the file exists, or a link does.
+    """
+    with os.fdopen(_create(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "wb") as file:
+        file.write(content)
+
+
 def make_private_directory(path: Path) -> None:
     """Make a directory with mode 0700, and its missing parents with 0755 at most.
 

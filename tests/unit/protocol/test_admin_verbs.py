@@ -38,6 +38,15 @@ from brokerd.protocol.admin_verbs import (
     WhoCan,
 )
 from brokerd.protocol.client_verbs import parse_request
+from brokerd.protocol.credential_verbs import (
+    DropCertificate,
+    InstallOptions,
+    InstallPrincipal,
+    MakeCertificates,
+    OwnCertificates,
+    RevokePrincipal,
+    SwitchCertificates,
+)
 
 ID = bytes(range(16))
 
@@ -110,6 +119,17 @@ ID = bytes(range(16))
             ["s", {"broker_id": ID, "from_service": "t", "wait": 300}],
             Ping("s", PingOptions(ID, "t", 300.0)),
         ),
+        ("install_principal", ["peer:west"], InstallPrincipal("peer:west")),
+        (
+            "install_principal",
+            ["peer:west", {"certificates": [b"x"], "addresses": []}],
+            InstallPrincipal("peer:west", InstallOptions([b"x"], [])),
+        ),
+        ("revoke_principal", ["client:c"], RevokePrincipal("client:c")),
+        ("own_certificates", [], OwnCertificates()),
+        ("make_certificates", [], MakeCertificates(("transport", "dialog"))),
+        ("switch_certificates", [["dialog"]], SwitchCertificates(("dialog",))),
+        ("drop_certificate", [bytes(32)], DropCertificate(bytes(32))),
         ("release_group", ["main", ID], ReleaseGroup("main", ID)),
         ("discard_group", ["main", ID, True, "why"], DiscardGroup("main", ID, True, "why")),
         ("end_group", ["main", ID, 1, "why"], EndGroup("main", ID, 1, "why")),
@@ -145,6 +165,14 @@ def test_what_is_of_the_form_is_taken(verb: str, args: list[Any], parsed: object
         ("grant", [""], "grant"),
         ("revoke", [7], "grant"),
         ("who_can", ["send", 7], "securable"),
+        ("install_principal", [""], "name"),
+        ("install_principal", ["peer:west", {"certificates": "x"}], "certificates"),
+        ("install_principal", ["peer:west", {"certificates": [b""]}], "certificates"),
+        ("install_principal", ["peer:west", {"certificates": [b"x"] * 17}], "certificates"),
+        ("make_certificates", [[]], "purposes"),
+        ("make_certificates", [["transport", "dialog", "dialog"]], "purposes"),
+        ("switch_certificates", [["mail"]], "purposes"),
+        ("drop_certificate", [b"short"], "certificate_id"),
         ("explain_route", ["s", {"hops": 256}], "hops"),
         ("explain_route", ["s", {"handle": b"short"}], "handle"),
         ("ping", [None], "service"),

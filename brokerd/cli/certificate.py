@@ -1,0 +1,201 @@
+"""`brokerd certificate`: what proves this instance to others, and its replacement (SEC-9)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from brokerd.cli.output import print_json, print_line
+from brokerd.cli.principals import described, of_instance
+from brokerd.cli.session import ask
+from brokerd.cli.view_commands import Choice, Shown, listing, noun, plain, showing
+from brokerd.client.credentials import BOTH, CertificateRow, OwnCertificate, Purpose
+from brokerd.client.session import Session
+from brokerd.errors import ObjectNotFound, UsageError
+from brokerd.model import MSDB
+
+
+def _of_purpose(run: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that chooses one of the two purposes."""
+    return click.option(
+        "--only",
+        type=click.Choice(["transport", "dialog"]),
+        help="Only the certificate for this purpose.  [default: both]",
+    )(run)
+
+
+def _chosen(only: Literal["transport", "dialog"] | None) -> tuple[Purpose, ...]:
+    return BOTH if only is None else (only,)
+
+
+@click.command(name="export")
+@click.option(
+    "--next",
+    "is_next",
+    is_flag=True,
+    help="Only certificates that are not used yet, as `renew` has made them.",
+)
+@_of_purpose
+@of_instance
+def _export(
+    *,
+    is_next: bool,
+    only: Literal["transport", "dialog"] | None,
+    address: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the certificates of this instance, for others to install.
+
+    On another machine: brokerd peer add NAME --certificate FILE. Certificates are no secrets, but
+    bring them on a way on which nobody can exchange them, or compare the ids: brokerd certificate
+    ls here, brokerd peer show NAME there.
+    """
+
+    async def fetch(session: Session) -> list[OwnCertificate]:
+        return await session.admin.own_certificates()
+
+    known = ask(fetch, address=address, config=config, broker=MSDB)
+    found = [
+        one for one in known if one.purpose in _chosen(only) and not (is_next and one.is_in_use)
+    ]
+    if not found:
+        raise ObjectNotFound(
+            "there is no next certificate" if is_next else "this instance has no certificate",
+            hint="make one: brokerd certificate renew",
+        )
+    if as_json:
+        print_json({"rows": found, "next": None})
+        return
+    for one in found:
+        click.echo(one.pem, nl=False)
+
+
+@click.command(name="renew")
+@_of_purpose
+@of_instance
+def _renew(
+    *,
+    only: Literal["transport", "dialog"] | None,
+    address: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Make the next certificates of this instance, each with a new key.
+
+    They are not used before `brokerd certificate switch`, so that every peer and client can install
+    them first: brokerd certificate export --next. Where there is none yet, they are used at once.
+    """
+
+    async def make(session: Session) -> list[OwnCertificate]:
+        return await session.admin.make_certificates(_chosen(only))
+
+    made = ask(make, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json({"rows": made, "next": None})
+        return
+    for one in made:
+        print_line(f"{described(one)}: {'in use' if one.is_in_use else 'made, not used yet'}")
+    if not all(one.is_in_use for one in made):
+        print_line(
+            "install at all peers and clients what `brokerd certificate export --next` prints, "
+            "then: brokerd certificate switch"
+        )
+
+
+@click.command(name="switch")
+@_of_purpose
+@of_instance
+def _switch(
+    *,
+    only: Literal["transport", "dialog"] | None,
+    address: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Use the next certificates of this instance from now on.
+
+    Whoever has not installed them cannot connect any more, nor begin secured dialogs. Open
+    connections stay.
+    """
+
+    async def switch(session: Session) -> list[OwnCertificate]:
+        return await session.admin.switch_certificates(_chosen(only))
+
+    used = ask(switch, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json({"rows": used, "next": None})
+        return
+    for one in used:
+        print_line(f"{described(one)}: in use")
+
+
+@click.command(name="drop")
+@click.argument("certificate_id", metavar="ID")
+@of_instance
+def _drop(*, certificate_id: str, address: str | None, config: Path | None, as_json: bool) -> None:
+    """Remove a certificate, for example the old one of a peer after it has switched.
+
+    ID may be abbreviated. One that this instance uses now is not removed; without an old one for
+    dialogs, what was encrypted for it and is repeated cannot be read any more.
+    """
+    beginning = certificate_id.lower()
+    if len(beginning) < _SHORTEST or not set(beginning) <= set("0123456789abcdef"):
+        raise UsageError(
+            f"{certificate_id!r} is no id of a certificate",
+            hint=f"give at least its first {_SHORTEST} digits: brokerd certificate ls",
+        )
+
+    async def drop(session: Session) -> CertificateRow:
+        rows = await session.view("certificates")
+        ids = [str(one["certificate_id"]) for one in rows]
+        found = [one for one in ids if one.startswith(beginning)]
+        if len(found) > 1:
+            raise UsageError(f"{certificate_id} begins {len(found)} ids: give more digits")
+        if not found:
+            raise ObjectNotFound(
+                f"no certificate {certificate_id} is installed here",
+                hint="brokerd certificate ls lists what there is",
+            )
+        return await session.admin.drop_certificate(bytes.fromhex(found[0]))
+
+    gone = ask(drop, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json(gone)
+    else:
+        print_line(f"{described(gone)}: removed")
+
+
+_SHORTEST = 8
+
+
+def _short(value: object, _now: Any) -> str:  # noqa: ANN401  # unused
+    return str(value)[:16]
+
+
+def _owner(value: object, _now: Any) -> str:  # noqa: ANN401  # unused
+    return "this instance" if value is None else str(value)
+
+
+command = noun(
+    "certificate",
+    "Certificates of this instance, its peers and clients.",
+    listing(
+        "certificates",
+        "List all certificates: owner, purpose, id and remaining days.",
+        Shown("principal_name", "owner", _owner),
+        Shown("purpose", "purpose"),
+        Shown("certificate_id", "id", _short),
+        Shown("subject", "subject"),
+        Shown("days_left", "days left"),
+        Shown("is_in_use", "in use", plain),
+        Shown("why_not_valid", "not valid because"),
+        choices=(Choice("owner", "principal_name", "Only certificates of peer:NAME.", many=True),),
+    ),
+    showing("certificates", "Show all columns of a certificate.", "ID", "certificate_id"),
+    _export,
+    _renew,
+    _switch,
+    _drop,
+)

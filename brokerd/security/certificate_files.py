@@ -1,0 +1,56 @@
+"""Certificate files: certificates of either purpose, as an operator passes them on (SEC-9).
+
+PURE.   Reads: the bytes of a file.             Calls: certificates, dialog_certificates.
+Never:  trusts a certificate.
+
+One file may have several certificates as text, each between its own lines: what one instance
+exports for another has one for transport and one for dialogs.
+"""
+
+import re
+from typing import Final
+
+from brokerd.errors import InvalidArgument
+from brokerd.security.certificates import Certificate, read_certificate
+from brokerd.security.credentials import Purpose
+from brokerd.security.dialog_certificates import read_dialog_certificate
+
+MOST: Final = 16
+"""Most certificates in one file."""
+MOST_BYTES: Final = 64 * 1024
+"""Largest file that is parsed."""
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,64})-----.*?-----END \1-----", re.DOTALL)
+_DIALOG: Final = b"BROKERD DIALOG CERTIFICATE"
+_SEQUENCE: Final = 0x30
+"""First byte of an X.509 certificate in DER."""
+
+
+def read_certificates(content: bytes) -> list[tuple[Purpose, Certificate]]:
+    """Parse all certificates of a file, as text, or one in its binary form.
+
+    Raises:
+        InvalidArgument: there is no certificate, too many, or one that cannot be read; or a private
+            key is among them.
+    """
+    if len(content) > MOST_BYTES:
+        raise InvalidArgument(
+            f"a file of certificates has at most {MOST_BYTES} bytes, not {len(content)}"
+        )
+    blocks = [(found[1], found[0]) for found in _BLOCK.finditer(content)]
+    if not blocks:
+        return [_read(content, is_dialog=content[:1] != bytes([_SEQUENCE]))]
+    if any(b"PRIVATE KEY" in label for label, _ in blocks):
+        raise InvalidArgument(
+            "the file has a private key, which nobody else may have",
+            hint="give only the certificate; where the file has been sent, make a new key",
+        )
+    if len(blocks) > MOST:
+        raise InvalidArgument(f"at most {MOST} certificates are read, and here are {len(blocks)}")
+    distinct = dict.fromkeys(block for _, block in blocks)
+    return [_read(block + b"\n", is_dialog=_DIALOG in block) for block in distinct]
+
+
+def _read(encoded: bytes, *, is_dialog: bool) -> tuple[Purpose, Certificate]:
+    if is_dialog:
+        return Purpose.DIALOG, read_dialog_certificate(encoded)
+    return Purpose.TRANSPORT, read_certificate(encoded)

@@ -1,0 +1,162 @@
+"""`brokerd peer`, `client` and `certificate`: what an operator types, on real files."""
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from brokerd.cli.main import main
+from brokerd.clock import SystemClock
+from brokerd.process.exit_statuses import NOT_THERE, USAGE
+from brokerd.security.certificate_files import read_certificates
+from brokerd.security.certificates import make_certificate
+from brokerd.security.credentials import Purpose
+from brokerd.security.dialog_certificates import make_dialog_certificate
+from tests.acceptance.one_process import Served
+
+Capture = pytest.CaptureFixture[str]
+OBJECTS: dict[str, Any] = {"broker": {"name": "main"}}
+
+
+class Operator:
+    """Types commands."""
+
+    def __init__(self, served: Served, folder: Path, capsys: Capture) -> None:
+        self.served = served
+        self.folder = folder
+        self._capsys = capsys
+
+    def run(self, *words: object, status: int = 0) -> str:
+        """Return what a command prints; if it fails, what it says of that."""
+        done = main([*map(str, words), "--address", self.served.address])
+        out, err = self._capsys.readouterr()
+        assert done == status, err
+        return out if status == 0 else err
+
+    def rows(self, *words: object) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run(*words, "--json"))["rows"]
+        return found
+
+    def file_of(self, name: str) -> Path:
+        """Write what another instance exports."""
+        now = SystemClock().utc()
+        path = self.folder / f"{name}.pem"
+        made = make_certificate(name, now=now)[0], make_dialog_certificate(name, now=now)[0]
+        path.write_text("".join(one.pem for one in made))
+        return path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("o"), OBJECTS)
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture
+def operator(served: Served, tmp_path: Path, capsys: Capture) -> Operator:
+    return Operator(served, tmp_path, capsys)
+
+
+@pytest.mark.rule("SEC-4", "SEC-9")
+def test_a_peer_is_added_shown_and_revoked(operator: Operator) -> None:
+    file = operator.file_of("west")
+    said = operator.run("peer", "add", "west", "--certificate", file, "--at", "TCP://WEST")
+    assert "peer:west added, 2 certificates installed" in said
+    assert "only it may serve tcp://west:4022" in said
+    assert "known, 0 certificates installed" in operator.run(
+        "peer", "add", "west", "--certificate", file
+    )
+    (row,) = operator.rows("peer", "ls")
+    assert (row["name"], row["certificates"]) == ("peer:west", 2)
+    assert row["create_date"].endswith("Z")
+    assert "397 days" in operator.run("peer", "ls")
+    shown = json.loads(operator.run("peer", "show", "west", "--json"))
+    assert {one["purpose"] for one in shown["certificates"]} == {"transport", "dialog"}
+    assert operator.rows("client", "ls") == []
+    of_west = operator.rows("certificate", "ls", "--owner", "peer:west")
+    assert len(of_west) == 2
+    dropped = operator.run("certificate", "drop", of_west[0]["certificate_id"][:12])
+    assert "removed" in dropped
+    assert "1 certificate" in operator.run("peer", "revoke", "peer:west")
+    assert operator.rows("peer", "ls") == []
+    assert "brokerd peer ls" in operator.run("peer", "show", "west", status=NOT_THERE)
+
+
+@pytest.mark.rule("SX-6", "SX-9")
+def test_a_new_client_gets_its_files_and_nobody_else_its_key(operator: Operator) -> None:
+    out = operator.folder / "keys"
+    said = operator.run("client", "new", "till", "--out", out)
+    assert "client:till added" in said
+    assert {one.name for one in out.iterdir()} == {"till.key", "till.pem", "server.pem"}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    for one in out.iterdir():
+        assert stat.S_IMODE(one.stat().st_mode) == 0o600
+    key = serialization.load_pem_private_key((out / "till.key").read_bytes(), None)
+    ((_, made),) = read_certificates((out / "till.pem").read_bytes())
+    raw = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    assert key.public_key().public_bytes(*raw) in made.encoded
+    ((purpose, server),) = read_certificates((out / "server.pem").read_bytes())
+    assert purpose is Purpose.TRANSPORT
+    credentials = operator.served.instance.parts.credentials
+    assert credentials.certificates[server.id].principal is None
+    assert credentials.certificates[made.id].principal == "client:till"
+    again = operator.run("client", "new", "till", "--out", out, status=USAGE)
+    assert "is there already" in again
+    operator.run("client", "revoke", "till")
+    secret = (out / "till.key").read_text().splitlines()[1]
+    for event, fields in operator.served.log.lines:
+        assert secret not in f"{event} {fields}"
+    assert secret not in operator.run(
+        "peer", "add", "x", "--certificate", out / "till.key", status=USAGE
+    )
+
+
+@pytest.mark.rule("SX-6")
+def test_a_client_that_cannot_be_added_leaves_no_key(operator: Operator) -> None:
+    out = operator.folder / "keys"
+    words = ("client", "new", "till", "--out", str(out), "--address", "unix:/nowhere/s")
+    assert main(list(words)) != 0
+    assert list(out.iterdir()) == []
+    assert "no name for a client" in operator.run(
+        "client", "new", "t/ill", "--out", out, status=USAGE
+    )
+
+
+@pytest.mark.rule("SEC-9")
+def test_certificates_are_exported_renewed_and_switched(operator: Operator) -> None:
+    first = operator.run("certificate", "export")
+    assert [purpose for purpose, _ in read_certificates(first.encode())] == list(Purpose)
+    (of_dialogs,) = read_certificates(
+        operator.run("certificate", "export", "--only", "dialog").encode()
+    )
+    assert of_dialogs[0] is Purpose.DIALOG
+    assert "no next certificate" in operator.run(
+        "certificate", "export", "--next", status=NOT_THERE
+    )
+    operator.run("peer", "add", "north", "--certificate", operator.file_of("north"))
+    assert "not used yet" in operator.run("certificate", "renew")
+    following = operator.run("certificate", "export", "--next")
+    assert not set(read_certificates(following.encode())) & set(read_certificates(first.encode()))
+    assert operator.run("certificate", "export") != first
+    assert operator.run("certificate", "switch").count("in use") == 2
+    assert operator.run("certificate", "export") == following
+    used = [one for one in operator.rows("certificate", "ls") if one["is_in_use"]]
+    assert len([one for one in used if one["principal_name"] is None]) == 2
+    operator.run("peer", "revoke", "north")
+
+
+@pytest.mark.rule("SX-14")
+def test_wrong_words_are_told_with_the_way_out(operator: Operator) -> None:
+    nothing = operator.folder / "nothing.pem"
+    assert "cannot be read" in operator.run(
+        "peer", "add", "w", "--certificate", nothing, status=USAGE
+    )
+    assert "--certificate FILE" in operator.run("peer", "add", "w", status=NOT_THERE)
+    assert "8 digits" in operator.run("certificate", "drop", "xyz", status=USAGE)
+    assert "certificate ls" in operator.run("certificate", "drop", "0" * 64, status=NOT_THERE)
