@@ -462,8 +462,12 @@ FOUND_BY_BROKERS: Final = {
     -9720: ("broker_restored", "the other side is of an earlier time now: begin a new dialog"),
     -9727: (
         "no_binding",
-        "it was to be encrypted, which this version cannot: brokerd broker alter BROKER"
-        " default_encryption=off where dialogs begin, or begin with encryption=False",
+        "it was to be encrypted: name the owner of its target by a remote service binding"
+        " (brokerd binding create), or begin with encryption=False",
+    ),
+    -9731: (
+        "no_certificate",
+        "make a dialog certificate where dialogs begin: brokerd certificate renew",
     ),
     -60001: ("history_lost", "see what the other side still has, and begin a new dialog"),
 }

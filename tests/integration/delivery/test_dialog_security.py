@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from brokerd.protocol.frames import Fragment
+from brokerd.clock import Instant
+from brokerd.ids import Handle
+from brokerd.protocol.frames import AckOnly, Fragment
+from brokerd.security.credentials import Purpose
 from tests.integration.delivery.secured import bind, sealed, secure, trust
 from tests.integration.delivery.tap import Tap
 from tests.integration.peers import Net, Peer, peers
@@ -61,3 +65,179 @@ async def test_without_a_binding_a_dialog_leaves_in_clear_only_if_it_may(
     tap.items.clear()
     await converse(net, west, east, encryption=False)
     assert sealed(tap.items)
+
+
+@pytest.mark.rule("SEC-38", "SEC-26", "SEC-35", "SX-5")
+@peers("west", "east")
+async def test_keys_survive_a_restart_and_no_restart_uses_a_key_again(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    here, there = Tap(west), Tap(east)
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(2)
+    (first,) = await east.messages()
+    await east.session.send(first.handle, b"back", "Answer")
+    await net.wait(2)
+    out, back = sealed(there.items), sealed(here.items)
+    stored = west.live(handle).endpoint.security
+    keys = west.live(handle).keys
+    assert keys is not None
+    assert stored is not None
+    assert keys.kept.secrets.body not in stored
+    for one in (west, east):
+        await one.one.restart()
+        one.listen()
+    here, there = Tap(west), Tap(east)
+    await west.session.send(handle, b"2", "Ask")
+    await east.session.send(first.handle, b"more", "Answer")
+    await net.wait(5)
+    assert await east.bodies() == [b"2"]
+    assert await west.bodies() == [b"back", b"more"]
+    before = {one.key_id for one in out + back}
+    after = {one.key_id for one in sealed(there.items) + sealed(here.items)}
+    assert not before & after
+
+
+@pytest.mark.rule("SEC-38", "SEC-39", "SX-6")
+@peers("west", "east")
+async def test_without_the_master_key_secured_dialogs_wait_and_others_go_on(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(2)
+    key = west.instance.parts.credential_store._path
+    kept = key.read_bytes()
+    west.one.crash()
+    key.unlink()
+    await west.one.start()
+    west.listen()
+    back = Tap(west)
+    await west.session.send(handle, b"2", "Ask")
+    clear = await west.session.begin_dialog("urn:west", "urn:west", "talk", encryption=True)
+    await west.session.send(clear, b"near", "Ask")  # inside the instance no key is needed
+    await net.wait(3)
+    assert await west.key(handle) == "no_master_key"
+    assert await west.bodies() == [b"near"]
+    (first,) = await east.messages()
+    await east.session.send(first.handle, b"back", "Answer")
+    await net.wait(20)
+    assert await west.bodies() == []
+    assert west.instance.parts.dispatcher.dropped["no_master_key"] >= 1
+    assert back.items
+    west.one.crash()
+    key.touch(0o600)
+    key.write_bytes(kept)
+    await west.one.start()
+    await net.wait(70)
+    assert await east.bodies() == [b"2"]
+    assert await west.bodies() == [b"back"]
+
+
+@pytest.mark.rule("DLP-24", "DLG-33")
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_an_end_is_acknowledged_by_a_side_that_has_forgotten_the_dialog(
+    tmp_path: Path, anonymous: bool
+) -> None:
+    @peers("west", "east")
+    async def play(net: Net, west: Peer, east: Peer) -> None:
+        await secure(west, east, anonymous=anonymous)
+        back = Tap(east)
+        handle = await west.talk("urn:east", b"1")
+        await net.wait(2)
+        (first,) = await east.messages()
+        back.loses = lambda it: isinstance(it, AckOnly)  # of the end that east sends now
+        await east.session.end(first.handle)
+        await net.wait(1)
+        await west.session.end(handle)
+        await net.wait(1)
+        assert west.broker.endpoints.find(Handle(handle)) is None
+        assert east.one.left()
+        back.loses = lambda _item: False
+        await net.wait(70)
+        assert not east.one.left()
+        assert not west.one.left()
+
+    play(tmp_path)
+
+
+@pytest.mark.rule("DLP-24", "DLP-48", "SEC-37")
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_a_target_that_has_forgotten_the_dialog_can_say_so(tmp_path: Path, anonymous: bool) -> None:
+    @peers("west", "east")
+    async def play(net: Net, west: Peer, east: Peer) -> None:
+        await secure(west, east, anonymous=anonymous)
+        handle = await west.talk("urn:east", b"1")
+        await net.wait(3)
+        (first,) = await east.messages()
+        await east.session.admin.clean_up(first.handle, "a test", tell_peer=False)
+        await net.wait(3600)  # the tombstone has gone, too
+        assert east.other_side(west.live(handle).endpoint.conversation_id) is None
+        await west.session.send(handle, b"2", "Ask")
+        await net.wait(70)
+        (error,) = [one.error for one in await west.messages()]
+        assert error.number == -8462
+
+    play(tmp_path)
+
+
+@pytest.mark.rule("SEC-14", "SEC-15", "SEC-19", "DLG-12")
+@peers("west", "east")
+async def test_what_the_table_fails_ends_with_an_error_message(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    there = Tap(east)
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk", encryption=True)
+    await west.session.send(handle, b"secret", "Ask")
+    await net.wait(2)
+    (told,) = await west.messages()
+    assert (told.error.number, told.error.code) == (-9727, "no_binding")
+    await secure(west, east)
+    credentials = west.instance.parts.credentials
+    for one in credentials.own_all(Purpose.DIALOG):
+        credentials.remove_certificate(one.certificate.id)
+    await west.talk("urn:east", b"secret")
+    await net.wait(2)
+    (told,) = await west.messages()
+    assert (told.error.number, told.error.code) == (-9731, "no_certificate")
+    assert there.items == []
+
+
+@pytest.mark.rule("SEC-17", "SEC-39", "SEC-13")
+@peers("west", "east")
+async def test_inside_an_instance_nothing_is_encrypted_whatever_was_asked_for(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    handle = await west.session.begin_dialog("urn:west", "urn:west", "talk", encryption=True)
+    await west.session.send(handle, b"near", "Ask")
+    await net.wait(1)
+    assert await west.bodies() == [b"near"]
+    assert west.live(handle).endpoint.security is None
+
+
+@pytest.mark.rule("SEC-40", "SEC-22")
+@peers("west", "east")
+async def test_a_certificate_that_expires_does_not_end_a_dialog(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    handle = await west.session.begin_dialog("urn:west", "urn:east", "talk")
+    await west.session.send(handle, b"1", "Ask")
+    await net.wait(3)
+    for one in (west, east):
+        credentials = one.instance.parts.credentials
+        for certificate in list(credentials.certificates.values()):
+            over = replace(certificate.certificate, not_after=Instant(1))
+            credentials.certificates[certificate.certificate.id] = replace(
+                certificate, certificate=over
+            )
+        credentials._changed()
+    await west.session.send(handle, b"2", "Ask")
+    await net.wait(3)
+    assert await east.bodies() == [b"1", b"2"]
+    new = await west.talk("urn:east", b"3")
+    await net.wait(3)
+    assert (await west.messages())[0].error.number == -9731
+    assert west.live(new).endpoint.security is None
