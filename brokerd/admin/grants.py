@@ -53,6 +53,7 @@ class GrantAdministration:
         principals: Collection[str],
         unknown_users: Callable[[Iterable[Grant]], list[str]],
         names_of: Callable[[str], Iterable[str]],
+        has_endpoint: bool,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -66,6 +67,7 @@ class GrantAdministration:
         self._principals = principals
         self._unknown_users = unknown_users
         self._names_of = names_of
+        self._has_endpoint = has_endpoint
         self._clock = clock
         self._log = log
         self._changing = asyncio.Lock()
@@ -172,9 +174,11 @@ class GrantAdministration:
             yield "nothing is granted to clients: every client that can connect may do everything"
         else:
             yield "besides, the daemon's own user and root may do everything"
-        if not grants.authenticates and not grants.audiences:
+        if not self._has_endpoint or grants.authenticates:
+            return
+        if not grants.audiences:
             yield "the endpoint authenticates nobody: every peer may connect and send"
-        elif not grants.authenticates:
+        else:
             yield "the endpoint authenticates nobody: every peer may connect, and acts as public"
 
     # Checks of what is granted.

@@ -57,6 +57,7 @@ from brokerd.instance.passes import passes
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.security_parts import (
+    admission,
     build_credentials,
     build_dialog_security,
     grant_administration,
@@ -235,10 +236,7 @@ class Assembly:
             absent=parts.absent_brokers.reasons,
             known=parts.known_brokers.ids,
             clock=clock,
-            balancer=Balancer(
-                rng=turns,
-                at_random=settings.routing.balance is Balance.RANDOM,
-            ),
+            balancer=Balancer(rng=turns, at_random=settings.routing.balance is Balance.RANDOM),
             own_addresses=frozenset(),
             forwarding=settings.endpoint.forwarding if settings.endpoint else False,
             avoid=destinations.is_suppressed if settings.routing.prefer_online else None,
@@ -322,6 +320,7 @@ class Assembly:
             resume=destinations.resume_receiving,
             notices=parts.refusal_notices,
             peer_at=destinations.peer_at,
+            admission=admission(parts),
             not_forwarded=parts.forwarder.report.log_drop,
             ack_log=parts.ack_log,
         )
@@ -555,7 +554,7 @@ class Assembly:
             ),
             changing=parts.sessions.exclusive.changing,
             endpoint=endpoint,
-            grants=grant_administration(parts, world),
+            grants=grant_administration(parts, settings, world),
             principals=PrincipalAdministration(store=parts.credential_store, clock=world.clock),
             confirm_clock=parts.clock_watch.confirm,
             router=parts.router,

@@ -8,6 +8,7 @@ run the same instance on other clocks, networks and executors.
 """
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 from brokerd.config.settings import Settings
@@ -110,9 +111,12 @@ class Instance:
         parts.grants.watch(self._let_users_in)
 
     def _let_users_in(self) -> None:
-        """Let all users of the machine connect once something is granted to one (CLP-130)."""
+        """Let all users of the machine connect once something is granted to one (CLP-130).
+
+        A socket that somebody has removed lets nobody in, which is no reason to fail."""
         if self.parts.grants.lets_users_in:
-            let_others_in(self.settings.client_address)
+            with suppress(FileNotFoundError):
+                let_others_in(self.settings.client_address)
 
     def use_settings(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs (REL-38)."""

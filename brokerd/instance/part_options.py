@@ -35,7 +35,7 @@ def grants(settings: Settings) -> Grants:
     endpoint = settings.endpoint
     return Grants(
         map(parse_grant, settings.clients.grants),
-        authenticates=endpoint is None or endpoint.authentication is not Authentication.NONE,
+        authenticates=endpoint is not None and endpoint.authentication is not Authentication.NONE,
     )
 
 

@@ -7,6 +7,7 @@ Never:  starts or waits for anything; `Assembly` calls this.
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
 from brokerd.config.settings import Settings
+from brokerd.delivery.incoming.admission import Admission
 from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.ids import secret_bytes
 from brokerd.instance import part_options
@@ -35,7 +36,14 @@ def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> 
     parts.grants = part_options.grants(settings)
 
 
-def grant_administration(parts: Parts, world: Surroundings) -> GrantAdministration:
+def admission(parts: Parts) -> Admission:
+    """Return the gate for dialogs that other instances begin."""
+    return Admission(may_send=parts.grants.may_deliver, audit=parts.audit, log=parts.log)
+
+
+def grant_administration(
+    parts: Parts, settings: Settings, world: Surroundings
+) -> GrantAdministration:
     """Return the verbs for grants; a grant ends with the principal that it was made for."""
     principals = parts.credentials.principals
     parts.credentials.watch(lambda: parts.grants.keep_of(principals))
@@ -45,6 +53,7 @@ def grant_administration(parts: Parts, world: Surroundings) -> GrantAdministrati
         principals=principals,
         unknown_users=unknown_users,
         names_of=names_of,
+        has_endpoint=settings.endpoint is not None,
         clock=world.clock,
         log=parts.log,
     )

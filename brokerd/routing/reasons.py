@@ -62,6 +62,9 @@ class DropReason(StrEnum):
     """The broker of the message is in this instance, with delivery deactivated (DSP-12)."""
     SERVICE_NOT_IN_BROKER = "service_not_in_broker"
     """The broker that the message names lacks the service and sends an error (DLP-41, 8490)."""
+    NO_SEND_PERMISSION = "no_send_permission"
+    """The sender may not send to the service; only one that is authenticated is answered, with an
+    error (SEC-54, 8494)."""
     ROUTE_CHANGED = "route_changed"
     """The sender's routes now lead to another broker of this instance than for earlier messages,
     which are not stored yet (XMT-7); the message is sent again."""
@@ -149,6 +152,7 @@ MEANING: Final[dict[str, str]] = {
     DropReason.HOPS_EXHAUSTED: "no hop left for another forwarding",
     DropReason.BROKER_DISABLED: "the broker's delivery is deactivated",
     DropReason.SERVICE_NOT_IN_BROKER: "the broker that is named has no such service: it refuses",
+    DropReason.NO_SEND_PERMISSION: "the sender may not send to the service",
     DropReason.ROUTE_CHANGED: "its routes lead to another broker here since; it is sent again",
     DropReason.FORWARD_STORE_FULL: "the forwarder's memory for messages of others is full",
     DropReason.TIME_TO_LIVE_OVER: "it was under way for longer than its origin allows",
@@ -194,6 +198,7 @@ SSB_CODES: Final[dict[str, int]] = {
     Reason.HELD_AFTER_END: 9779,
     Reason.HELD_AFTER_ERROR: 9784,
     Reason.TRANSMITTER_PAUSED: 28072,
+    DropReason.NO_SEND_PERMISSION: 8494,
     DropReason.HOPS_EXHAUSTED: 11285,
     DropReason.FORWARD_STORE_FULL: 11289,
     DropReason.TIME_TO_LIVE_OVER: 11291,

@@ -174,12 +174,17 @@ EVENTS: Final[dict[str, Event]] = {
         ssb_id=159,
     ),
     "audit.broker_conversation": Event(
-        "The security of a dialog. So far only `error_from_elsewhere` is written.",
+        "The security of a dialog. So far `error_from_elsewhere` and `no_send_permission` are "
+        "written.",
         {
             "no_security_header": "a message without security arrived for a dialog that has it",
             "no_certificate": "the certificate of a message was not found",
             "invalid_signature": "the signature of a message is wrong",
             "run_as_target_failure": "the user of the target could not be used",
+            "no_send_permission": (
+                "a dialog of another instance was refused because its sender may not send to the "
+                "service (SEC-54)"
+            ),
             "error_from_elsewhere": (
                 "an error of a dialog was ignored because it came from another instance than "
                 "the dialog sends to (NBT-24)"

@@ -23,6 +23,7 @@ from brokerd.protocol import dialog
 from brokerd.protocol.frames import Item
 from brokerd.routing.classify import Dropped, Local
 from brokerd.routing.reasons import DropReason
+from brokerd.security.kept_keys import DialogKeys
 from brokerd.security.sealing import AnswerKeys
 
 Key = tuple[ConversationId, bool]
@@ -71,6 +72,14 @@ class ArrivingDialog:
         """Number of inspected bodies that have no verdict yet."""
         self.early_counted: tuple[int, InstanceId | None] = (0, None)
         """Bytes of early fragments that are counted for a peer, and the peer (DSP-16)."""
+
+    @property
+    def principal(self) -> str | None:
+        """Owner of the certificate that its initiator has proven to hold (SEC-24).
+
+        None: the dialog is not secured, or anonymous, and acts as `public` (SEC-19)."""
+        keys = self.keys
+        return (keys.kept.principal or None) if isinstance(keys, DialogKeys) else None
 
     def is_for(self, item: Item) -> bool:
         """Return whether an item of the dialog is for this broker (RTE-31).

@@ -14,8 +14,9 @@ The modules in the order in which an arrival passes them:
     sequencer          sorts a fragment: next, early, repeated or refused
     arrival_writer     stores accepted fragments, in the open changesets, and owes the ack
 
-In addition, `buffer` holds the arrivals of one dialog, `arrival_memory` counts the bytes of all
-buffers, and `counters` reports the outcome of each fragment."""
+In addition, `admission` decides which dialogs of other instances may begin, `buffer` holds the
+arrivals of one dialog, `arrival_memory` counts the bytes of all buffers, and `counters` reports the
+outcome of each fragment."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from brokerd.broker.store_reads import Spawn
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.fastpath.arrivals import OrdinaryArrivals
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements, tells
+from brokerd.delivery.incoming.admission import Admission
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter, Batch
 from brokerd.delivery.incoming.buffer import weight
@@ -128,6 +130,7 @@ class Dispatcher:
         not_forwarded: Callable[[Item, str], None],
         ack_log: AckLog,
         peer_at: Callable[[str], InstanceId | None],
+        admission: Admission,
     ) -> None:
         """Create the parts of the receiving side and connect them.
 
@@ -195,6 +198,7 @@ class Dispatcher:
             early=early,
             openings=openings,
             unsealing=unsealing,
+            admission=admission,
             clock=clock,
             mem_dialog=options.mem_dialog,
         )

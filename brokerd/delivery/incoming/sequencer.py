@@ -15,6 +15,7 @@ from brokerd.broker import ordinary
 from brokerd.broker.state import Live
 from brokerd.clock import Clock, later
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements
+from brokerd.delivery.incoming.admission import NO_SEND_PERMISSION, Admission
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals, weight
@@ -37,6 +38,7 @@ from brokerd.protocol.frames import (
 )
 from brokerd.protocol.transitions import OVER, State
 from brokerd.protocol.wire import MAX_ERROR
+from brokerd.routing.reasons import DropReason
 
 _LONGEST_TEXT = 3000
 
@@ -61,6 +63,7 @@ class Sequencer:
         early: EarlyShares,
         openings: OpeningDialogs,
         unsealing: Unsealing,
+        admission: Admission,
         clock: Clock,
         mem_dialog: int,
     ) -> None:
@@ -75,6 +78,7 @@ class Sequencer:
         self._early = early
         self._openings = openings
         self._unsealing = unsealing
+        self._admission = admission
         self._clock = clock
         self._mem_dialog = mem_dialog
         self.tick = 0
@@ -154,7 +158,7 @@ class Sequencer:
         # Only now: the acknowledgement may have changed the state that decides on the fragment.
         arrivals, live = one.arrivals, one.live
         assert arrivals is not None
-        if live is None and not self._may_open(one, item):
+        if live is None and not self._may_open(one, arrivals, item, neighbour):
             return
         if live is not None and live.endpoint.state in OVER and not _is_repeat(live, item):
             text = "the dialog is over at this side"
@@ -215,7 +219,13 @@ class Sequencer:
         is_whole = item.fragments == 1 and not item.sequence
         return is_whole or self._openings.begin(item.conversation_id, neighbour)
 
-    def _may_open(self, one: ArrivingDialog, item: Fragment) -> bool:
+    def _may_open(
+        self,
+        one: ArrivingDialog,
+        arrivals: Arrivals,
+        item: Fragment,
+        neighbour: InstanceId | None,
+    ) -> bool:
         """Return whether a fragment may create the endpoint that its dialog lacks here (DLP-48).
 
         If not, answer it once the removal of the former endpoint is durable. A crash before that
@@ -224,7 +234,12 @@ class Sequencer:
         # The message may be addressed to a broker id that this broker had before (MAN-6).
         former = item.hop.to_broker not in (b"", one.broker.broker_id)
         if item.from_initiator and not settled and not former:
-            return True
+            if self._admission.admits(one.broker, item, neighbour, one.principal):
+                return True
+            self._refuse_sender(one, item)
+            if arrivals.is_empty:
+                self._dialogs.release(one)
+            return False
         if item.flags & (END | ERROR):
             self._counters.repeated(item)
             answer = partial(self._answers.acknowledge, one.broker, item)
@@ -236,6 +251,15 @@ class Sequencer:
         self._changesets.when_durable(one.broker, settle)
         self._dialogs.release(one)
         return False
+
+    def _refuse_sender(self, one: ArrivingDialog, item: Fragment) -> None:
+        """Drop a fragment of a sender without the permission; answer one that is known (SEC-54)."""
+        self._counters.drop((item,), DropReason.NO_SEND_PERMISSION)
+        if one.principal is not None:
+            text = f"{one.principal} has no send permission on service {item.to_service!r}"
+            answer = partial(self._answers.refuse, one.broker, item, NO_SEND_PERMISSION, text)
+            settle = partial(answer, neighbour=one.neighbour, keys=one.keys)
+            self._changesets.when_durable(one.broker, settle)
 
     def _repeat(self, one: ArrivingDialog, item: Fragment) -> None:
         """Count a repeated fragment; if it is stored, acknowledge it again (DLP-19, DLP-33)."""
