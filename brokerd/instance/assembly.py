@@ -373,6 +373,7 @@ class Assembly:
             on_rollback=reader_events.rolled_back,
             evaluate_rollback=reader_events.count_for_poison,
             grants=parts.grants,
+            audit=parts.audit,
         )
 
     def _build_upkeep(self) -> None:
@@ -453,6 +454,7 @@ class Assembly:
             },
             unknown_users=parts.sessions.principals.unknown,
             open_listeners=parts.exposure.open_listeners,
+            open_to_public=parts.grants.open_to_public,
             file_problems=parts.exposure.file_problems,
             certificates=parts.certificate_expiry.soon,
             no_master_key=parts.credential_store.why_no_key,

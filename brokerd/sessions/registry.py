@@ -36,6 +36,7 @@ from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals
 from brokerd.sessions.session import ClientSession
+from brokerd.telemetry.audit import Audit
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Door, DoorOptions
 
@@ -72,6 +73,7 @@ class Sessions:
         on_rollback: Callable[[Broker, str], None],
         evaluate_rollback: EvaluateRollback = lambda _session, how: how,
         grants: Grants,
+        audit: Audit,
     ) -> None:
         self._instance = instance
         self._instance_id = instance_id
@@ -82,6 +84,7 @@ class Sessions:
         self.options = options
         self._spawn = spawn
         self.log = log
+        self.audit = audit
         self._administer = administer
         self.on_receive = on_receive
         """Called with (session, queue) when a receive begins; False = it must return empty."""

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from brokerd.errors import BrokerError, OutcomeUnknown
+from brokerd.errors import AccessDenied, BrokerError, OutcomeUnknown
 from brokerd.protocol import client_frames as frames
 
 _WRITE_NOW: Final = 256 * 1024
@@ -36,6 +36,9 @@ class AnsweredClient(Protocol):
 
     def broke(self, error: Exception) -> None:
         """Log an unforeseen error, and end the connection."""
+
+    def audit_refusal(self, error: AccessDenied) -> None:
+        """Record that a request was refused for want of a permission (SX-15)."""
 
 
 class Responses:
@@ -121,6 +124,8 @@ class Responses:
 
     def failed(self, request: int, error: BrokerError) -> None:
         """Report that a request failed."""
+        if isinstance(error, AccessDenied):
+            self._client.audit_refusal(error)
         self.write(frames.encode_failed(request, error))
         self.outstanding -= 1
         if self.on_response is not None:

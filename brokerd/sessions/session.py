@@ -24,12 +24,12 @@ from brokerd.broker.poison import Undone
 from brokerd.broker.queues import QueueState
 from brokerd.broker.transaction import Transaction
 from brokerd.clock import Clock
-from brokerd.errors import BrokerError, Busy, NoSuchTx
+from brokerd.errors import AccessDenied, BrokerError, Busy, NoSuchTx
 from brokerd.ids import ClientId, show
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_readers import RequestReader
-from brokerd.security.grants import Rights
+from brokerd.security.grants import PUBLIC, Rights
 from brokerd.sessions.admin_gate import ClientGate, Exclusive
 from brokerd.sessions.fast_requests import perform_leading
 from brokerd.sessions.flow_control import ANSWERS, TURN, Congestion, Reading
@@ -40,6 +40,7 @@ from brokerd.sessions.request_line import RequestLine
 from brokerd.sessions.responses import Responses
 from brokerd.sessions.verb_dispatch import to_receive
 from brokerd.sessions.work import AutoReceive, OneShot
+from brokerd.telemetry.audit import Action, Audit, Outcome
 from brokerd.telemetry.log import Log
 from brokerd.transport.door import Seat
 
@@ -59,6 +60,7 @@ class Clients(Protocol):
 
     clock: Clock
     log: Log
+    audit: Audit
     options: SessionOptions
     principals: Principals
     exclusive: Exclusive
@@ -223,6 +225,18 @@ class ClientSession(asyncio.Protocol):
             "broker.daemon", subclass="client_failed", client=self.owner, exc_info=error
         )
 
+    def audit_refusal(self, error: AccessDenied) -> None:
+        """Record that a request was refused for want of a permission (SX-15)."""
+        who = self.names[-1] if self.names else PUBLIC
+        self._clients.audit.record(
+            Action.ACCESS,
+            actor=who,
+            subject=self.broker.name,
+            outcome=Outcome.REFUSED,
+            client=self.owner,
+            why=error.message,
+        )
+
     def commit_broke(self, error: Exception) -> None:
         """Stop the instance: a begun commit could not be handed to the store (REL-5)."""
         self.close(None)
@@ -322,7 +336,8 @@ class ClientSession(asyncio.Protocol):
         token: the token of a reader process (ACT-20); empty = the client is not a reader."""
         self.broker, self.client_id = broker, client_id
         self.known_as = token or client_id
-        self.owner = f"client {show(client_id)[:8]} (pid {info.get('pid', '?')})"
+        user = f", {self.names[-1]}" if self.names else ""
+        self.owner = f"client {show(client_id)[:8]} (pid {info.get('pid', '?')}{user})"
         self.line.body_limit = broker.options.max_bytes
         if self.seat is not None:
             self.seat.log_in()

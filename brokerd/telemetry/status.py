@@ -119,6 +119,16 @@ class CertificateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whole days until it expires; negative = it has expired."""
 
 
+class PublicGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A permission that everybody has (SEC-50)."""
+
+    permission: str
+    securable: str
+    """The object that it is on."""
+    origin: str = "settings"
+    """`settings` or `online`."""
+
+
 class DuplicateStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A broker for which two instances deliver (RTE-71)."""
 
@@ -181,6 +191,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     open_listeners: tuple[OpenListener, ...] = ()
     """Listeners that other machines can reach (SX-21). The settings permit each listener, so they
     are shown but are not a concern."""
+    open_to_public: tuple[PublicGrant, ...] = ()
+    """Permissions of everybody. Somebody has granted them, so they are shown but no concern."""
     file_problems: tuple[FileProblem, ...] = ()
     """Files and directories that are not exclusively the instance's own (SX-24)."""
     certificates: tuple[CertificateStatus, ...] = ()
@@ -231,7 +243,7 @@ def concerns(status: InstanceStatus) -> list[str]:
     found += [status.no_master_key] if status.no_master_key else []
     found += [expiry(one) for one in status.certificates]
     found += status.warnings
-    return found + [f"clients.grants: {one}" for one in status.unknown_users]
+    return found + [f"grants: {one}" for one in status.unknown_users]
 
 
 def expiry(one: CertificateStatus) -> str:

@@ -134,12 +134,13 @@ def _clock(seen: Seen) -> Iterator[Finding]:
 def _machine(status: InstanceStatus) -> Iterator[Finding]:
     about = f"instance {status.instance}"
     for line in status.unknown_users:
-        mend = "make the user, or change clients.grants in the settings and restart the daemon"
-        yield warning("D52", about, f"clients.grants: {line}", mend)
+        mend = "make the user, or revoke what it was granted: brokerd who-can; brokerd revoke"
+        yield warning("D52", about, f"grants: {line}", mend)
     for listener in status.open_listeners:
         mend = "listen at loopback, or keep strangers off that network; SECURITY.md says what they "
         mend += "can do"
         yield warning("D60", about, f"open to other machines: {describe(listener)}", mend)
+    yield from _public(status)
     for one in status.file_problems:
         level = error if one.is_refused else warning
         yield level("D61", f"file {one.path}", f"it {one.problem}", one.mend)
@@ -158,6 +159,17 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         yield warning("D53", about, text, mend)
     for door in status.doors:
         yield from _refused(door, status.now)
+
+
+def _public(status: InstanceStatus) -> Iterator[Finding]:
+    """Yield a finding for each permission that everybody has, the graver for administration."""
+    for grant in status.open_to_public:
+        level = warning if grant.permission in {"control", "execute"} else info
+        words = f"{grant.permission} on {grant.securable}"
+        mend = f'if this is not meant: brokerd revoke "{words} to public"'
+        if grant.origin == "settings":
+            mend = "if this is not meant, remove it from clients.grants and restart the daemon"
+        yield level("D70", f"instance {status.instance}", f"open to everybody: {words}", mend)
 
 
 def _refused(door: DoorStatus, now: Instant) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from brokerd.delivery.outgoing.transmission_status import Attempts, attempts
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.errors import BrokerError, StoreMissing
 from brokerd.ids import show
+from brokerd.security.grants import Entry
 from brokerd.storage.loss_acceptance import loss_path
 from brokerd.telemetry.status import (
     CertificateStatus,
@@ -30,6 +31,7 @@ from brokerd.telemetry.status import (
     DuplicateStatus,
     FileProblem,
     InstanceStatus,
+    PublicGrant,
     QueueStatus,
     StoreStatus,
 )
@@ -88,6 +90,7 @@ class StateReport:
         clock: Callable[[], str],
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
+        open_to_public: Callable[[], Sequence[Entry]],
         file_problems: Callable[[], Iterable[FileProblem]],
         certificates: Callable[[], Sequence[CertificateStatus]],
         no_master_key: Callable[[], str],
@@ -113,6 +116,7 @@ class StateReport:
         self._clock = clock
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
+        self._open_to_public = open_to_public
         self._file_problems = file_problems
         self._certificates = certificates
         self._no_master_key = no_master_key
@@ -159,6 +163,7 @@ class StateReport:
             clock=self._clock(),
             unknown_users=tuple(self._unknown_users()),
             open_listeners=tuple(self._open_listeners()),
+            open_to_public=tuple(map(_public_grant, self._open_to_public())),
             file_problems=tuple(self._file_problems()),
             certificates=tuple(self._certificates()),
             no_master_key=self._no_master_key(),
@@ -325,3 +330,10 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _public_grant(entry: Entry) -> PublicGrant:
+    grant = entry.grant
+    return PublicGrant(
+        permission=grant.permission.value, securable=grant.on, origin=entry.origin.value
+    )

@@ -18,6 +18,7 @@ from brokerd.ids import show
 from brokerd.process.exit_statuses import exit_status
 from brokerd.security.grants import Grants, Rights, parse_grant
 from brokerd.sessions.principals import Principals
+from brokerd.telemetry.audit import Action, Outcome
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
 from tests.integration.shorthand import answered, bodies, fails, group_of, take, talk, undone
@@ -46,7 +47,9 @@ def test_a_grant_to_nobody_is_told(tmp_path: Path) -> None:
         daemon.network.users = {"owner": os.geteuid()}
         async with await daemon.session(node="owner") as session:
             status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
-        assert concerns(status) == [f"clients.grants: {problem}"]
+        assert concerns(status) == [f"grants: {problem}"]
+        (public,) = status.open_to_public
+        assert (public.permission, public.securable, public.origin) == ("send", "a", "settings")
 
     play(program, tmp_path)
 
@@ -282,6 +285,28 @@ def test_control_of_one_broker_is_not_control_of_another(tmp_path: Path) -> None
             assert daemon.broker.enabled
             assert daemon.instance.brokers.keys() == {"main", "other", "msdb"}
             await mine.create("queue", "mine", activation=COMMAND | {"max_readers": 0})
+
+    played(scenario, tmp_path)
+
+
+@pytest.mark.rule("SX-15")
+def test_what_a_client_is_denied_is_audited_with_its_user(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        for _ in range(3):
+            await fails(AccessDenied, eve.receive("shop", autocommit=True))
+        await fails(AccessDenied, ann.begin_dialog("urn:desk", "urn:mill", "talk"))
+        async with await daemon.session(node="far") as far:
+            await fails(AccessDenied, far.admin.disable("main"))
+        found = await daemon.instance.brokers["msdb"].store.audit.page(before=2**62, limit=9)
+        refused = [one for one in reversed(found) if one.action is Action.ACCESS]
+        assert [(one.actor, one.subject) for one in refused] == [
+            (str(EVE), "main"),
+            (str(ANN), "main"),
+            ("public", "main"),
+        ]
+        assert {one.outcome for one in refused} == {Outcome.REFUSED}
+        assert "receive permission on queue 'shop'" in str(refused[0].detail["why"])
+        assert str(refused[1].detail["client"]).endswith(f", {ANN})")
 
     played(scenario, tmp_path)
 

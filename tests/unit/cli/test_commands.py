@@ -107,6 +107,15 @@ def test_status_shows_what_is_open_to_other_machines_though_all_is_well(
     assert (peers["who"], peers["permitted_by"]) == ("peers", "transport.allow_plaintext")
 
 
+@pytest.mark.rule("SEC-50")
+def test_status_shows_what_is_open_to_everybody_though_all_is_well(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.status = {"open_to_public": [{"permission": "send", "securable": "urn:news"}]}
+    assert run(daemon, "status", "--check") == 0
+    assert "  open to everybody: send on urn:news\n" in capsys.readouterr().out
+
+
 def test_status_as_json_has_the_verdict_and_all_the_daemon_said(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:

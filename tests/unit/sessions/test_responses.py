@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import Busy
+from brokerd.errors import AccessDenied, Busy
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_readers import AnswerReader
 from brokerd.sessions.responses import Responses
@@ -34,6 +34,9 @@ class Client:
     def broke(self, error: Exception) -> None:
         self.failures.append(error)
         self.broken = True
+
+    def audit_refusal(self, error: AccessDenied) -> None:
+        self.failures.append(error)
 
     def turn(self) -> list[frames.DaemonFrame]:
         """Return the frames that one turn of the loop writes."""

@@ -27,6 +27,7 @@ from brokerd.telemetry.status import (
     DuplicateStatus,
     FileProblem,
     InstanceStatus,
+    PublicGrant,
     QueueStatus,
     StoreStatus,
 )
@@ -224,7 +225,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D58", replace(HEALTHY, dispatching={"check_failure": "no memory"}), "checks of bodies",
      "no memory", "broker.checks"),
     ("D52", told(unknown_users=("no user nobody",)), "instance here", "no user nobody",
-     "clients.grants"),
+     "brokerd revoke"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", earlier="here",
      later="instance w at tcp://w:4022"),)), "broker b1", "w at tcp://w:4022 both", "new-id"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", broker="main"),)), "broker main",
@@ -235,6 +236,11 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      mend="put it there"),)), "file /d/main.db", "it is a symbolic link", "put it there"),
     ("D61", told(file_problems=(FileProblem(path="/d/x.db", problem="has mode 0644",
      mend="chmod go= /d/x.db", is_refused=False),)), "file /d/x.db", "mode 0644", "chmod"),
+    ("D70", told(open_to_public=(PublicGrant(permission="control", securable="main",
+     origin="online"),)), "instance here", "open to everybody: control on main",
+     'brokerd revoke "control on main to public"'),
+    ("D70", told(open_to_public=(PublicGrant(permission="execute", securable="*"),)),
+     "instance here", "execute on *", "remove it from clients.grants"),
     ("D04", told(no_master_key="/d/master.key is not there"), "instance here", "is not there",
      "put master.key back"),
     ("D26", told(certificates=(CertificateStatus(owner="peer:west", purpose="transport",
@@ -265,6 +271,14 @@ def test_rows_are_those_of_the_views() -> None:
 
 
 @pytest.mark.rule("MON-22")
+@pytest.mark.rule("SEC-50")
+def test_what_everybody_may_send_or_receive_is_information() -> None:
+    found = [*examine(told(open_to_public=(PublicGrant(permission="send", securable="urn:news"),)))]
+    assert [(one.code, one.level, one.text) for one in found] == [
+        ("D70", Level.INFO, "open to everybody: send on urn:news")
+    ]
+
+
 def test_connections_refused_long_ago_are_told_but_do_not_count() -> None:
     then = DoorStatus(kind="clients", refused={"descriptors": 2}, refused_at=Instant(NOW - RECENT))
     (found,) = examine(told(doors=(DoorStatus(kind="peers"), then)))
