@@ -91,9 +91,9 @@ def elapsed_by(clock: Clock) -> Callable[[], int]:
 
 
 LEAP: Final = timedelta(hours=1)
-"""Largest step of UTC, relative to elapsed time, that is followed immediately."""
+"""Largest jump of the machine's UTC that the clock follows immediately."""
 HOLD: Final = timedelta(minutes=10)
-"""Time that a larger step has to last before it is followed."""
+"""Time that a larger jump has to last before the clock follows it."""
 _NANO: Final = 1_000_000_000
 _COMPARE_EVERY: Final = _NANO // 20
 """Nanoseconds between two comparisons with the machine's UTC."""

@@ -482,7 +482,7 @@ class DialogEnded(BrokerError):
 
 
 class WouldWaitForever(BrokerError):
-    """The answer is waited for in the transaction that has yet to send the question (SDK-7)."""
+    """The program waits for an answer before its transaction has sent the question (SDK-7)."""
 
     code = "would_wait_forever"
     hint = "leave the transaction block first: nothing is sent before its commit"
@@ -655,7 +655,7 @@ class ActivationConflict(ObjectsRefused):
     code = "activation_conflict"
     ssb_code = 9717
     hint = "drop the event notification for QUEUE_ACTIVATION, or switch the queue's activation off"
-    """The `ssb_code` is that of switching activation on; creating the notification has 9718."""
+    """`ssb_code` is for switching activation on; creating a notification has 9718 instead."""
 
 
 class DuplicatePriority(ObjectsRefused):

@@ -65,5 +65,5 @@ def missing(plan: Plan, now: float) -> int:
 
 
 def next_restart(plan: Plan) -> float | None:
-    """Return the time to call `missing` again; None = after the next end of an instance."""
+    """Return when to call `missing` again; None = when the next instance ends."""
     return plan.restart_at if plan.running < plan.instances.min else None

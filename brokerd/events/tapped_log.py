@@ -33,7 +33,7 @@ _SUBCLASSES: Final[dict[tuple[str, object], str]] = {
 }
 """Names of additional events by class and subclass."""
 ONCE_A_MESSAGE: Final = frozenset({"send", "received_sequenced"})
-"""Subclasses of conversation lines that no subscriber gets: each message logs one (EVT-10)."""
+"""Subclasses of the lines that are logged for every message; no subscriber gets them (EVT-10)."""
 
 
 class TappedLog:

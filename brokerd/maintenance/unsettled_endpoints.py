@@ -30,7 +30,7 @@ class UnsettledEndpoints:
         self._asked: dict[str, dict[EndpointKey, tuple[int, float]]] = {}
 
     def nothing_due(self, broker: Broker) -> bool:
-        """Return whether no endpoint has a question, as far as memory shows."""
+        """Return whether memory shows that no endpoint has a question to send."""
         return broker.store.endpoints.is_settled and not self._asked.get(broker.name)
 
     async def run(self, broker: Broker) -> int:

@@ -27,7 +27,7 @@ from brokerd.ids import secret_bytes
 DAYS: Final = 398
 """Days for which a certificate made here is valid, unless its maker says otherwise."""
 TOLERANCE: Final = 5 * 60 * SECOND
-"""How far a clock may be behind the maker's without a new certificate being refused (SEC-11)."""
+"""A certificate is valid from this long before it is made: other clocks may be behind (SEC-11)."""
 MOST_BYTES: Final = 16 * 1024
 """Largest certificate that is parsed."""
 _REFUSALS: Final = (

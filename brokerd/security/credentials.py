@@ -91,8 +91,9 @@ class Credentials:
         self._watchers.append(watcher)
 
     def own(self, purpose: Purpose, now: Instant) -> Installed | None:
-        """Return the own certificate to use now: active, valid, of several the one that expires
-        last (SEC-21); None = there is none."""
+        """Return the own certificate to use now; None = no active certificate is valid (SEC-21).
+
+        If several are valid, the one that expires last is used."""
         return self._best(None, purpose, now)
 
     def own_all(self, purpose: Purpose) -> list[Installed]:

@@ -24,7 +24,7 @@ class Skip(NamedTuple):
     """Messages that count as deleted."""
 
     noted: Callable[[int], Set[int]]
-    """Function that returns the queuing orders of such messages at a place."""
+    """Function that returns the queuing orders of the messages at a place that count as deleted."""
     ended: Callable[[], Set[EndpointKey]]
     """Function that returns the endpoints all of whose messages count as deleted."""
 

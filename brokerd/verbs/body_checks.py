@@ -82,7 +82,7 @@ def check_ahead(
 def before_sends(
     tx: Transaction, live: Live, messages: Iterable[tuple[str, bytes | None]]
 ) -> Blocked | None:
-    """Wait once for the verdicts on many messages of one dialog, as `before_send` does on one."""
+    """Do the same as `before_send` for many messages of one dialog, with a single wait."""
     if not _stays(tx, live):
         return None
     wanted: list[tuple[MessageType, bytes]] = []
