@@ -48,7 +48,7 @@ def main(unit: Path, writable: Path, command: list[str]) -> None:
             limit = min(int(asked[f"Limit{name}"]), most if most >= 0 else sys.maxsize)
             resource.setrlimit(kind, (limit, limit))
     if asked["ProtectSystem"] == "strict":
-        _protect_files(writable)
+        _protect_files(writable, has_tmp=asked["PrivateTmp"] == "yes")
     calls = allowed_calls(asked["SystemCallFilter"])
     if asked["CapabilityBoundingSet"] == "":
         for capability in range(_last_capability() + 1):
@@ -78,13 +78,15 @@ def allowed_calls(names: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _protect_files(writable: Path) -> None:
-    """Make all mounts read-only but the kernel's own, and one directory."""
+def _protect_files(writable: Path, *, has_tmp: bool) -> None:
+    """Make all mounts read-only but the kernel's own, one directory, and a /tmp of its own."""
     _mount(b"none", b"/", MS_REC | MS_PRIVATE)
     _mount(os.fsencode(writable), os.fsencode(writable), MS_BIND)
+    if has_tmp and not writable.is_relative_to("/tmp"):
+        _mount(b"tmpfs", b"/tmp", 0, kind=b"tmpfs")
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, options = line.split()[4:6]
-        if place == str(writable) or (place.startswith(KEPT) and place != "/dev/shm"):
+        if place in (str(writable), "/tmp") or (place.startswith(KEPT) and place != "/dev/shm"):
             continue
         flags = MS_REMOUNT | MS_BIND | MS_RDONLY
         for option, flag in (("nosuid", 2), ("nodev", 4), ("noexec", 8)):
@@ -92,8 +94,8 @@ def _protect_files(writable: Path) -> None:
         _mount(b"none", os.fsencode(place), flags)
 
 
-def _mount(source: bytes, target: bytes, flags: int) -> None:
-    _check(_libc().mount(source, target, None, flags, None))
+def _mount(source: bytes, target: bytes, flags: int, kind: bytes | None = None) -> None:
+    _check(_libc().mount(source, target, kind, flags, None))
 
 
 def _filter(calls: frozenset[str]) -> None:

@@ -76,8 +76,11 @@ class Restricted(Place):
     """A place whose daemon may do what its unit permits, and write only here."""
 
     def serve_command(self) -> list[str]:
-        restrict = [sys.executable, "-m", "tests.restricted", str(UNIT), str(self.folder)]
-        return ["unshare", "--mount", *restrict, *super().serve_command()]
+        return self.restricted(UNIT, super().serve_command())
+
+    def restricted(self, unit: Path, command: list[str]) -> list[str]:
+        restrict = [sys.executable, "-m", "tests.restricted", str(unit), str(self.folder)]
+        return ["unshare", "--mount", *restrict, *command]
 
 
 @pytest.fixture
@@ -114,6 +117,16 @@ def test_a_daemon_does_all_its_work_under_its_unit(place: Restricted) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    landing = place.folder / "landing"
+    ship = [sys.executable, "-m", "brokerd", "ship", "-c", str(place.settings), str(landing)]
+    shipped = subprocess.run(
+        place.restricted(UNIT.with_name("brokerd-ship.service"), ship),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shipped.returncode == 0, shipped.stderr
+    assert list(landing.rglob("*.manifest"))
 
 
 def test_the_limits_are_those_that_were_meant() -> None:
