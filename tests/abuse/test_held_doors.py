@@ -81,7 +81,7 @@ def logged(place: Place) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.rule("REL-27", "END-18", "SX-12")
+@pytest.mark.rule("REL-27", "END-18", "SX-12", "FR-2")
 def test_silent_peers_keep_nobody_out(place: Place) -> None:
     with serving(place), ExitStack() as held:
         for _ in range(STRANGERS):
@@ -156,7 +156,7 @@ def test_programs_that_start_together_are_all_let_in(place: Place) -> None:
         asyncio.run(all_of_them())
 
 
-@pytest.mark.rule("REL-27")
+@pytest.mark.rule("REL-27", "FR-2")
 def test_accepting_goes_on_by_itself_where_descriptors_had_run_out(place: Place) -> None:
     with serving(place) as process, ExitStack() as held:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (3, FILES))

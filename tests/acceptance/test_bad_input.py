@@ -65,7 +65,7 @@ def assert_start_refused(place: Place, status: int, *words: str, running: bool =
 # Settings.
 
 
-@pytest.mark.rule("BI-C3")
+@pytest.mark.rule("BI-C3", "FO-1")
 def test_unknown_keys_are_told_all_at_once_with_the_nearest_known_one(place: Place) -> None:
     text = place.settings.read_text()
     place.settings.write_text(text.replace("tick", "tik").replace("[clients]", "[client]"))
@@ -213,7 +213,7 @@ def test_a_handler_is_found_in_the_working_directory(place: Place) -> None:
 # Stores.
 
 
-@pytest.mark.rule("REL-16")
+@pytest.mark.rule("REL-16", "FP-9")
 def test_a_second_daemon_on_the_same_store(running: Place) -> None:
     assert_start_refused(
         running, 73, f"{running.data_dir}", "is open in process", "instance.data_dir", running=True

@@ -351,7 +351,7 @@ async def test_one_that_blocks_the_loop_of_the_daemon_is_named_with_its_stack(
         await use(session, "stock:answer")
 
 
-@pytest.mark.rule("ACT-23")
+@pytest.mark.rule("ACT-23", "FP-4")
 @pytest.mark.rule("PSN-16")
 @pytest.mark.parametrize(
     ("handler", "words", "ended"),

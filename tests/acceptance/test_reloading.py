@@ -132,6 +132,7 @@ def test_lines_go_to_the_new_file_where_that_has_another_name(place: Logged, pro
     assert lines(before, "reloaded") == []
 
 
+@pytest.mark.rule("FO-1")
 @pytest.mark.parametrize(
     ("text", "reason"), [("[log\n", "not TOML"), ('[clok]\ntick = "1s"\n', "clok: unknown key")]
 )

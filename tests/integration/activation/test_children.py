@@ -92,7 +92,7 @@ async def test_so_much_of_what_it_prints_is_kept_and_the_rest_is_counted(
     assert (error, len(kept), running.dropped) == ("", lines, dropped)
 
 
-@pytest.mark.rule("ACT-46", "ACT-52")
+@pytest.mark.rule("ACT-46", "ACT-52", "FP-4")
 async def test_what_it_has_forked_ends_with_it(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = (
@@ -112,7 +112,7 @@ async def gone(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.rule("ACT-46")
+@pytest.mark.rule("ACT-46", "FP-4")
 async def test_one_that_ignores_sigterm_is_killed() -> None:
     code = (
         "import signal, time\n"

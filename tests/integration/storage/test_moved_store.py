@@ -22,7 +22,7 @@ def replace(store: Path) -> None:
     copy.rename(store)
 
 
-@pytest.mark.rule("FD-9", "REL-16", "REL-37", "REL-30")
+@pytest.mark.rule("FD-9", "FO-8", "REL-16", "REL-37", "REL-30")
 @pytest.mark.parametrize("what", [move, replace, Path.unlink])
 def test_the_daemon_stops_and_is_not_started_again(
     tmp_path: Path, what: Callable[[Path], object]

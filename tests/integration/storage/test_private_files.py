@@ -199,7 +199,7 @@ def test_a_directory_that_others_may_write_to(mode: int, data_dir: Path) -> None
     check_start(settings(data_dir), None)
 
 
-@pytest.mark.rule("SX-24")
+@pytest.mark.rule("SX-24", "FO-9")
 @as_root
 def test_a_directory_of_somebody_else(data_dir: Path) -> None:
     os.chown(data_dir, STRANGER, -1)

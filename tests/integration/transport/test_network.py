@@ -218,7 +218,7 @@ def resolving_to(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) ->
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
 
 
-@pytest.mark.rule("END-16", "NBT-22", "TRN-9")
+@pytest.mark.rule("END-16", "NBT-22", "TRN-9", "FN-8")
 @pytest.mark.parametrize("dead", [["127.0.0.3"], ["127.0.0.2"], ["127.0.0.2", "127.0.0.3"]])
 async def test_a_live_address_behind_dead_ones_is_found_within_the_limit(
     monkeypatch: pytest.MonkeyPatch, silent: int, dead: list[str]

@@ -83,7 +83,7 @@ async def test_the_order_is_that_of_the_table_whatever_the_periods_are() -> None
     assert " ".join(seen) == "d a d d a d b d c a d d a d d b a d c"
 
 
-@pytest.mark.rule("PER-2")
+@pytest.mark.rule("PER-2", "FC-4")
 async def test_a_late_tick_is_not_made_up_for() -> None:
     clock = Clock(3, late=17.0)
     await ticks(ticker([noting([], "one", 1)], clock))
