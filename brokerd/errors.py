@@ -680,6 +680,13 @@ class MayNotOwnCertificates(ObjectsRefused):
     hint = "name a peer, peer:NAME; brokerd peer ls shows those that are here"
 
 
+class PairingFailed(BrokerError):
+    """Two instances could not be paired; nothing is left of the attempt (SEC-62)."""
+
+    code = "pairing_failed"
+    hint = "mend what the message names, and run brokerd peer pair again"
+
+
 class ObjectExists(ObjectsRefused):
     """There is an object of this kind and name already (OBJ-12)."""
 

@@ -365,6 +365,10 @@ class Admin(Facade[AsyncAdmin]):
     make_certificates = same(AsyncAdmin.make_certificates)
     switch_certificates = same(AsyncAdmin.switch_certificates)
     drop_certificate = same(AsyncAdmin.drop_certificate)
+    invite_peer = same(AsyncAdmin.invite_peer)
+    await_pairing = same(AsyncAdmin.await_pairing)
+    cancel_pairing = same(AsyncAdmin.cancel_pairing)
+    join_peer = same(AsyncAdmin.join_peer)
 
 
 class Session(Facade[AsyncSession]):

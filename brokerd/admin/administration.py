@@ -19,6 +19,7 @@ from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.grants import GrantAdministration
 from brokerd.admin.objects.administration import ObjectAdministration
 from brokerd.admin.objects.terminate import Tell
+from brokerd.admin.pairing.pairing import Pairing
 from brokerd.admin.poison import Parked
 from brokerd.admin.principals import PrincipalAdministration
 from brokerd.admin.queue_drain import Draining
@@ -36,6 +37,7 @@ from brokerd.objects.declared import Change, Declared
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.credential_verbs import CredentialVerb
+from brokerd.protocol.pairing_verbs import PairingVerb
 from brokerd.storage.catalog import CatalogChanges
 from brokerd.telemetry.log import Log
 
@@ -106,7 +108,6 @@ class Administration:
         confirm_clock: Callable[[str], object],
         router: Router,
         pinging: Pinging,
-        has_principal: Callable[[str], bool] = lambda _name: True,
         log: Log,
         events: Log,
     ) -> None:
@@ -134,10 +135,11 @@ class Administration:
             notify_subscribers=changes.objects_applied,
             notify_far_side=tell,
             changing=changing,
-            has_principal=has_principal,
             log=log,
         )
         """The verbs that change objects."""
+        self.pairing: Pairing
+        """The verbs of pairing; set by `instance.security_parts`, as they call `objects`."""
         self.parked = Parked(log=events, switch=self.objects.switch)
         """The verbs for groups that are held because of poison."""
         switch_off = self.objects.switch_activation_off
@@ -175,10 +177,11 @@ class Administration:
             case _:
                 if isinstance(verb, CredentialVerb):
                     return await self._principals.run(verb, actor)
+                doing: Awaitable[object]
                 if isinstance(verb, admin.PoisonVerb):
-                    doing: Awaitable[object] = self.parked.run(
-                        self._named(verb.broker), verb, actor
-                    )
+                    doing = self.parked.run(self._named(verb.broker), verb, actor)
+                elif isinstance(verb, PairingVerb):
+                    doing = self.pairing.run(broker, verb, actor)
                 else:
                     doing = self._operate(verb, actor)
                 return await doing

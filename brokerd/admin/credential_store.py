@@ -37,6 +37,7 @@ from brokerd.security.credentials import (
 from brokerd.security.dialog_certificates import make_dialog_certificate
 from brokerd.security.master_key import MasterKey, Random
 from brokerd.storage import credentials as stored
+from brokerd.storage.connections import Connection
 from brokerd.storage.credentials import CredentialChange
 from brokerd.storage.key_file import NAME, make_key, read_key
 from brokerd.storage.store import Store
@@ -436,6 +437,27 @@ class CredentialStore:
             names = ", ".join(sorted(self.credentials.principals)) or "none"
             raise ObjectNotFound(f"there is no {name!r} here", hint=f"there is: {names}")
         return found
+
+    # Several changes at once.
+
+    async def change(
+        self,
+        change: Callable[[], CredentialChange],
+        also: Callable[[Connection], None] | None = None,
+    ) -> CredentialChange:
+        """Make several changes in one commit, and return them (SEC-61).
+
+        `change`: called while no other change is made, so that it may rely on what it finds.
+        `also`: further statements of the commit."""
+        async with self._changing:
+            made = change()
+            await self._msdb.run(partial(stored.write, change=made, also=also))
+            if made.removed_principal is not None:
+                self.credentials.remove_principal(made.removed_principal)
+            for one in made.removed_certificates:
+                self.credentials.remove_certificate(one)
+            self.credentials.put(*made.put)
+        return made
 
     # Checks and writes.
 

@@ -48,7 +48,7 @@ def command(
     else:
         for step in found.steps:
             print_line(_line(step))
-        print_line(_verdict(found))
+        print_line(verdict(found))
         if from_service is None and not found.is_complete and found.steps[-1].leg == "back":
             print_line(
                 f"the way out is well; replies were to go to {found.from_service!r}: {_NAME_ONE}"
@@ -65,7 +65,8 @@ def _line(step: PingStep) -> str:
     return f"{step.leg:>4}  {step.instance}, {by}: {step.outcome}{to}{route}{found}{why}"
 
 
-def _verdict(found: PingAnswer) -> str:
+def verdict(found: PingAnswer) -> str:
+    """Return one line that says whether a ping came back, or where it stopped."""
     if found.is_complete:
         return f"{found.service!r} and back to {found.from_service!r} in {found.seconds:.3f} s"
     last = found.steps[-1]

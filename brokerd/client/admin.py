@@ -15,6 +15,7 @@ import msgspec
 from brokerd.client.arguments import wire_id, wire_text
 from brokerd.client.credentials import CredentialVerbs
 from brokerd.client.grants import GrantVerbs
+from brokerd.client.pairing import PairingVerbs
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse
@@ -136,7 +137,7 @@ class PingAnswer(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Admin(CredentialVerbs, GrantVerbs):
+class Admin(CredentialVerbs, GrantVerbs, PairingVerbs):
     """The verbs of an administrator, `session.admin`.
 
     The argument `broker` is a name, by default that of the session's broker. Every method may also

@@ -15,6 +15,7 @@ from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.instance import part_options
 from brokerd.instance.assembly import VERSION, Assembly
+from brokerd.instance.pairing_parts import build_pairing
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.connections import SQLITE_VERSION
@@ -62,6 +63,7 @@ class Instance:
             await stores.open_all(declared)
             parts.clock_watch.check()
             self._assembly.build()
+            build_pairing(parts, self.settings, self.surroundings)
             for name in stores.needed_brokers(declared):
                 await parts.events.load(self.brokers[name])
             changed = await self._apply(declared)

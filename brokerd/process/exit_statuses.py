@@ -49,6 +49,7 @@ ROWS: Final = (
             "handler_left_transaction_open",
             "invalid_state",
             "outcome_unknown",
+            "pairing_failed",
             "process_ended",
             "queue_disabled",
             "receive_timeout",

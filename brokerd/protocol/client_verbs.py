@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from brokerd.errors import BadRequest
 from brokerd.protocol.admin_verbs import ADMIN_VERBS, POISON_VERBS, AdminVerb, PoisonVerb
+from brokerd.protocol.pairing_verbs import PAIRING_VERBS, PairingVerb
 
 FOREVER_MS: Final = -1
 """`wait_ms` without a limit (RCV-18)."""
@@ -301,6 +302,7 @@ Verb = (
     | CleanUp
     | AdminVerb
     | PoisonVerb
+    | PairingVerb
 )
 
 
@@ -347,6 +349,7 @@ _VERBS: Final[dict[str, type[Verb]]] = {
     "clean_up": CleanUp,
     **ADMIN_VERBS,
     **POISON_VERBS,
+    **PAIRING_VERBS,
 }
 NAMES: Final = {form: name for name, form in _VERBS.items()}
 """Name of each verb, to report the activity of a lock's holder (GRP-11)."""
@@ -361,11 +364,12 @@ IN_TX: Final = frozenset(
 ALONE: Final = frozenset(
     {"transact", "receive", "tx_outcome", "status", "apply", "browse"}
     | {"objects", "create", "alter", "drop", "transmission_status", "clean_up"}
-    | {*ADMIN_VERBS, *POISON_VERBS}
+    | {*ADMIN_VERBS, *POISON_VERBS, *PAIRING_VERBS}
 )
 """Verbs that may have tx nil."""
 NOT_HELD_BACK: Final = frozenset(
-    {"tx_outcome", "status", "apply", "browse", "objects", "transmission_status", *ADMIN_VERBS}
+    {"tx_outcome", "status", "apply", "browse", "objects", "transmission_status"}
+    | {*ADMIN_VERBS, *PAIRING_VERBS}
 )
 """Verbs of `ALONE` that are accepted while an operation excludes other work (MAN-1)."""
 

@@ -115,6 +115,13 @@ def prove(secret: bytes, side: Side, *, inviting: Certificate, joining: Certific
     return hmac.digest(secret, said, hashlib.sha256)
 
 
+def is_proof(
+    proof: bytes, secret: bytes, side: Side, *, inviting: Certificate, joining: Certificate
+) -> bool:
+    """Return whether a proof is right, in a time that does not depend on it."""
+    return hmac.compare_digest(proof, prove(secret, side, inviting=inviting, joining=joining))
+
+
 class Phase(StrEnum):
     """The life of a code."""
 
@@ -157,8 +164,7 @@ class Invitation:
         if self.phase(now) is not Phase.WAITING:
             return None
         secret, inviting = self.code.secret, self.certificate
-        wanted = prove(secret, Side.JOINING, inviting=inviting, joining=joining)
-        if not hmac.compare_digest(proof, wanted):
+        if not is_proof(proof, secret, Side.JOINING, inviting=inviting, joining=joining):
             self.wrong += 1
             if self.wrong >= MOST_WRONG:
                 self._phase = Phase.GUESSED

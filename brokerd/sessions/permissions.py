@@ -24,11 +24,17 @@ from brokerd.objects.declared import Declared, Kind
 from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.credential_verbs import CREDENTIAL_VERBS
+from brokerd.protocol.pairing_verbs import AwaitPairing, CancelPairing, InvitePeer, JoinPeer
 from brokerd.security.grants import Rights
 
 
 def _own(_verb: wire.Verb, own: str) -> Iterable[str]:
     return (own,)
+
+
+def _paired(_verb: wire.Verb, own: str) -> Iterable[str]:
+    """Yield the brokers that pairing changes: principals in `msdb`, routes in the own one."""
+    return (MSDB, own)
 
 
 def _named(verb: Any, _own: str) -> Iterable[str]:  # noqa: ANN401  # each has the field
@@ -85,6 +91,10 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.RevokePermission: _instance,
     admin.WhoCan: _instance,
     **dict.fromkeys(CREDENTIAL_VERBS.values(), _instance),
+    InvitePeer: _paired,
+    AwaitPairing: _instance,
+    CancelPairing: _instance,
+    JoinPeer: _paired,
     **dict.fromkeys(admin.POISON_VERBS.values(), _named),
 }
 """Functions that return the brokers on which a verb needs CONTROL, by the type of the verb.

@@ -4,6 +4,7 @@ Reads:  the tables `principals` and `certificates`.      Calls: `audit`, `grants
 Never:  decrypts a private key, or judges a certificate.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -50,8 +51,12 @@ def load(connection: Connection) -> StoredCredentials:
     )
 
 
-def write(connection: Connection, change: CredentialChange) -> None:
-    """Make the changes in one transaction."""
+def write(
+    connection: Connection,
+    change: CredentialChange,
+    also: Callable[[Connection], None] | None = None,
+) -> None:
+    """Make the changes in one transaction; `also`: further statements of it."""
     script = Script()
     named = [one for one in change.put if isinstance(one, Principal)]
     _put_principals.add(script, [_row_of_principal(one) for one in named])
@@ -63,6 +68,8 @@ def write(connection: Connection, change: CredentialChange) -> None:
         if change.removed_principal is not None:
             connection.execute(_remove_principal, (change.removed_principal,))
             remove_of_principal(connection, change.removed_principal)
+        if also is not None:
+            also(connection)
         append(connection, change.entries)
 
 

@@ -7,6 +7,8 @@ A row with an empty permission and object is no grant. It says that grants about
 named as its principal were made once, so that they stay limited when the last grant is revoked.
 """
 
+from collections.abc import Iterable
+
 from sqlalchemy import delete, select
 
 from brokerd.clock import Instant
@@ -73,3 +75,19 @@ def remove_of_principal(connection: Connection, principal: str) -> None:
 
     A later principal of the same name must not inherit them."""
     connection.execute(_remove_of_principal, (principal,))
+
+
+def put(connection: Connection, entries: Iterable[Entry]) -> None:
+    """Record grants inside the caller's transaction, and the connections that they are about."""
+    script = Script()
+    for entry in entries:
+        grant, values = entry.grant, (entry.granted_at, entry.granted_by)
+        rows = [(grant.permission, grant.on, grant.to, *values), ("", "", grant.audience, *values)]
+        _add.add(script, rows)
+    script.run(connection)
+
+
+def drop(connection: Connection, dropped: Iterable[Grant]) -> None:
+    """Delete the rows of grants inside the caller's transaction."""
+    for one in dropped:
+        connection.execute(_remove, (one.permission.value, one.on, one.to))

@@ -44,7 +44,6 @@ ROWS = [
     ("priority", "level", "level=7", 7),
     ("route", "service", "service=far", "far"),
     ("instance-route", "service", "service=far", "far"),
-    ("binding", "anonymous", "anonymous=on", "on"),
 ]
 NEEDED = {
     "message-type": ("validation=well_formed_xml",),
@@ -52,7 +51,6 @@ NEEDED = {
     "service": ("queue=desk",),
     "route": ("address=TCP://127.0.0.1:9",),
     "instance-route": ("address=TCP://127.0.0.1:9",),
-    "binding": ("service=far", "principal=peer:west"),
 }
 """What an object of a kind is made with, so that its options mean something."""
 DEFAULTS = {
@@ -73,7 +71,8 @@ NOT_TRIED = {
     "queue": "what a service cannot be without",
     "service": "what a binding cannot be without",
     "address": "what a route cannot be without",
-    "principal": "what a binding cannot be without; it has to exist",
+    "principal": "has to exist: tests/integration/admin/test_bindings",
+    "anonymous": "of a binding, which needs a principal",
     "broker": "as the service of a route",
     "mirror": "goes with service and broker: tests/unit/test_objects",
     "lifetime": "is shown as an instant",
@@ -134,8 +133,7 @@ def test_an_option_is_set_and_taken_back(
 
 
 def test_every_key_is_tried_or_has_a_reason() -> None:
-    kinds = {"binding": "remote_service_binding"}
-    tried = {(kinds.get(noun, noun.replace("-", "_")), key) for noun, key, _, _ in ROWS}
+    tried = {(noun.replace("-", "_"), key) for noun, key, _, _ in ROWS}
     left = {
         (kind, key.name)
         for kind, those in object_keys.KEYS.items()

@@ -64,14 +64,13 @@ class ObjectAdministration:
         notify_subscribers: Callable[[Broker, Sequence[Change], str], None],
         notify_far_side: Tell,
         changing: Callable[[Broker], AbstractContextManager[None]],
-        has_principal: Callable[[str], bool],
         log: Log,
     ) -> None:
         """Create the verbs of one instance.
 
         `on_changed`: called once changes are in effect. `on_altered_alike`: called with broker and
         queue, after an ALTER that changes nothing. `changing`: keeps other administrators of the
-        broker out, or raises `Busy`. `has_principal`: whether the instance has a principal."""
+        broker out, or raises `Busy`."""
         self._brokers = brokers
         self._absent = absent
         self._store_path = store_path
@@ -81,7 +80,8 @@ class ObjectAdministration:
         self._notify_subscribers = notify_subscribers
         self._notify_far_side = notify_far_side
         self._changing = changing
-        self._has_principal = has_principal
+        self.has_principal: Callable[[str], bool] = lambda _name: True
+        """Whether the instance has a principal; set by `instance.security_parts`."""
         self._log = log
         self.lock = asyncio.Lock()
         """Lock held while a plan is made and applied; another change would invalidate the plan."""
@@ -160,7 +160,7 @@ class ObjectAdministration:
         for one in plans:
             try:
                 with _named_in(plans, one):
-                    refuse_unknown_principals(one, self._has_principal)
+                    refuse_unknown_principals(one, self.has_principal)
             except ObjectNotFound as error:
                 if actor != THE_DAEMON:
                     raise
@@ -246,6 +246,22 @@ class ObjectAdministration:
         """Switch the activation of a queue off."""
         off = wire.Alter("queue", {"name": queue, "activation": {"status": "off"}})
         await self.change(broker, off, actor)
+
+    async def amend(
+        self, broker: Broker, change: Callable[[Declared], Declared], actor: str
+    ) -> tuple[Declared, list[Change]]:
+        """Change several objects of a broker in one commit; return the objects before, and the
+        changes made.
+
+        `change`: returns the wanted objects for the present ones."""
+        async with self.lock:
+            have = present(broker, self._brokers[MSDB])
+            made = plan(change(have), have, actor=actor, now=broker.clock.utc())
+            if made.changes:
+                self._check_principals([made], actor)
+                await self._check([made], dry_run=False, terminate_existing=False)
+                await self._apply_plan(made, False, actor)
+        return have, made.reported
 
     def describe(self, broker: Broker, kind: str | None) -> list[dict[str, object]]:
         """Return the objects in the form in which a file declares them (CLP-80)."""

@@ -13,11 +13,19 @@ from brokerd.errors import (
     ObjectNotFound,
 )
 from brokerd.objects.declarations import parse
+from brokerd.security.credentials import Kind
 from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import scenario
 from tests.integration.shorthand import fails
 
 TO_ORDERS = {"service": "urn:orders", "principal": "peer:west"}
+
+
+async def know(daemon: Daemon, *names: str) -> None:
+    """Add principals without certificates."""
+    for name in names:
+        kind = Kind(name.partition(":")[0])
+        await daemon.instance.parts.credential_store.add_principal(kind, name, actor="root")
 
 
 @pytest.mark.rule("SEC-18", "MON-6")
@@ -26,6 +34,7 @@ async def test_a_binding_is_made_altered_shown_and_dropped(
     daemon: Daemon, session: Session
 ) -> None:
     kind = "remote_service_binding"
+    await know(daemon, "peer:west", "client:till")
     await session.create(kind, "to orders", **TO_ORDERS)
     await fails(ObjectExists, session.create(kind, "to orders", **TO_ORDERS))
     assert await session.objects(kind) == [
@@ -58,6 +67,7 @@ async def test_a_binding_is_made_altered_shown_and_dropped(
 @scenario
 async def test_what_a_binding_cannot_say(daemon: Daemon, session: Session) -> None:
     kind = "remote_service_binding"
+    await know(daemon, "peer:west")
     await session.create(kind, "to orders", **TO_ORDERS)
     for nobody in ("public", "alice", "peer:", "user:alice", "PEER:west"):
         refusal = await fails(
@@ -78,6 +88,7 @@ async def test_what_a_binding_cannot_say(daemon: Daemon, session: Session) -> No
 async def test_a_file_declares_bindings_and_drops_the_others(
     daemon: Daemon, session: Session
 ) -> None:
+    await know(daemon, "peer:west", "peer:east")
     await session.create("remote_service_binding", "old", service="s", principal="peer:east")
     declared = {**daemon.objects, "remote_service_binding": [{"name": "new", **TO_ORDERS}]}
     sentences = [one["sentence"] for one in await session.apply(declared)]  # type: ignore[index]
@@ -91,6 +102,7 @@ async def test_a_file_declares_bindings_and_drops_the_others(
 @pytest.mark.rule("SEC-18")
 def test_bindings_are_there_after_a_restart(tmp_path: Path) -> None:
     async def first(daemon: Daemon) -> None:
+        await know(daemon, "peer:west")
         async with await daemon.session() as session:
             await session.create("remote_service_binding", "b", **TO_ORDERS, anonymous=True)
 
@@ -107,8 +119,8 @@ def test_bindings_are_there_after_a_restart(tmp_path: Path) -> None:
 async def test_the_principal_has_to_be_here_but_not_at_a_start(
     daemon: Daemon, session: Session
 ) -> None:
-    objects = daemon.instance.parts.administration.objects
-    objects._has_principal = {"peer:east"}.__contains__
+    parts = daemon.instance.parts
+    await know(daemon, "peer:east")
     kind = "remote_service_binding"
     await session.create(kind, "known", service="s", principal="peer:east")
     refusal = await fails(ObjectNotFound, session.create(kind, "to orders", **TO_ORDERS))
@@ -116,10 +128,10 @@ async def test_the_principal_has_to_be_here_but_not_at_a_start(
     assert "brokerd peer pair" in refusal.hint
     declared = {**daemon.objects, kind: [{"name": "to orders", **TO_ORDERS}]}
     await fails(ObjectNotFound, session.apply(declared, dry_run=True))
-    objects._has_principal = set[str]().__contains__  # revoked: what stays as it is may stay
+    await parts.credential_store.remove_principal("peer:east", actor="root")
     await session.create("queue", "another")
     wanted = parse({**daemon.objects, kind: [{"name": "at the start", **TO_ORDERS}]})
-    await objects.apply(wanted, dry_run=False, keep=True)
+    await parts.administration.objects.apply(wanted, dry_run=False, keep=True)
     assert "urn:orders" in daemon.broker.store.catalog.binding_of
     (warned,) = [one for _, one in daemon.log.lines if one.get("subclass") == "unknown_principal"]
     assert "peer:west" in str(warned["reason"])
