@@ -54,6 +54,13 @@ class Ended(msgspec.Struct, frozen=True):
     help="A service that the other machine may send to; repeatable.",
 )
 @click.option(
+    "--announce",
+    "announces",
+    multiple=True,
+    metavar="SERVICE",
+    help="A service that a program here will declare later; repeatable.",
+)
+@click.option(
     "--own-address",
     metavar="TCP://HOST:PORT",
     help="The address at which the other machine reaches this one.  [default: found out]",
@@ -66,6 +73,7 @@ def command(
     code: str | None,
     name: str | None,
     shares: tuple[str, ...],
+    announces: tuple[str, ...],
     own_address: str | None,
     no_wait: bool,
     as_json: bool,
@@ -84,7 +92,12 @@ def command(
 
     async def run(session: Session) -> Ended | None:
         chosen = shares or await _choose(session, as_json=as_json)
-        wishes: dict[str, Any] = {"name": name, "shares": chosen, "address": own_address}
+        wishes: dict[str, Any] = {
+            "name": name,
+            "shares": chosen,
+            "announces": announces,
+            "address": own_address,
+        }
         if code is not None:
             return await _ended(session, await session.admin.join_peer(code, **wishes), chosen)
         return await _invite(session, wishes, waits=not no_wait, as_json=as_json)

@@ -47,7 +47,7 @@ def build_pairing(parts: Parts, settings: Settings, world: Surroundings) -> None
         )
         return answer.is_complete
 
-    parts.administration.pairing = Pairing(
+    pairing = Pairing(
         own=own,
         instance_id=lambda: parts.instance_id,
         introductions=introductions,
@@ -58,3 +58,5 @@ def build_pairing(parts: Parts, settings: Settings, world: Surroundings) -> None
         clock=world.clock,
         audit=parts.audit,
     )
+    parts.administration.pairing = pairing
+    parts.destinations.peers.invites = pairing

@@ -32,6 +32,7 @@ from brokerd.protocol.connection_effects import (
     LoginState,
     Noticed,
     Outcome,
+    PairingArrived,
     ProbeAnswered,
     Received,
     Refusal,
@@ -55,6 +56,7 @@ from brokerd.protocol.neighbour import (
     decode,
     encode,
 )
+from brokerd.protocol.pairing import OFFER_LIMIT
 from brokerd.protocol.role import RoleAnswer, RoleQuestion
 from brokerd.protocol.trace import Trace
 
@@ -120,6 +122,10 @@ class Connection:
         """Reason for which the peer refused the login; "" = it has not."""
         self.failure: LoginOutcome | None = None
         """How this side refused the login; None = it has not."""
+        self.may_pair = False
+        """Whether PAIR is taken in place of a login: no certificate was shown, and a code waits."""
+        self.is_pairing = False
+        """Whether the far end pairs, and does not log in (SEC-62)."""
         self.peer_clock: tuple[int, float] | None = None
         """The peer's UTC and the moment of that reading; None = never reported (TRN-47)."""
         self._hello = hello
@@ -252,6 +258,8 @@ class Connection:
             return []
         if self._leaving is not None:
             return self._close(self._leaving_outcome(), "", self._leaving)
+        if self.is_pairing:
+            return self._close(Outcome.ORDERLY, "", detail)
         if self._refused_rivalry:
             return self._close(Outcome.ARBITRATION, "", detail)
         if self.login_state is LoginState.ONLINE:
@@ -306,6 +314,19 @@ class Connection:
             self._last_arrival = now
             if self._pong_by is not None:
                 self._pong_by = now + self._limits.ping_timeout
+
+    def pairing_proven(self, now: float) -> None:
+        """Accept longer frames, for some time: the far end has proven that it has the code."""
+        self._reader.limit = OFFER_LIMIT
+        self._login_by = now + self._limits.pairing
+
+    def refuse_pairing(self, error: ProtocolError) -> list[Effect]:
+        """Close the connection, because a PAIR frame is malformed or out of order."""
+        return [] if self.is_closed else self._break_off(error)
+
+    def pairing_over(self) -> list[Effect]:
+        """Close the connection, because a pairing is over."""
+        return [] if self.is_closed else self._close(Outcome.ORDERLY, "", "pairing")
 
     def next_deadline(self) -> float | None:
         """Return when to call `timer_due`; None if nothing is pending."""
@@ -373,10 +394,17 @@ class Connection:
     def _frame(self, kind: int, payload: memoryview, now: float, utc: int) -> Iterator[Effect]:
         if kind == Kind.BOXCAR:
             yield self._boxcar(payload, now)
+        elif kind == Kind.PAIR and self._takes_pairing():
+            self.is_pairing = True
+            yield PairingArrived(bytes(payload))
         elif kind not in Kind.__members__.values():
             self._ignore(kind)
         else:
             yield from self._neighbourly(decode(kind, payload), now, utc)
+
+    def _takes_pairing(self) -> bool:
+        expects_login = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
+        return self.accepting and expects_login and (self.may_pair or self.is_pairing)
 
     def _boxcar(self, payload: memoryview, now: float) -> Effect:
         if self.login_state is not LoginState.ONLINE:
@@ -394,7 +422,8 @@ class Connection:
     def _neighbourly(self, frame: Neighbourly, now: float, utc: int) -> Iterator[Effect]:
         # The first frame to an accepting side must be HELLO. A connecting side may get REJECT or
         # GOODBYE in place of it, since the peer can refuse the stream itself.
-        expects_hello = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
+        negotiates = self.login_state is LoginState.WAIT_LOGIN_NEGOTIATE
+        expects_hello = negotiates and not self.is_pairing
         online = self.login_state is LoginState.ONLINE
         # In place of a handshake, a peer that does not speak TLS can only refuse.
         securing = self.login_state is LoginState.WAIT_PRE_MASTER_SECRET

@@ -73,6 +73,8 @@ class Limits(Struct, frozen=True):
     login: float = 10.0
     tls: float = 5.0
     """Share of `login` for the TLS handshake."""
+    pairing: float = 60.0
+    """Time for a pairing, once the far end has proven that it has the code (SEC-62)."""
     ping_after: float = 20.0
     ping_timeout: float = 10.0
     arbitration_ping: float = 5.0
@@ -114,6 +116,12 @@ class Received(Struct, frozen=True):
     """Headers of the items, as received; a forwarder passes them on (FWD-14)."""
 
 
+class PairingArrived(Struct, frozen=True):
+    """A PAIR frame of a far end that has not logged in arrived (SEC-62)."""
+
+    payload: bytes
+
+
 class Noticed(Struct, frozen=True):
     """A NOTICE, TRACE, ROLE or BROKERS frame arrived (NBT-4, NBT-7, RTE-55, TRN-46)."""
 
@@ -143,6 +151,7 @@ Effect = (
     | AskSettlement
     | CameOnline
     | Received
+    | PairingArrived
     | Noticed
     | ProbeAnswered
     | Closed

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from brokerd.clock import SECOND, Clock, Instant
+from brokerd.errors import ProtocolError
 from brokerd.protocol.connection import Connection
 from brokerd.protocol.connection_effects import (
     AskArbitration,
@@ -22,6 +23,7 @@ from brokerd.protocol.connection_effects import (
     Effect,
     LoginOutcome,
     Noticed,
+    PairingArrived,
     ProbeAnswered,
     Received,
     Refusal,
@@ -36,6 +38,7 @@ from brokerd.transport.door import Seat
 from brokerd.transport.login_guard import Login, LoginGuard, Way
 from brokerd.transport.network import is_loopback, tcp_address
 from brokerd.transport.options import TransportOptions
+from brokerd.transport.pairing import Invites, Visit
 
 FLUSH_LIMIT: Final = 5.0
 """Seconds that a closed stream has to send its last bytes before it is aborted."""
@@ -87,6 +90,8 @@ class PeerConnection(asyncio.Protocol):
     `address`: the destination that the stream was opened for; None = the stream was accepted.
     `guard`: decides about the login; None = every peer is let in, unencrypted."""
 
+    invites: Invites | None = None
+    """The part that pairs far ends without a certificate (SEC-62); None = nothing does."""
     seat: Seat | None = None
     """Place at the door; None if the stream was not accepted from a socket (END-18)."""
     identity: Identity = NOBODY
@@ -139,6 +144,7 @@ class PeerConnection(asyncio.Protocol):
         self._log = log
         self._guard = guard
         self._transport: asyncio.Transport | None = None
+        self._visit: Visit | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._rest: Iterator[Effect | Breathe] | None = None
@@ -245,6 +251,8 @@ class PeerConnection(asyncio.Protocol):
             self.identity = self._guard.identify(stream.peer_certificate)
         except NoProof as error:
             refusal = Refusal(RejectReason.NOT_AUTHENTICATED, str(error))
+        invites = self.invites is not None and self.invites.is_waiting
+        self.machine.may_pair = invites and stream.peer_certificate is None
         now, utc = self._clock.monotonic(), self._clock.utc()
         self._do(self.machine.connected(now, refusal, utc=utc))
 
@@ -414,7 +422,7 @@ class PeerConnection(asyncio.Protocol):
             self._carry_out(effect)
         self._set_timer()
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901  # one case an effect
         match effect:
             case Received():
                 self.boxcars_received += 1
@@ -433,12 +441,39 @@ class PeerConnection(asyncio.Protocol):
                 self.online_at = self._clock.utc()
                 self._audit(LoginOutcome.SUCCESS, "")
                 self._owner.came_online(self)
+            case PairingArrived():
+                self._pair(effect.payload)
             case Noticed():
                 self._owner.noticed(self, effect.notice)
             case ProbeAnswered():
                 self._owner.probe_answered(self)
             case Closed():
                 self._close(effect)
+
+    def _pair(self, payload: bytes) -> None:
+        """Pass a PAIR frame on; refuse the far end if the frame is wrong (SEC-62)."""
+        try:
+            if self._visit is None:
+                assert self.invites is not None, "else the machine takes no PAIR"
+                self._visit = self.invites.visit(self)
+            self._visit.received(payload)
+        except ProtocolError as error:
+            self._do(self.machine.refuse_pairing(error))
+
+    # Called by the inviting side of a pairing.
+
+    def send_paired(self, data: bytes) -> None:
+        """Send a whole frame."""
+        self._write(data)
+
+    def proven(self) -> None:
+        """Accept longer frames from now on, and allow more time (SEC-62)."""
+        self.machine.pairing_proven(self._clock.monotonic())
+        self._set_timer()
+
+    def end_pairing(self) -> None:
+        """Close the connection once what was sent has left."""
+        self._do(self.machine.pairing_over())
 
     def _write(self, data: bytes) -> None:
         self.bytes_sent += len(data)
@@ -463,6 +498,8 @@ class PeerConnection(asyncio.Protocol):
         )
 
     def _close(self, end: Closed) -> None:
+        if self._visit is not None:
+            self._visit.lost()
         self._stop_timer()
         if self.machine.failure is not None and self.online_at is None:
             self._audit(self.machine.failure, end.detail)

@@ -22,6 +22,7 @@ from brokerd.telemetry.log import Log
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.login_guard import LoginGuard, Way
 from brokerd.transport.options import TransportOptions
+from brokerd.transport.pairing import Invites
 
 Authorise = Callable[[PeerConnection, Hello], Refusal | None]
 """Function that returns why a peer may not use this endpoint; None = it may (SEC-6, SEC-10)."""
@@ -100,6 +101,8 @@ class Peers:
         self._log = log
         self.guard = guard
         """Decides about logins; None = every peer is let in, unencrypted."""
+        self.invites: Invites | None = None
+        """The part that pairs far ends without a certificate; set by `instance.pairing_parts`."""
         self._numbers = count(1)
         self._ended = Totals()
         self._waiting: dict[InstanceId, list[PeerConnection]] = {}
@@ -128,6 +131,7 @@ class Peers:
             guard=self.guard,
             way=way,
         )
+        connection.invites = self.invites
         self.connections[connection.number] = connection
         return connection
 

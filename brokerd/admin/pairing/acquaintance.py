@@ -45,6 +45,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """Name for the other instance; None = the name that it says."""
     shares: tuple[str, ...] = ()
     """Services of the broker that the other instance may begin dialogs with."""
+    announces: tuple[str, ...] = ()
+    """Services that the broker will have later."""
     address: str | None = None
     """Address of this instance for the other one; None = find it out."""
 
@@ -147,7 +149,7 @@ class Self:
             instance_id=instance_id,
             address=address,
             dialog_certificate=b"" if own is None else own.certificate.encoded,
-            services=_offered(wishes.broker.services, wishes.shares),
+            services=_offered(wishes.broker.services, (*wishes.shares, *wishes.announces)),
         )
 
 
@@ -182,12 +184,12 @@ def get_acquainted(offer: Offer, certificate: bytes, own_id: InstanceId, clock: 
     )
 
 
-def _offered(services: Collection[str], shares: Collection[str]) -> tuple[str, ...]:
-    """Return the services that an offer names: those that are shared first, as many as fit."""
-    others = sorted(one for one in services if one not in shares and not is_system(one))
+def _offered(services: Collection[str], first: Collection[str]) -> tuple[str, ...]:
+    """Return the services that an offer names: those that were named first, as many as fit."""
+    others = sorted(one for one in services if one not in first and not is_system(one))
     found: list[str] = []
     room = _MOST_SERVICE_BYTES
-    for one in (*dict.fromkeys(shares), *others):
+    for one in (*dict.fromkeys(first), *others):
         room -= len(one.encode())
         if len(found) == MOST_SERVICES or room < 0:
             break

@@ -213,10 +213,13 @@ class Pairing:
         return shown.invitation.phase(self._clock.monotonic())
 
     def _state(self, shown: Shown) -> Row:
+        phase = self._phase(shown)
         left = shown.invitation.seconds_left(self._clock.monotonic())
+        if phase not in {Phase.WAITING, Phase.IN_USE}:
+            left = 0.0
         return {
             "number": shown.number,
-            "phase": self._phase(shown).value,
+            "phase": phase.value,
             "seconds_left": left,
             "wrong": shown.invitation.wrong,
             "peer": shown.peer,
@@ -231,6 +234,7 @@ def _wishes(broker: Broker, options: PairingOptions, actor: str) -> Wishes:
         actor=actor,
         name=options.name,
         shares=tuple(dict.fromkeys(options.shares)),
+        announces=tuple(dict.fromkeys(options.announces)),
         address=options.address,
     )
 
