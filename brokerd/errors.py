@@ -423,8 +423,8 @@ class RemoteError(BrokerError):
         return self.number in RESEND_HELPS
 
 
-RESEND_HELPS: Final = frozenset({-8489, -8462, -9719})
-"""Errors after which a new dialog may succeed: lifetime over, other side gone or restored."""
+RESEND_HELPS: Final = frozenset({-8489, -8462, -9719, -60002})
+"""Errors after which a new dialog may succeed: lifetime over, other side gone or restored, idle."""
 _OF_ANOTHER_VERSION: Final = "the description says what the broker at the other side found"
 FOUND_BY_BROKERS: Final = {
     -8408: (
@@ -470,6 +470,11 @@ FOUND_BY_BROKERS: Final = {
         "make a dialog certificate where dialogs begin: brokerd certificate renew",
     ),
     -60001: ("history_lost", "see what the other side still has, and begin a new dialog"),
+    -60002: (
+        "dialog_idle",
+        "begin a new dialog when there is something to say; dialog.idle_after of the broker that"
+        " ended it says how long one may be silent",
+    ),
 }
 """Code and hint, by the number of an Error message from a broker (appendix A)."""
 

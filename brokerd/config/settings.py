@@ -288,8 +288,14 @@ class Dialog(msgspec.Struct, frozen=True, kw_only=True):
     """Most bytes of one dialog that are sent and not acknowledged."""
     replay_guard: Wait = timedelta(minutes=30)
     """Time for which a closed dialog is kept, so that late repeats are recognised (DLG-31)."""
-    default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = MAX_LIFETIME
-    """Lifetime of a dialog that is begun without one (DLG-10)."""
+    default_lifetime: Annotated[timedelta, Span(_seconds(1), MAX_LIFETIME)] = timedelta(days=365)
+    """Lifetime of a dialog that is begun without one (DLG-10, REL-43)."""
+    idle_after: Annotated[timedelta, Span(_seconds(0), MAX_LIFETIME)] = timedelta(days=90)
+    """Time without a message either way after which a warning announces the end of a dialog;
+    0 = never (REL-44)."""
+    idle_notice: Annotated[timedelta, Span(_seconds(0), MAX_LIFETIME)] = timedelta(days=30)
+    """Time between that warning and the end of the dialog, with an error at both sides; 0 = idle
+    dialogs are never ended."""
     lingering_after: Wait = timedelta(hours=1)
     """Time after which a warning names dialogs that ended or failed on one side and that the
     other side has not ended; 0 switches the warning off (PBT-5)."""

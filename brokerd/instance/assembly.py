@@ -69,6 +69,7 @@ from brokerd.instance.watches import build_watches
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.dialog_expiry import expire
+from brokerd.maintenance.idle_dialogs import IdleDialogs
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
 from brokerd.maintenance.lingering_dialogs import LingeringDialogs
@@ -413,9 +414,11 @@ class Assembly:
         parts.unsettled_endpoints = UnsettledEndpoints(
             ask=parts.orphan_replies.request_first_acked, clock=clock
         )
-        limit = settings.dialog.lingering_after
         parts.lingering_dialogs = LingeringDialogs(
-            brokers=parts.brokers, clock=clock, log=world.log, limit=limit
+            brokers=parts.brokers, clock=clock, log=world.log, limit=settings.dialog.lingering_after
+        )
+        parts.idle_dialogs = IdleDialogs(
+            settings.dialog, parts.brokers, clock, world.log, parts.transmitter.refuse
         )
         parts.ticker = Ticker(
             passes=passes(parts, settings, clock=clock, summarise=world.summarise),
@@ -447,11 +450,8 @@ class Assembly:
             clients=lambda: len(parts.sessions),
             condition=lambda: parts.tasks.condition,
             clock=parts.clock_watch.warning,
-            failing=lambda: {
-                name: state.last_error
-                for name, state in parts.ticker.states.items()
-                if state.last_error
-            },
+            failing=parts.ticker.failing,
+            idle=parts.idle_dialogs.texts,
             unknown_users=parts.sessions.principals.unknown,
             open_listeners=parts.exposure.open_listeners,
             open_to_public=parts.grants.open_to_public,

@@ -38,6 +38,7 @@ from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.idle_dialogs import IdleDialogs
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
 from brokerd.maintenance.lingering_dialogs import LingeringDialogs
@@ -101,6 +102,7 @@ class Parts:
     journal: Journal
     unsettled_endpoints: UnsettledEndpoints
     lingering_dialogs: LingeringDialogs
+    idle_dialogs: IdleDialogs
     ticker: Ticker
     state: StateReport
     operations: Operations

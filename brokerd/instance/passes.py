@@ -53,6 +53,7 @@ def passes(
         Pass("closed_endpoints", slow, partial(_purge, parts)),  # PER-24
         Pass("lingering_dialogs", slow, parts.lingering_dialogs.check, apart=True),  # PBT-5
         Pass("certificates", slow, partial(_tend_certificates, parts)),  # NBT-21
+        Pass("idle_dialogs", 1, parts.idle_dialogs.check, apart=True),  # REL-44
         Pass("event_notifications", slow, parts.events.check),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3

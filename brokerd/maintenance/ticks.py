@@ -84,6 +84,10 @@ class Ticker:
             self.ticks += 1
             await self.tick(self.ticks)
 
+    def failing(self) -> dict[str, str]:
+        """Return the passes whose latest run failed, with their errors."""
+        return {name: one.last_error for name, one in self.states.items() if one.last_error}
+
     def next_run_of(self, name: str) -> Instant:
         """Return the approximate time of the next run of a pass."""
         every = self.states[name].every

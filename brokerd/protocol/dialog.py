@@ -32,6 +32,8 @@ ELSEWHERE: Final = -8495
 """Another broker acknowledged this dialog first (DLP-45)."""
 HISTORY_LOST: Final = -60001
 """One side has lost messages that it had sent or acknowledged (REL-15)."""
+DIALOG_IDLE: Final = -60002
+"""No message was sent either way for too long (REL-44)."""
 UNKNOWN_SENT: Final = "messages that were sent are not known to their sender any more"
 UNKNOWN_STORED: Final = "messages that were acknowledged are not known to their receiver any more"
 RESTORED: Final = -9719

@@ -38,6 +38,7 @@ from brokerd.storage.stretches import among
 from brokerd.storage.tables import bodies as stored_bodies
 from brokerd.storage.tables import conversation_endpoints as endpoints
 from brokerd.storage.tables import conversation_timers as timers
+from brokerd.storage.tables import idle_dialogs as idle
 from brokerd.storage.tables import messages_at
 from brokerd.storage.tables import queues as catalog
 from brokerd.storage.tables import retained_messages as kept
@@ -312,6 +313,19 @@ class Listings:
             timers.c.endpoint_key.in_(list(keys)), timers.c.name == ""
         )
         return {EndpointKey(row[0]): Instant(row[1]) for row in await self._reader.rows(found)}
+
+    async def announced(
+        self, keys: Iterable[EndpointKey]
+    ) -> dict[EndpointKey, tuple[Instant, Instant]]:
+        """Return since when those of these endpoints that were announced as idle have been so, and
+        when they were announced (REL-44)."""
+        found = select(idle.c.endpoint_key, idle.c.since, idle.c.announced_at).where(
+            idle.c.endpoint_key.in_(list(keys)), idle.c.announced_at.is_not(None)
+        )
+        return {
+            EndpointKey(key): (Instant(since), Instant(at))
+            for key, since, at in await self._reader.rows(found)
+        }
 
     async def groups(self, after: bytes, limit: int, where: Filter) -> list[ListedGroup]:
         """Return conversation groups with an endpoint that is not closed, by group id."""

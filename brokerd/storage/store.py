@@ -408,9 +408,12 @@ class Store:
         """
         self._pipeline.redirect(endpoints, queue)
 
-    async def run(self, job: Callable[[Connection], T]) -> T:
-        """Run a job alone on the writer's connection, between two flushes (maintenance)."""
-        return await self._pipeline.run(job)
+    async def run(self, job: Callable[[Connection], T], *, writes: bool = True) -> T:
+        """Run a job alone on the writer's connection, between two flushes (maintenance).
+
+        `writes=False`: it does not change the results of other reads.
+        """
+        return await self._pipeline.run(job, writes=writes)
 
     async def backup(
         self,

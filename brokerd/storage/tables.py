@@ -508,6 +508,23 @@ remote_service_bindings = Table(
     sqlite_with_rowid=False,
 )
 
+# How far an open dialog was when it was looked at last, and since when: `sent` and `received` are
+# its next sequences. `announced_at`: when it was announced that its end is near (REL-44).
+idle_dialogs = Table(
+    "idle_dialogs",
+    metadata,
+    Column(
+        "endpoint_key",
+        ForeignKey("conversation_endpoints.endpoint_key", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("sent", Integer, nullable=False),
+    Column("received", Integer, nullable=False),
+    Column("since", Integer, nullable=False),
+    Column("announced_at", Integer),
+    Index("idle_dialogs_announced", "announced_at", sqlite_where=text("announced_at IS NOT NULL")),
+)
+
 # State that the application keeps for a conversation group (GRP-22).
 group_states = Table(
     "group_states",

@@ -327,6 +327,13 @@ EVENTS: Final[dict[str, Event]] = {
         "Dialogs that ended or failed on one side have not been ended on the other for a long "
         "time (PBT-5).",
     ),
+    "broker.idle_dialogs": Event(
+        "Dialogs without a message either way for long (REL-44).",
+        {
+            "announced": "dialogs that will be ended; written once a round, with their number",
+            "ended": "one dialog was ended, with an error at both sides",
+        },
+    ),
     "broker.history_lost": Event(
         "One side of a dialog no longer has what it acknowledged, since its store is of an earlier "
         "time; both sides get an error (REL-15).",

@@ -207,6 +207,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Free bytes below which the stores accept no new messages (`store.min_free`)."""
     lingering_after: float = 3600.0
     """Seconds after which an unfinished dialog is reported; 0 = never (PBT-5)."""
+    idle_dialogs: dict[str, str] = {}
+    """Sentences about dialogs whose end was announced, by broker (REL-44)."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:

@@ -75,3 +75,21 @@ def upgrade() -> None:
     op.add_column("conversation_endpoints", sa.Column("security", sa.LargeBinary()))
     op.add_column("service_queues", sa.Column("max_messages", sa.Integer()))
     op.add_column("service_queues", sa.Column("max_bytes", sa.Integer()))
+    op.create_table(
+        "idle_dialogs",
+        sa.Column("endpoint_key", sa.Integer(), nullable=False),
+        sa.Column("sent", sa.Integer(), nullable=False),
+        sa.Column("received", sa.Integer(), nullable=False),
+        sa.Column("since", sa.Integer(), nullable=False),
+        sa.Column("announced_at", sa.Integer()),
+        sa.PrimaryKeyConstraint("endpoint_key"),
+        sa.ForeignKeyConstraint(
+            ["endpoint_key"], ["conversation_endpoints.endpoint_key"], ondelete="CASCADE"
+        ),
+    )
+    op.create_index(
+        "idle_dialogs_announced",
+        "idle_dialogs",
+        ["announced_at"],
+        sqlite_where=sa.text("announced_at IS NOT NULL"),
+    )

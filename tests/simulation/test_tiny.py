@@ -107,6 +107,8 @@ NOT_TINY = {
     "endpoint.port": "no limit",
     "endpoint.forward_size_mb": "0 is no forwarding at all",
     "dialog.max_message": "what is longer is refused",
+    "dialog.idle_after": "a dialog that is silent in between is one that fails",
+    "dialog.idle_notice": "the same",
     "dialog.default_lifetime": "a dialog that is over in the middle is one that fails",
 }
 LIMITS = BrokerOptions(

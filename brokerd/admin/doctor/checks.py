@@ -103,6 +103,7 @@ def examine(seen: Seen) -> Iterator[Finding]:
         queues = [one for one in seen.status.queues if one.broker == broker.name]
         yield from parked_groups(broker, sum(one.parked for one in queues))
         yield from _lingering(broker, seen.status)
+        yield from _idle(broker.name, seen.status)
         yield from _routes(broker.name, broker.routes)
         yield from _hidden(broker)
         if broker.default_encryption and any(is_remote(row) for row in broker.routes):
@@ -307,6 +308,14 @@ def _lingering(broker: BrokerSeen, status: InstanceStatus) -> Iterator[Finding]:
         text += LINGERING[state]
         mend = f"brokerd dialog ls --broker {of}; brokerd broker clean-up {of} --help"
         yield warning("D49", f"broker {broker.name}", text, mend)
+
+
+def _idle(broker: str, status: InstanceStatus) -> Iterator[Finding]:
+    """Yield a finding if dialogs without a message for long will be ended (REL-44)."""
+    if text := status.idle_dialogs.get(broker):
+        mend = "end them, send on them, or raise dialog.idle_after in the settings: "
+        mend += f"brokerd dialog ls --broker {quote(broker)} shows idle_since"
+        yield warning("D76", f"broker {broker}", text, mend)
 
 
 def _routes(broker: str, routes: list[Row]) -> Iterator[Finding]:

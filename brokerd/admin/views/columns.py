@@ -67,6 +67,8 @@ VIEWS: Final[dict[str, View]] = {
                 "why an acknowledgement could not be sent; empty if nothing is wrong (NBT-3)"
             ),
             "ack_pending_since": "since when that acknowledgement has waited",
+            "idle_since": "since when there was no message either way, if its end was announced",
+            "idle_announced_at": "when that was; it ends dialog.idle_notice later (REL-44)",
         },
     ),
     "conversation_groups": View(

@@ -87,6 +87,7 @@ class StateReport:
         clients: Callable[[], int],
         condition: Callable[[], str],
         failing: Callable[[], Mapping[str, str]],
+        idle: Callable[[], dict[str, str]],
         clock: Callable[[], str],
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
@@ -113,6 +114,7 @@ class StateReport:
         self._clients = clients
         self._condition = condition
         self._failing = failing
+        self._idle = idle
         self._clock = clock
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
@@ -171,6 +173,7 @@ class StateReport:
             max_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             min_free=about.min_free,
             lingering_after=about.lingering_after,
+            idle_dialogs=self._idle(),
         )
 
     def _queues(self, broker: Broker) -> Iterator[QueueStatus]:

@@ -118,8 +118,10 @@ class StoredViews:
         keys = [row.key for row in listed.rows]
         unread = await _unread(broker, keys)
         timers = await broker.store.listings.timers(keys) if broker.timers.any else {}
+        announced = await broker.store.listings.announced(keys)
         rows = [
             self._endpoint(broker, row, timers.get(row.key), *unread[row.key])
+            | _idle(announced.get(row.key))
             for row in listed.rows
         ]
         return Page(rows, None if listed.next is None else str(listed.next))
@@ -312,6 +314,12 @@ def _kept(row: ListedRetained) -> Row:
         "message_body": None if row.message_type == DIALOG_TIMER else row.body,
         "is_archived": row.endpoint is None,
     }
+
+
+def _idle(announced: tuple[Instant, Instant] | None) -> Row:
+    """Return the columns of a dialog whose end was announced, or not (REL-44)."""
+    since, at = announced or (None, None)
+    return {"idle_since": since, "idle_announced_at": at}
 
 
 async def _unread(

@@ -88,7 +88,7 @@ def test_at_most_twenty_lines_are_written_each_time(tmp_path: Path) -> None:
     play(program, tmp_path)
 
 
-@pytest.mark.rule("PBT-5", "DLG-11")
+@pytest.mark.rule("PBT-5", "DLG-11", "REL-43")
 def test_the_lifetime_of_who_says_none_is_settable(tmp_path: Path) -> None:
     async def program(daemon: Daemon) -> None:
         async def lives(session: Session, lifetime: float | None = None) -> int:
@@ -97,7 +97,7 @@ def test_the_lifetime_of_who_says_none_is_settable(tmp_path: Path) -> None:
             return round((endpoint.expires_at - endpoint.began_at) / SECOND)
 
         async with await daemon.session() as session:
-            assert await lives(session) == 2**31 - 1
+            assert await lives(session) == 365 * 24 * HOUR
         await daemon.restart(dialog=Dialog(default_lifetime=timedelta(days=7)))
         async with await daemon.session() as session:
             assert await lives(session) == 7 * 24 * HOUR
