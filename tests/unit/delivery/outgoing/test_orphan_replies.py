@@ -21,6 +21,13 @@ class Router:
         return Remote(service, "transport", 2, hops_used=1)
 
 
+class Plain:
+    """Dialogs without security."""
+
+    def seal_answer(self, item: Any, _keys: object) -> Any:
+        return item
+
+
 class Log:
     is_on = False
 
@@ -29,7 +36,12 @@ class Log:
 def replies(monkeypatch: pytest.MonkeyPatch) -> OrphanReplies:
     monkeypatch.setattr(orphan_replies, "MOST_WAITING", 100)
     hop = Hop(b"", 10, 60_000, 0)
-    return OrphanReplies(router=Router(), hop=lambda _to: hop, ack_log=Log())  # type: ignore[arg-type]
+    return OrphanReplies(
+        router=Router(),  # type: ignore[arg-type]
+        security=Plain(),  # type: ignore[arg-type]
+        hop=lambda _to: hop,
+        ack_log=Log(),  # type: ignore[arg-type]
+    )
 
 
 def provoke(replies: OrphanReplies, address: str, number: int) -> None:
