@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from brokerd.config.loading import altered_endpoint
-from brokerd.config.settings import Endpoint, EndpointState
+from brokerd.config.settings import Encryption, Endpoint, EndpointState
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
 from brokerd.routing.address import normalise
+from brokerd.security.certificates import show_id
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import ADMINISTRATION
 from brokerd.transport.destinations import Destinations
@@ -37,6 +38,7 @@ class EndpointAdministration:
         forwarding_changed: Callable[[Endpoint], None],
         forward_bytes_used: Callable[[], int],
         moved: Callable[[], None],
+        secured: Callable[[Endpoint], None],
         log: Log,
     ) -> None:
         self._settings = settings
@@ -45,6 +47,7 @@ class EndpointAdministration:
         self._forwarding_changed = forwarding_changed
         self._forward_bytes_used = forward_bytes_used
         self._moved = moved
+        self._secured = secured
         self._log = log
         self._altering = asyncio.Lock()
 
@@ -63,9 +66,9 @@ class EndpointAdministration:
                 "is_message_forwarding_enabled": settings.forwarding,
                 "message_forwarding_size": settings.forward_size_mb,
                 "connection_auth": str(settings.authentication),
-                "certificate_id": None,
+                "certificate_id": self._certificate_id(),
                 "encryption": str(settings.encryption),
-                "encryption_algorithm": "NONE",
+                "encryption_algorithm": "NONE" if self._is_plain(settings) else "TLS 1.3",
                 "drain": settings.drain.total_seconds(),
                 "is_listening": any(one.is_open for one in endpoint.listeners),
                 "listen_error": endpoint.listen_error,
@@ -97,6 +100,10 @@ class EndpointAdministration:
             if after.addresses != before.addresses:
                 await self._destinations.rebind(after.addresses)
                 self._moved()
+            security = (after.encryption, after.authentication)
+            if security != (before.encryption, before.authentication):
+                await self._destinations.secure(*security)
+                self._secured(after)
             if (after.forwarding, after.forward_size_mb) != (
                 before.forwarding,
                 before.forward_size_mb,
@@ -140,6 +147,18 @@ class EndpointAdministration:
             ADMINISTRATION, subclass="retry_destination", by=actor, address=wanted, count=tried
         )
         return {"destinations": tried}
+
+    @staticmethod
+    def _is_plain(settings: Endpoint) -> bool:
+        return settings.encryption is Encryption.DISABLED
+
+    def _certificate_id(self) -> str | None:
+        """Return the certificate that new connections show; None = none is valid, or needed."""
+        guard = self._destinations.peers.guard
+        if guard is None or guard.encryption is Encryption.DISABLED:
+            return None
+        own = guard.contexts.own_certificate
+        return None if own is None else show_id(own.id)
 
     def _there(self) -> Endpoint:
         if self._settings is None:

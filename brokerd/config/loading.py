@@ -489,17 +489,25 @@ def _check_endpoint(settings: Settings, problems: Problems) -> None:
 
 
 ALL = "all"
+_NEVER_PLAIN: Final = (Encryption.SUPPORTED, Authentication.CERTIFICATE)
 
 
 def complaints(endpoint: Endpoint, *, allow_plaintext: bool) -> Iterator[tuple[str, str]]:
     """Yield the key and the description of every problem of the endpoint."""
     yield from _about_addresses(endpoint)
     if endpoint.encryption is not Encryption.DISABLED:
-        yield (
-            "encryption",
-            f'"{endpoint.encryption}" needs certificates, which this version does not have yet; '
-            'set encryption = "disabled" and authentication = "none", on loopback only (SEC-10)',
-        )
+        if endpoint.authentication is Authentication.NONE:
+            yield (
+                "authentication",
+                f'"none" is for encryption = "disabled" only: with encryption = '
+                f'"{endpoint.encryption}" set "certificate" or "certificate,public" (SEC-10)',
+            )
+        elif (endpoint.encryption, endpoint.authentication) == _NEVER_PLAIN:
+            yield (
+                "encryption",
+                '"supported" admits unencrypted peers, which prove nothing: set authentication = '
+                '"certificate,public" to let them in as public, or encryption = "required"',
+            )
     elif endpoint.authentication is not Authentication.NONE:
         yield (
             "authentication",

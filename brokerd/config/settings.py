@@ -71,7 +71,7 @@ class EndpointState(enum.StrEnum):
 
 
 class Encryption(enum.StrEnum):
-    """Encryption of connections to peers (END-10). Only `disabled` works so far."""
+    """Encryption of connections to peers (END-10)."""
 
     DISABLED = "disabled"
     SUPPORTED = "supported"
@@ -79,7 +79,7 @@ class Encryption(enum.StrEnum):
 
 
 class Authentication(enum.StrEnum):
-    """Proof of identity required of peers (END-11). Only `none` works so far."""
+    """Proof of identity required of peers (END-11)."""
 
     CERTIFICATE = "certificate"
     CERTIFICATE_OR_PUBLIC = "certificate,public"
@@ -182,9 +182,11 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     state: EndpointState = EndpointState.STARTED
     """State of the endpoint when the daemon starts (END-4)."""
     encryption: Encryption = Encryption.REQUIRED
-    """Encryption of connections to peers. Only `disabled` works so far (END-10)."""
+    """Encryption of connections to peers: `required`, `supported` (peers that do not encrypt may
+    connect as `public`), or `disabled` (END-10)."""
     authentication: Authentication = Authentication.CERTIFICATE
-    """Proof of identity required of peers. Only `none` works so far (END-11)."""
+    """Proof of identity required of peers: `certificate`; `certificate,public`, where a peer
+    without one is `public`; or `none`, with encryption `disabled` only (END-11)."""
     forwarding: bool = False
     """Whether messages for other instances may pass through (FWD)."""
     forward_size_mb: Annotated[int, Range(0, 1_000_000)] = 10
@@ -513,6 +515,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the listeners that other machines can reach.
 
         `peer_addresses`: the addresses of the broker endpoint."""
+        is_encrypted = self.endpoint is not None and not (
+            self.endpoint.encryption is Encryption.DISABLED
+            or (self.endpoint.encryption is Encryption.SUPPORTED and self.transport.allow_plaintext)
+        )
         return beyond_this_machine(
-            self.client_address, peer_addresses, has_grants=bool(self.clients.grants)
+            self.client_address,
+            () if is_encrypted else peer_addresses,
+            has_grants=bool(self.clients.grants),
         )

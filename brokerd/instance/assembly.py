@@ -54,6 +54,7 @@ from brokerd.instance.exposure import Exposure
 from brokerd.instance.local_clients import LocalClients
 from brokerd.instance.parts import Parts
 from brokerd.instance.passes import passes
+from brokerd.instance.peer_logins import login_guard, secured
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.security_parts import (
@@ -220,7 +221,10 @@ class Assembly:
             log=world.log,
             listen=settings.peer_addresses,
             state=settings.endpoint.state if settings.endpoint else EndpointState.STOPPED,
+            guard=login_guard(parts, settings, world),
         )
+        parts.credentials.watch(parts.destinations.check_identities)
+        parts.grants.watch(parts.destinations.check_identities)
         parts.exposure = Exposure(
             settings=settings,
             destinations=parts.destinations,
@@ -471,6 +475,7 @@ class Assembly:
             forwarding_changed=self.changes.forwarding_changed,
             forward_bytes_used=lambda: parts.forwarder.used,
             moved=self.changes.endpoint_moved,
+            secured=partial(secured, parts),
             log=world.log,
         )
         views = Views(

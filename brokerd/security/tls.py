@@ -20,7 +20,7 @@ from msgspec import Struct
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.security.certificates import Certificate, show_id, why_not_valid
-from brokerd.security.credentials import Credentials, Kind, Purpose
+from brokerd.security.credentials import Credentials, Installed, Kind, Purpose
 from brokerd.security.grants import PUBLIC
 
 HANDSHAKE: Final = 0x16
@@ -167,7 +167,7 @@ class Contexts:
         *,
         credentials: Credentials,
         kind: Kind,
-        private_key: Callable[[Certificate], bytes],
+        private_key: Callable[[Installed], bytes],
         utc: Callable[[], Instant],
     ) -> None:
         """Create the contexts. `kind`: of the principals that connect.
@@ -210,14 +210,15 @@ class Contexts:
         return identify(encoded, self._credentials, self._kind, self._utc())
 
     def _context(self, name: str, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        certificate = self.own_certificate
+        installed = self._credentials.own(Purpose.TRANSPORT, self._utc())
+        certificate = None if installed is None else installed.certificate
         was = None if self._own is None else self._own.certificate
         if self._version != self._credentials.version or certificate != was:
             self._made.clear()
             self._version = self._credentials.version
             self._own = None
-            if certificate is not None:
-                self._own = Own(certificate, self._private_key(certificate))
+            if installed is not None:
+                self._own = Own(installed.certificate, self._private_key(installed))
         found = self._made.get(name)
         if found is None:
             found = self._made[name] = make()
@@ -234,7 +235,7 @@ class Contexts:
         why = "; ".join(filter(None, (why_not_valid(one, self._utc()) for one in expired)))
         raise InvalidArgument(
             f"this instance has no valid certificate for connections{': ' if why else ''}{why}",
-            hint="make one with: brokerd certificate rotate",
+            hint="make one with: brokerd certificate renew",
         )
 
     def _trusted(self) -> list[Certificate]:

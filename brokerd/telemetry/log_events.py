@@ -162,7 +162,7 @@ EVENTS: Final[dict[str, Event]] = {
         },
     ),
     "audit.broker_login": Event(
-        "The login of a peer. Not written yet: it is part of transport security.",
+        "The login of a peer, where the endpoint authenticates peers (SEC-12).",
         {
             "success": "the peer logged in",
             "protocol_error": "the peer broke the protocol",

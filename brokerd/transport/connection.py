@@ -483,7 +483,7 @@ class PeerConnection(asyncio.Protocol):
 
     def _audit(self, outcome: LoginOutcome, detail: str) -> None:
         """Report how a login has ended, which this side has decided (SEC-12)."""
-        if self._guard is None:
+        if self._guard is None or self._guard.is_open:
             return
         peer = self.machine.peer
         self._guard.events.logged_in(

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
-from brokerd.config.settings import EndpointState
+from brokerd.config.settings import Authentication, Encryption, EndpointState
 from brokerd.protocol.connection_effects import Refusal
 from brokerd.protocol.neighbour import GoodbyeReason, Hello, RejectReason
 from brokerd.transport.connection import PeerConnection
@@ -73,6 +73,32 @@ class EndpointLife:
         async with self._changing:
             await self.endpoint.rebind(addresses)
             self._say_port()
+
+    async def secure(self, encryption: Encryption, authentication: Authentication) -> None:
+        """Change how peers are authenticated; end all connections in an orderly way (END-6)."""
+        async with self._changing:
+            guard = self.peers.guard
+            if guard is None:
+                return
+            guard.encryption, guard.authentication = encryption, authentication
+            for connection in list(self.peers.connections.values()):
+                self.peers.leave(connection, GoodbyeReason.DRAIN)
+            self._dialer.connect_due(self._known.values())
+
+    def check_identities(self) -> None:
+        """End the connections whose peer may not be connected any longer (SX-3, SEC-9)."""
+        guard = self.peers.guard
+        if guard is None:
+            return
+        for connection in list(self.peers.connections.values()):
+            peer = connection.machine.peer
+            if peer is None:
+                continue
+            why = guard.why_no_longer(connection, peer.instance_id)
+            if why:
+                connection.abort(why)
+            elif guard.has_dropped(connection.own_certificate_id):
+                self.peers.leave(connection, GoodbyeReason.DRAIN)
 
     def _authorise(self, connection: PeerConnection, peer: Hello) -> Refusal | None:
         """Return why a peer is refused; None = it may log in (END-4, END-8)."""

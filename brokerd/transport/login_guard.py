@@ -52,8 +52,10 @@ class LoginEvents(Protocol):
         """Return whether a principal has CONNECT on the endpoint (SEC-6)."""
         ...
 
-    def first_login(self, name: str, instance_id: InstanceId) -> None:
-        """Record the instance of a principal, from now on the only one (SEC-55)."""
+    def first_login(self, name: str, instance_id: InstanceId) -> bool:
+        """Record the instance of a principal, from now on the only one (SEC-55).
+
+        False: another login came first."""
         ...
 
     def logged_in(self, login: Login) -> None:
@@ -186,9 +188,30 @@ class LoginGuard:
                 f"{name} has no CONNECT: brokerd grant connect on endpoint to {name}",
             )
         principal = self._credentials.principals.get(name)
-        if principal is not None and principal.instance_id is None:
-            self.events.first_login(name, hello.instance_id)
+        is_first = principal is not None and principal.instance_id is None
+        if is_first and not self.events.first_login(name, hello.instance_id):
+            return Refusal(RejectReason.NOT_AUTHENTICATED, f"{name} is another instance")
         return None
+
+    def why_no_longer(self, connection: Side, instance_id: InstanceId) -> str:
+        """Return why a connection that has logged in may not stay; empty = it may (SX-3)."""
+        identity = connection.identity
+        if self.is_open or identity.name == SELF:
+            return ""
+        if identity.certificate_id is not None:
+            if identity.certificate_id not in self._credentials.certificates:
+                return f"the certificate of {identity.name} was removed"
+            principal = self._credentials.principals.get(identity.name)
+            if principal is None or principal.instance_id not in (None, instance_id):
+                return f"{identity.name} is another instance, or was removed"
+        if not self.events.may_connect(identity.name):
+            return f"{identity.name} has no CONNECT any longer"
+        return ""
+
+    def has_dropped(self, own_certificate_id: bytes | None) -> bool:
+        """Return whether a certificate that this side has shown was removed since (END-6)."""
+        certificates = self._credentials.certificates
+        return own_certificate_id is not None and own_certificate_id not in certificates
 
     def _why_not_authenticated(
         self, connection: Side, hello: Hello, online: Identity | None

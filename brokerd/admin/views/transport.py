@@ -15,6 +15,7 @@ from brokerd.delivery.incoming.dispatcher import Dispatcher
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.ids import show
 from brokerd.model import DEFAULT_PRIORITY, HIGHEST_PRIORITY, LOWEST_PRIORITY
+from brokerd.security.certificates import show_id
 from brokerd.transport.connection import PeerConnection
 from brokerd.transport.destination import DestinationState
 from brokerd.transport.destinations import Destinations
@@ -166,6 +167,7 @@ class TransportViews:
 
 def _connection(one: PeerConnection, destinations: list[str]) -> Row:
     machine, peer = one.machine, one.machine.peer
+    certificate = one.identity.certificate_id
     reads = one.has_stream and not one.is_receive_flow_controlled
     return {
         "connection_id": one.number,
@@ -174,16 +176,16 @@ def _connection(one: PeerConnection, destinations: list[str]) -> Row:
         "state_desc": machine.state.name,
         "connect_time": one.connected_at,
         "login_time": one.online_at,
-        "authentication_method": "NONE",
-        "principal_name": None,
+        "authentication_method": "CERTIFICATE" if one.identity.is_authenticated else "NONE",
+        "principal_name": one.identity.name if one.cipher else None,
         "remote_user_name": None,
         "last_activity_time": one.last_activity_at,
         "is_accept": machine.accepting,
         "login_state": int(machine.login_state),
         "login_state_desc": machine.login_state.name.replace("_", " "),
-        "peer_certificate_id": None,
-        "encryption_algorithm": 0,
-        "encryption_algorithm_desc": "NONE",
+        "peer_certificate_id": None if certificate is None else show_id(certificate),
+        "encryption_algorithm": int(bool(one.cipher)),
+        "encryption_algorithm_desc": one.cipher or "NONE",
         "receives_posted": int(reads),
         "is_receive_flow_controlled": one.is_receive_flow_controlled,
         "sends_posted": int(one.unsent_bytes > 0),

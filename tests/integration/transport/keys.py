@@ -47,7 +47,7 @@ class Keys:
         return Contexts(
             credentials=self.credentials,
             kind=kind,
-            private_key=lambda one: self.private_keys[one.id],
+            private_key=lambda one: self.private_keys[one.certificate.id],
             utc=now,
         )
 

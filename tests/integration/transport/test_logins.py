@@ -38,9 +38,10 @@ class Rules:
     def may_connect(self, name: str) -> bool:
         return name in self.connect
 
-    def first_login(self, name: str, instance_id: InstanceId) -> None:
+    def first_login(self, name: str, instance_id: InstanceId) -> bool:
         known = self.keys.credentials.principals[name]
         self.keys.credentials.put(msgspec.structs.replace(known, instance_id=instance_id))
+        return True
 
     def logged_in(self, login: Login) -> None:
         self.logins.append(login)

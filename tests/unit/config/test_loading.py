@@ -368,7 +368,7 @@ def test_problems_in_the_environment_name_the_variable() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[endpoint]", "needs certificates"),
+        ('[endpoint]\nauthentication = "none"', 'is for encryption = "disabled" only'),
         (PLAIN_ENDPOINT.replace('"none"', '"certificate"'), 'must be "none"'),
         (PLAIN_ENDPOINT.replace("127.0.0.1", "0.0.0.0"), "loopback only"),
         (PLAIN_ENDPOINT.replace("127.0.0.1", "all"), "loopback only"),
@@ -383,8 +383,11 @@ def test_unencrypted_connections_stay_on_loopback(write: Write, text: str, probl
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"encryption": "required"}, '"required" needs certificates'),
-        ({"encryption": "supported"}, '"supported" needs certificates'),
+        ({"encryption": "required"}, '"none" is for encryption = "disabled" only'),
+        (
+            {"encryption": "supported", "authentication": "certificate"},
+            '"supported" admits unencrypted peers',
+        ),
         ({"authentication": "certificate"}, '"certificate" must be "none"'),
         ({"authentication": "certificate,public"}, '"certificate,public" must be "none"'),
         ({"authentication": "kerberos"}, "is none of certificate, certificate,public, none"),
