@@ -573,7 +573,8 @@ class NoMasterKey(Refusal):
     ssb_code = 28055
     hint = (
         "put the file master.key back into instance.data_dir from a backup of the same time, with "
-        "mode 0600, and start the daemon again"
+        "mode 0600, and start the daemon again; if it is lost for good: brokerd certificate "
+        "replace-key"
     )
 
 

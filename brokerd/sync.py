@@ -365,6 +365,7 @@ class Admin(Facade[AsyncAdmin]):
     make_certificates = same(AsyncAdmin.make_certificates)
     switch_certificates = same(AsyncAdmin.switch_certificates)
     drop_certificate = same(AsyncAdmin.drop_certificate)
+    replace_master_key = same(AsyncAdmin.replace_master_key)
     invite_peer = same(AsyncAdmin.invite_peer)
     await_pairing = same(AsyncAdmin.await_pairing)
     cancel_pairing = same(AsyncAdmin.cancel_pairing)

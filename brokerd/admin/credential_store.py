@@ -39,7 +39,7 @@ from brokerd.security.master_key import MasterKey, Random
 from brokerd.storage import credentials as stored
 from brokerd.storage.connections import Connection
 from brokerd.storage.credentials import CredentialChange
-from brokerd.storage.key_file import NAME, make_key, read_key
+from brokerd.storage.key_file import NAME, make_key, read_key, set_aside
 from brokerd.storage.store import Store
 from brokerd.telemetry.audit import Action, Entry
 from brokerd.telemetry.log import Log
@@ -213,6 +213,40 @@ class CredentialStore:
         if self.master_key is None:
             raise NoMasterKey(self._why_no_key)
         return self.master_key
+
+    async def replace_key(self, *, actor: str) -> None:
+        """Give a lost master key up, with all that it encrypted here, and make another (SEC-38).
+
+        After a crash at any moment the next start finds the old state, or one without anything
+        encrypted, in which it makes the new key.
+
+        Raises:
+            InUse: the master key is there.
+            NoMasterKey: the new one cannot be made.
+        """
+        async with self._changing:
+            if self._random is None:
+                raise NoMasterKey(self._why_no_key)
+            if self.master_key is not None:
+                raise InUse(
+                    "the master key is there, and nothing is lost",
+                    hint="to replace certificates: brokerd certificate renew",
+                )
+            lost = self._wrapped()
+            removed = tuple(one.certificate.id for one in lost)
+            entry = self._entry(Action.MASTER_KEY_REPLACED, actor, NAME, *lost)
+            await self._write(CredentialChange(removed_certificates=removed, entries=(entry,)))
+            for one in removed:
+                self.credentials.remove_certificate(one)
+            await self._aside(partial(set_aside, self._path))
+            self.master_key = MasterKey(await self._read_or_make_key(), self._random)
+        self._log.warning(
+            CERTIFICATE,
+            subclass="master_key_replaced",
+            actor=actor,
+            certificates=[show_id(one) for one in removed],
+        )
+        await self.renew()
 
     def private_key(self, one: Installed) -> bytes:
         """Return the private key of an own certificate, as its maker returned it.

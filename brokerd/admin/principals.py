@@ -1,4 +1,4 @@
-"""Principals: the verbs for peers, clients and certificates (CLP-160 to CLP-165, SEC-9).
+"""Principals: the verbs for peers, clients and certificates (CLP-160 to CLP-166, SEC-9).
 
 Reads:  the credentials.      Calls: the credential store, which makes each change.
 Never:  returns a private key, or trusts a certificate before the administrator has sent it.
@@ -27,7 +27,9 @@ class PrincipalAdministration:
         self._store = store
         self._clock = clock
 
-    async def run(self, verb: wire.CredentialVerb, actor: str) -> object:
+    async def run(  # noqa: PLR0911  # one return a verb
+        self, verb: wire.CredentialVerb, actor: str
+    ) -> object:
         """Perform a verb and return its answer."""
         match verb:
             case wire.InstallPrincipal(name, options):
@@ -35,7 +37,7 @@ class PrincipalAdministration:
             case wire.RevokePrincipal(name):
                 return await self.revoke(name, actor)
             case wire.OwnCertificates():
-                return [self._own_row(one) for purpose in Purpose for one in self._shown(purpose)]
+                return self.exported()
             case wire.MakeCertificates(purposes):
                 return await self.make(_distinct(purposes), actor)
             case wire.SwitchCertificates(purposes):
@@ -46,6 +48,9 @@ class PrincipalAdministration:
             case wire.DropCertificate(certificate_id):
                 gone = await self._store.remove_certificate(certificate_id, actor=actor)
                 return {"principal_name": gone.principal, **_certificate(gone)}
+            case wire.ReplaceMasterKey():
+                await self._store.replace_key(actor=actor)
+                return self.exported()
 
     # Principals.
 
@@ -128,6 +133,10 @@ class PrincipalAdministration:
         }
 
     # Own certificates.
+
+    def exported(self) -> list[Row]:
+        """Return the certificates that others should have, in use and next."""
+        return [self._own_row(one) for purpose in Purpose for one in self._shown(purpose)]
 
     async def make(self, purposes: list[Purpose], actor: str) -> list[Row]:
         """Make the next certificates, and use them at once if nobody else knows the present ones.

@@ -167,6 +167,37 @@ def _drop(*, certificate_id: str, address: str | None, config: Path | None, as_j
         print_line(f"{described(gone)}: removed")
 
 
+@click.command(name="replace-key")
+@click.option("--yes", is_flag=True, help="Do it, though nothing brings the lost key back.")
+@of_instance
+def _replace_key(*, yes: bool, address: str | None, config: Path | None, as_json: bool) -> None:
+    """Give the lost master key up, and make another with new certificates.
+
+    For an instance whose file master.key is gone and in no backup. What the lost key encrypted
+    stays unreadable: peers and clients have to install the new certificates, and secured dialogs
+    wait until they are ended.
+    """
+    if not yes:
+        raise UsageError(
+            "the former certificates and the keys of open secured dialogs are then lost for good",
+            hint="put master.key back from a backup; if there is none, add --yes",
+        )
+
+    async def replace(session: Session) -> list[OwnCertificate]:
+        return await session.admin.replace_master_key()
+
+    made = ask(replace, address=address, config=config, broker=MSDB)
+    if as_json:
+        print_json({"rows": made, "next": None})
+        return
+    for one in made:
+        print_line(f"{described(one)}: in use")
+    print_line(
+        "install at all peers and clients what `brokerd certificate export` prints; end the "
+        "dialogs that wait with no_master_key: brokerd transmission ls"
+    )
+
+
 _SHORTEST = 8
 
 
@@ -198,4 +229,5 @@ command = noun(
     _renew,
     _switch,
     _drop,
+    _replace_key,
 )

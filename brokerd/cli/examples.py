@@ -56,6 +56,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "certificate export": ("brokerd certificate export", "brokerd certificate export --next"),
     "certificate renew": ("brokerd certificate renew",),
     "certificate switch": ("brokerd certificate switch",),
+    "certificate replace-key": ("brokerd certificate replace-key --yes",),
     "certificate drop": ("brokerd certificate drop 3f9a2c71",),
     "doctor": (
         "brokerd doctor",

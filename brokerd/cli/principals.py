@@ -185,6 +185,10 @@ def report(done: InstalledPrincipal, *, as_json: bool) -> None:
         print_line(f"  note: {note}")
     if done.addresses:
         print_line(f"  only it may serve {', '.join(done.addresses)}")
+    if done.is_new:
+        kind = done.name.partition(":")[0]
+        right = "connect on endpoint" if kind == Kind.PEER else "send on SERVICE"
+        print_line(f'  it has no rights yet: brokerd grant "{right} to {done.name}"')
 
 
 def described(one: CertificateRow) -> str:

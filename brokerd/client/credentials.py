@@ -1,4 +1,4 @@
-"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-165).
+"""Credentials: the verbs for peers, clients and certificates (CLP-160 to CLP-166).
 
 Reads:  arguments.     Calls: client.link.
 Never:  takes part in a transaction: each call stands alone, and is audited by the daemon.
@@ -144,3 +144,16 @@ class CredentialVerbs:
         """
         answer = await self._link.ask("drop_certificate", (certificate_id,))
         return msgspec.convert(answer, CertificateRow)
+
+    async def replace_master_key(self) -> list[OwnCertificate]:
+        """Give a lost master key up; return the new certificates, made with another.
+
+        What the lost key encrypted stays unreadable: the keys of the former certificates, and of
+        dialogs.
+
+        Raises:
+            InUse: the master key is there, and nothing is lost.
+            BrokerError: an error common to all requests; see `Session`.
+        """
+        answer = await self._link.ask("replace_master_key", ())
+        return msgspec.convert(answer, list[OwnCertificate])

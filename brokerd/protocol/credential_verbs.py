@@ -1,4 +1,4 @@
-"""Verbs for peers, clients and certificates (CLP-160 to CLP-165).
+"""Verbs for peers, clients and certificates (CLP-160 to CLP-166).
 
 Reads:  nothing.      Calls: nothing.
 Never:  decides anything; `client_verbs` uses these forms to check requests.
@@ -62,6 +62,10 @@ class DropCertificate(Struct, frozen=True, array_like=True, forbid_unknown_field
     certificate_id: CertificateId
 
 
+class ReplaceMasterKey(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to give the lost master key up, and make another (CLP-166)."""
+
+
 CredentialVerb = (
     InstallPrincipal
     | RevokePrincipal
@@ -69,6 +73,7 @@ CredentialVerb = (
     | MakeCertificates
     | SwitchCertificates
     | DropCertificate
+    | ReplaceMasterKey
 )
 CREDENTIAL_VERBS: Final[dict[str, type[CredentialVerb]]] = {
     "install_principal": InstallPrincipal,
@@ -77,4 +82,5 @@ CREDENTIAL_VERBS: Final[dict[str, type[CredentialVerb]]] = {
     "make_certificates": MakeCertificates,
     "switch_certificates": SwitchCertificates,
     "drop_certificate": DropCertificate,
+    "replace_master_key": ReplaceMasterKey,
 }

@@ -1,13 +1,14 @@
 """Key file: the file of an instance's master key (SX-6).
 
 Reads, calls: the file system; `private_files` for the checks.
-Never:  follows a link, changes or replaces a file that exists, or shows the key in a text (SX-9).
+Never:  follows a link, overwrites a file that exists, or shows the key in a text (SX-9).
 Fails:  `UnsafeFile` if other users can read or change the file, `NoMasterKey` if it is no key file.
 
 The caller has the lock of the instance's store `msdb`, so that no other process makes the file.
 """
 
 import os
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,20 @@ def make_key(path: Path, random: Random) -> bytes:
     aside.rename(path)
     sync(path.parent)
     return key
+
+
+def set_aside(path: Path) -> Path | None:
+    """Give a key file that is of no use another name, and return that; None = there is no file."""
+    if not path.exists():
+        return None
+    number = next(n for n in count(1) if not _lost(path, n).exists())
+    path.rename(_lost(path, number))
+    sync(path.parent)
+    return _lost(path, number)
+
+
+def _lost(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.lost-{number}")
 
 
 def _parse(found: bytes) -> bytes | None:

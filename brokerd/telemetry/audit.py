@@ -26,6 +26,8 @@ class Action(StrEnum):
     CERTIFICATE_REMOVED = "certificate_removed"
     CERTIFICATE_MADE = "certificate_made"
     """The instance made a certificate of its own."""
+    MASTER_KEY_REPLACED = "master_key_replaced"
+    """An administrator gave a lost master key up; what it encrypted is lost (SEC-38)."""
     PAIRING_OFFERED = "pairing_offered"
     """A code was shown that lets another instance pair with this one (SEC-60)."""
     PAIRED = "paired"

@@ -228,6 +228,9 @@ EVENTS: Final[dict[str, Event]] = {
                 "30, 7 or 1 days (NBT-21)"
             ),
             "expired": "such a certificate has expired, and none has replaced it",
+            "master_key_replaced": (
+                "an operator gave the lost master key up, and the instance made another"
+            ),
             "no_master_key": (
                 "the master key is missing or another one: nothing that needs a private key works "
                 "(SEC-38)"

@@ -1,18 +1,21 @@
 """An administrator adds and revokes peers and clients, and replaces certificates."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from brokerd.client.session import Session
 from brokerd.clock import Instant
-from brokerd.errors import InUse, InvalidArgument, ObjectNotFound
+from brokerd.errors import InUse, InvalidArgument, NoMasterKey, ObjectNotFound
 from brokerd.maintenance.certificate_expiry import DAY
 from brokerd.security.certificates import DAYS, Certificate, make_certificate
 from brokerd.security.credentials import Credentials, Purpose
 from brokerd.security.dialog_certificates import make_dialog_certificate
-from tests.integration.one_daemon import START, Daemon
+from brokerd.storage.key_file import NAME
+from tests.integration.one_daemon import START, Daemon, play
 from tests.integration.scenarios import scenario
 from tests.integration.shorthand import fails
 
@@ -188,3 +191,57 @@ async def test_the_next_certificate_is_used_when_the_other_has_expired(
     await daemon.pass_time(30)
     assert own(daemon, TRANSPORT).pem == made["transport"].pem
     assert len(credentials(daemon).own_all(TRANSPORT)) == 2
+
+
+@pytest.mark.rule("CLP-166", "SEC-38", "SX-6")
+@pytest.mark.parametrize("how", ["gone", "another", "damaged"])
+def test_a_key_that_is_lost_for_good_is_replaced_on_request_only(tmp_path: Path, how: str) -> None:
+    async def program(daemon: Daemon) -> None:
+        path = tmp_path / NAME
+        lost = {one.certificate.id for one in credentials(daemon).certificates.values()}
+        theirs = certificate()
+        async with await daemon.session() as session:
+            await session.admin.install_principal("peer:west", certificates=[theirs.encoded])
+            await fails(InUse, session.admin.replace_master_key())
+        await daemon.stop()
+        kept = path.read_bytes()
+        if how == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(kept[:-3] + b"00\n" if how == "another" else b"x")
+        await daemon.start()
+        async with await daemon.session() as session:
+            await fails(NoMasterKey, session.admin.make_certificates())
+            made = await session.admin.replace_master_key()
+            assert [one.purpose for one in made] == ["transport", "dialog"]
+            assert not lost & set(credentials(daemon).certificates)
+            assert theirs.id in credentials(daemon).certificates
+            assert ("master_key_replaced", NAME) in await audited(session)
+            assert (await session.status())["no_master_key"] == ""
+        aside = path.with_name(f"{NAME}.lost-1")
+        assert aside.exists() is (how != "gone")
+        await daemon.restart()
+        store = daemon.instance.parts.credential_store
+        for one in made:
+            found = credentials(daemon).certificates[bytes.fromhex(one.certificate_id)]
+            assert store.private_key(found)
+
+    play(program, tmp_path)
+
+
+@pytest.mark.rule("SEC-38", "SX-6")
+def test_a_crash_while_the_key_is_replaced_leaves_a_way_on(tmp_path: Path) -> None:
+    async def program(daemon: Daemon) -> None:
+        path = tmp_path / NAME
+        await daemon.stop()
+        path.write_bytes(b"x")
+        await daemon.start()
+        dies = patch("brokerd.admin.credential_store.set_aside", side_effect=OSError("crash"))
+        with dies, pytest.raises(OSError, match="crash"):
+            await daemon.instance.parts.credential_store.replace_key(actor="a")
+        await daemon.restart()
+        async with await daemon.session() as session:
+            made = await session.admin.replace_master_key()
+            assert len(made) == 2
+
+    play(program, tmp_path)

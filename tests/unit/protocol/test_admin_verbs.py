@@ -44,6 +44,7 @@ from brokerd.protocol.credential_verbs import (
     InstallPrincipal,
     MakeCertificates,
     OwnCertificates,
+    ReplaceMasterKey,
     RevokePrincipal,
     SwitchCertificates,
 )
@@ -130,6 +131,7 @@ ID = bytes(range(16))
         ("make_certificates", [], MakeCertificates(("transport", "dialog"))),
         ("switch_certificates", [["dialog"]], SwitchCertificates(("dialog",))),
         ("drop_certificate", [bytes(32)], DropCertificate(bytes(32))),
+        ("replace_master_key", [], ReplaceMasterKey()),
         ("release_group", ["main", ID], ReleaseGroup("main", ID)),
         ("discard_group", ["main", ID, True, "why"], DiscardGroup("main", ID, True, "why")),
         ("end_group", ["main", ID, 1, "why"], EndGroup("main", ID, 1, "why")),
