@@ -261,13 +261,15 @@ class Dispatcher:
         known = dialogs.known
         run: _FastRun | None = None
         for item in items:
-            if type(item) is Fragment:
+            opened: Fragment | None = None
+            if isinstance(item, Fragment):
                 counters.received += 1
                 one = known.get((item.conversation_id, item.from_initiator))
-                if one is not None and _is_ordinary(one, item):
+                opened = item if type(item) is Fragment else self._unsealing.open_early(one, item)
+                if one is not None and opened is not None and _is_ordinary(one, item, opened):
                     if run is None or run.broker is not one.broker:
                         run = self._begin_fast_run(one.broker, run)
-                    if run.add(one, item):
+                    if run.add(one, opened):
                         if one.neighbour is not neighbour:
                             dialogs.came_from(one, neighbour)
                         if self._ack_log.is_on:
@@ -278,14 +280,17 @@ class Dispatcher:
             if run is not None:
                 counters.stored += run.join(durable)
                 run = None
-            self._take_general_path(item, neighbour)
+            self._take_general_path(item, neighbour, None if opened is item else opened)
         if run is not None:
             counters.stored += run.join(durable)
         self._changesets.finish_all(urgent=False)
         dialogs.release_ended()
         self._memory.check()
 
-    def _take_general_path(self, item: Item, neighbour: InstanceId | None) -> None:
+    def _take_general_path(
+        self, item: Item, neighbour: InstanceId | None, opened: Fragment | None = None
+    ) -> None:
+        """Pass an item to its dialog; `opened`: a sealed item that was opened before."""
         one = self._dialogs.for_item(item, neighbour)
         if one is None:
             return
@@ -293,6 +298,8 @@ class Dispatcher:
             self._ack_log.received(one.broker, item, one.live)
         if one.loading:
             self._wait(one, item, neighbour)
+        elif opened is not None:
+            self._sequencer.sort(one, opened, neighbour)
         else:
             self._sequencer.process(one, item, neighbour)
 
@@ -407,8 +414,10 @@ class Dispatcher:
         return waiting
 
 
-def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
+def _is_ordinary(one: ArrivingDialog, sealed: Fragment, item: Fragment) -> bool:
     """Return whether the fast path may try to store a fragment.
+
+    `sealed`: the fragment as it arrived; a plain one is `item` itself.
 
     It has to be the next one of a known dialog, and its acknowledgement must change nothing."""
     live, arrivals = one.live, one.arrivals
@@ -418,8 +427,8 @@ def _is_ordinary(one: ArrivingDialog, item: Fragment) -> bool:
         return False
     if not one.broker.options.fast_paths or not ordinary.names_match(live.endpoint, item):
         return False
-    if live.endpoint.security is not None:
-        return False
+    if (live.endpoint.security is None) is not (sealed is item):
+        return False  # not of the kind of its dialog (SEC-20)
     ack, out = item.ack, live.outgoing
     return ack is None or not (tells(live, ack) or (out is not None and out.pending))
 

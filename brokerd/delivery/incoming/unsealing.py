@@ -6,6 +6,8 @@ Never: answers what is not authentic (SEC-25), or lets a plain item pass for a s
 
 from __future__ import annotations
 
+from functools import partial
+
 from brokerd.broker.state import Live
 from brokerd.delivery.incoming.counters import ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
@@ -70,13 +72,15 @@ class Unsealing:
             self._refuse(item, neighbour, "")
         return None
 
-    def open_next(self, live: Live, item: SecuredFragment) -> Fragment | None:
-        """Return the next fragment of a dialog in memory; None = the general path is to open it."""
-        keys = live.keys
-        if keys is None:
+    def open_early(self, one: ArrivingDialog | None, item: Fragment) -> Fragment | None:
+        """Return a sealed fragment of a dialog whose keys are in memory, in plain form.
+
+        None: the general path has to open it."""
+        live = None if one is None or one.loading or not one.is_for(item) else one.live
+        if type(item) is not SecuredFragment or live is None or live.keys is None or live.gone:
             return None
         try:
-            return _open_fragment(keys, item)
+            return _open_fragment(live.keys, item)
         except NotAuthentic:
             return None
 
@@ -132,11 +136,11 @@ def _open(keys: AnswerKeys, item: Item) -> Fragment | AckOnly | BrokerErrorItem 
 
 
 def _open_fragment(keys: DialogKeys, item: SecuredFragment) -> Fragment:
-    ack = item.ack
-    if ack is not None:
-        keys.verify(ack_header(item, ack), item.ack_code)
-    header, key_id = dialog_header(item, item.key_id), item.key_id
+    ack, key_id = item.ack, item.key_id
+    header = dialog_header(item, key_id)
     body = keys.open(key_id, header, item.sequence, item.fragment, item.body)
+    if ack is not None:
+        keys.verify_carried(ack, item.ack_code, partial(ack_header, item, ack))
     return _plain(item, body)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -197,7 +198,7 @@ class DialogSecurity:
             item.hop,
             keys.seal(dialog_header(item, keys.key_id), item.sequence, item.fragment, item.body),
             keys.key_id,
-            b"" if ack is None else keys.authenticate(ack_header(item, ack)),
+            b"" if ack is None else keys.authenticate_carried(ack, partial(ack_header, item, ack)),
             header,
         )
 
