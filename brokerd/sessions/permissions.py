@@ -13,6 +13,7 @@ concern the whole instance need CONTROL on `msdb`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from brokerd.broker.broker import Broker
@@ -22,8 +23,10 @@ from brokerd.model import MSDB, Activation, Queue
 from brokerd.objects.declarations import parse_from
 from brokerd.objects.declared import Declared, Kind
 from brokerd.protocol import admin_verbs as admin
+from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.credential_verbs import CREDENTIAL_VERBS
+from brokerd.protocol.frames import Kind as PeerFrame
 from brokerd.protocol.pairing_verbs import AwaitPairing, CancelPairing, InvitePeer, JoinPeer
 from brokerd.security.grants import Rights
 
@@ -259,3 +262,44 @@ NAMES_PROGRAMS: Final[dict[type, Callable[[Any, Broker, Mapping[str, Broker]], N
 """Functions that find the programs named by a verb, each of which needs EXECUTE beside CONTROL.
 
 Arguments: the verb, the client's own broker, the brokers of the instance."""
+
+
+# Frames.
+
+
+class Sender(StrEnum):
+    """The far ends from which a frame is accepted."""
+
+    ANYBODY = "anybody who has connected"
+    PAIRING = "anybody while a pairing waits; the frame proves its secret"
+    CLIENT = "a client that has logged in; each request needs what its verb needs"
+    PEER = "a peer that has logged in, which needs CONNECT on the endpoint (SEC-6)"
+    SENDER = "a peer that has logged in; a dialog begins only with SEND on its service (SEC-50)"
+    TRUSTED = "an authenticated peer, or any where the endpoint authenticates nobody (SX-7)"
+
+
+CLIENT_FRAMES: Final[dict[int, Sender]] = {
+    frames.HELLO: Sender.ANYBODY,
+    frames.REQUEST: Sender.CLIENT,
+    frames.PART_UP: Sender.CLIENT,
+    frames.CANCEL: Sender.CLIENT,
+    frames.PING: Sender.CLIENT,
+}
+"""Kinds of frames of clients; any other ends the connection."""
+
+PEER_FRAMES: Final[dict[PeerFrame, Sender]] = {
+    PeerFrame.HELLO: Sender.ANYBODY,
+    PeerFrame.REJECT: Sender.ANYBODY,
+    PeerFrame.GOODBYE: Sender.ANYBODY,
+    PeerFrame.PAIR: Sender.PAIRING,
+    PeerFrame.PAIRED: Sender.PAIRING,
+    PeerFrame.ARBITRATE: Sender.PEER,
+    PeerFrame.PING: Sender.PEER,
+    PeerFrame.PONG: Sender.PEER,
+    PeerFrame.BOXCAR: Sender.SENDER,
+    PeerFrame.ROLE: Sender.TRUSTED,
+    PeerFrame.NOTICE: Sender.TRUSTED,
+    PeerFrame.TRACE: Sender.TRUSTED,
+    PeerFrame.BROKERS: Sender.TRUSTED,
+}
+"""Kinds of frames of peers; `protocol.connection` and the transport let no other pass."""

@@ -16,11 +16,14 @@ from brokerd.config.settings import Clients
 from brokerd.errors import AccessDenied, ConversationNotFound, GroupNotFound
 from brokerd.ids import show
 from brokerd.process.exit_statuses import exit_status
+from brokerd.protocol import client_frames as frames
 from brokerd.security.grants import Grants, Rights, parse_grant
+from brokerd.sessions.permissions import CLIENT_FRAMES, Sender
 from brokerd.sessions.principals import Principals
 from brokerd.telemetry.audit import Action, Outcome
 from brokerd.telemetry.status import InstanceStatus, concerns
 from tests.integration.one_daemon import ADDRESS, Daemon, closing, play
+from tests.integration.sessions.raw_client import ME, ask, frame, stranger
 from tests.integration.shorthand import answered, bodies, fails, group_of, take, talk, undone
 
 ANN, EVE = 4_000_000_001, 4_000_000_002
@@ -287,6 +290,30 @@ def test_control_of_one_broker_is_not_control_of_another(tmp_path: Path) -> None
             await mine.create("queue", "mine", activation=COMMAND | {"max_readers": 0})
 
     played(scenario, tmp_path)
+
+
+FRAMES = {
+    frames.REQUEST: ask(1, None, "status"),
+    frames.PART_UP: frame([frames.PART_UP, b"x"]),
+    frames.CANCEL: frames.encode_cancel(1),
+    frames.PING: frames.encode_ping(1),
+}
+
+
+@pytest.mark.rule("SX-2", "SX-3", "CLP-10")
+@pytest.mark.parametrize("kind", [*CLIENT_FRAMES, max(CLIENT_FRAMES) + 1])
+def test_before_the_login_only_the_login_is_read(tmp_path: Path, kind: int) -> None:
+    async def program(daemon: Daemon) -> None:
+        raw = await stranger(daemon)
+        if CLIENT_FRAMES.get(kind) is Sender.ANYBODY:
+            raw.write(frames.encode_hello(ME, "main", {"pid": 1}))
+            assert await raw.answers() == ["welcome"]
+            return
+        raw.write(FRAMES.get(kind) or frame([kind, 1]))
+        assert await raw.answers() == [("goodbye", frames.VIOLATION)]
+        assert raw.is_gone()
+
+    play(program, tmp_path)
 
 
 @pytest.mark.rule("SX-15")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import structlog
 from msgspec.structs import astuple
 
+from brokerd.cli.permissions import VERBS
 from brokerd.errors import BrokerError, ObjectNotFound
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol.client_frames import Hello, Limits, MessageValue, Request, Welcome
@@ -152,7 +154,22 @@ def as_nobody_logs() -> Iterator[None]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[SmallDaemon]:
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that the test runs, such as `queue create`."""
+    invoked: list[str] = []
+    invoke = click.Command.invoke
+
+    def noting(command: click.Command, context: click.Context) -> object:
+        if not isinstance(command, click.Group):
+            invoked.append(context.command_path.removeprefix("brokerd "))
+        return invoke(command, context)
+
+    monkeypatch.setattr(click.Command, "invoke", noting)
+    return invoked
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, commands: list[str]) -> Iterator[SmallDaemon]:
     path = tmp_path / "s"
     small = SmallDaemon(path)
     ready, over = threading.Event(), threading.Event()
@@ -180,3 +197,7 @@ def daemon(tmp_path: Path) -> Iterator[SmallDaemon]:
     stops[0]()  # type: ignore[operator]
     thread.join(10)
     assert over.is_set()
+    if commands:
+        listed = {verb for command in commands for verb in VERBS[command]}
+        asked = {verb for verb, _ in small.asked}
+        assert asked <= {*listed, "view"}, "say in cli/permissions.py what these commands ask for"

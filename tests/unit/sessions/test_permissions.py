@@ -10,13 +10,17 @@ from brokerd.errors import AccessDenied
 from brokerd.ids import QueueKey, ServiceKey
 from brokerd.model import Activation, Queue, Service
 from brokerd.objects.activation import KEYS
+from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
+from brokerd.protocol.frames import Kind as PeerFrame
 from brokerd.security.grants import Rights, parse_grant, rights_of
 from brokerd.sessions.permissions import (
     ANYONE,
+    CLIENT_FRAMES,
     CONTROL,
     IN_TRANSACTIONS,
     OF_A_QUEUE,
+    PEER_FRAMES,
     PROGRAM_KEYS,
     check,
 )
@@ -151,6 +155,14 @@ def test_a_session_with_msdb_declares_main() -> None:
     rights = rights_of([parse_grant("control on msdb to eve")], ["eve"])
     with pytest.raises(AccessDenied, match="on broker 'main'"):
         check(rights, msdb, wire.Apply({"queue": [{"name": "q"}]}), "eve", BROKERS)
+
+
+@pytest.mark.rule("SX-3")
+def test_every_kind_of_frame_is_in_the_table() -> None:
+    missing = set(PeerFrame) - PEER_FRAMES.keys()
+    assert not missing, f"say in sessions/permissions.py who may send these: {missing}"
+    requests = {frames.HELLO, frames.REQUEST, frames.PART_UP, frames.CANCEL, frames.PING}
+    assert CLIENT_FRAMES.keys() == requests
 
 
 HANDLER = {"handler": "shop:handle"}
