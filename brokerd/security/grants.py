@@ -122,6 +122,19 @@ class Rights(Struct, frozen=True):
         """Return whether the client may name programs that the daemon runs for the broker."""
         return _is_any(broker, self.execute)
 
+    def may_give(self, grant: Grant) -> bool:
+        """Return whether the client has what it would grant: all objects that the grant is about.
+
+        CONNECT is not for clients, and can be given without being had."""
+        permission, on = grant.permission, grant.on
+        if permission is Permission.CONNECT:
+            return True
+        if _covers(getattr(self, permission.value), on):
+            return True
+        if permission is Permission.RECEIVE:
+            return _covers(self.control, on.partition("/")[0])
+        return permission is Permission.SEND and "*" in self.control
+
     def includes(self, other: "Rights") -> bool:
         """Return whether the client keeps every grant it had with `other`."""
         return all(
@@ -347,3 +360,9 @@ def rights_of(grants: Iterable[Grant], names: Iterable[str]) -> Rights:
 
 def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, one) for one in patterns)
+
+
+def _covers(patterns: tuple[str, ...], on: str) -> bool:
+    """Return whether one of the patterns certainly matches all that another pattern matches."""
+    is_name = not set(on) & set("*?[")
+    return any(one in {"*", on} or (is_name and fnmatchcase(on, one)) for one in patterns)

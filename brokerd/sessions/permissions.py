@@ -28,7 +28,7 @@ from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.credential_verbs import CREDENTIAL_VERBS
 from brokerd.protocol.frames import Kind as PeerFrame
 from brokerd.protocol.pairing_verbs import AwaitPairing, CancelPairing, InvitePeer, JoinPeer
-from brokerd.security.grants import Rights
+from brokerd.security.grants import Rights, parse_grant
 
 
 def _own(_verb: wire.Verb, own: str) -> Iterable[str]:
@@ -159,14 +159,39 @@ def check(
     for name in controlled(verb, broker.name):
         if not rights.may_control(name):
             raise _lacks_control(asked, name, client)
-    if (programs := NAMES_PROGRAMS.get(type(verb))) is not None:
-        for name, what in programs(verb, broker, brokers):
-            if not rights.may_execute(name):
-                raise AccessDenied(
-                    f"{asked} names a program to run ({what}), which needs execute permission on "
-                    f"broker {name!r}; {client} does not have it",
-                    hint=f'ask for it: brokerd grant "execute on {name} to USER"',
-                )
+    if isinstance(verb, admin.GrantPermission):
+        _refuse_to_give(rights, verb, client)
+    _refuse_programs(rights, broker, verb, client, brokers)
+
+
+def _refuse_programs(
+    rights: Rights,
+    broker: Broker,
+    verb: wire.Verb,
+    client: str,
+    brokers: Mapping[str, Broker],
+) -> None:
+    """Raise `AccessDenied` if a verb names a program and the client lacks EXECUTE (SX-23)."""
+    programs = NAMES_PROGRAMS.get(type(verb))
+    for name, what in () if programs is None else programs(verb, broker, brokers):
+        if not rights.may_execute(name):
+            raise AccessDenied(
+                f"{wire.NAMES[type(verb)]} names a program to run ({what}), which needs execute "
+                f"permission on broker {name!r}; {client} does not have it",
+                hint=f'ask for it: brokerd grant "execute on {name} to USER"',
+            )
+
+
+def _refuse_to_give(rights: Rights, verb: admin.GrantPermission, client: str) -> None:
+    """Raise `AccessDenied` if a client would grant what it lacks, to itself for instance."""
+    try:
+        grant = parse_grant(verb.grant)
+    except ValueError:
+        return  # `admin.grants` refuses the text
+    if not rights.may_give(grant):
+        raise AccessDenied(
+            f"{client} cannot grant {grant.permission} on {grant.on!r}, which it does not have"
+        )
 
 
 def _lacks_control(asked: str, broker: str, client: str) -> AccessDenied:

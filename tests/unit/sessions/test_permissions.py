@@ -10,6 +10,7 @@ from brokerd.errors import AccessDenied
 from brokerd.ids import QueueKey, ServiceKey
 from brokerd.model import Activation, Queue, Service
 from brokerd.objects.activation import KEYS
+from brokerd.protocol import admin_verbs
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.frames import Kind as PeerFrame
@@ -61,7 +62,7 @@ NEEDED = {
     "alter_endpoint": ([{}], {"msdb"}),
     "retry_destination": ([], {"msdb"}),
     "confirm_clock": ([], {"msdb"}),
-    "grant": (["send on a to eve"], {"msdb"}),
+    "grant": (["connect on endpoint to public"], {"msdb"}),
     "revoke": (["send on a to eve"], {"msdb"}),
     "who_can": ([], {"msdb"}),
     "install_principal": (["peer:west"], {"msdb"}),
@@ -139,6 +140,44 @@ def test_control_is_needed_on_each_broker_that_a_verb_changes(
         )
     grants = [f"control on {one} to eve" for one in needed]
     check(rights_of(map(parse_grant, grants), ["eve"]), OWN, asked, "eve", BROKERS)
+
+
+GIVEN = [
+    ("execute on main to eve", ("execute on main to eve",)),
+    ("execute on main to eve", ("execute on * to eve",)),
+    ("execute on ma* to eve", ("execute on ma* to eve",)),
+    ("control on main to ann", ("control on main to eve",)),
+    ("receive on main/desk to ann", ("receive on main/* to eve",)),
+    ("receive on main/* to ann", ("control on main to eve",)),
+    ("send on urn:shop to ann", ("send on urn:* to eve",)),
+    ("send on * to public", ("control on * to eve",)),
+    ("connect on endpoint to public", ()),
+]
+"""Grants, and what a client needs beside CONTROL on `msdb` to make each."""
+LACKED = [
+    ("execute on main to eve", ("control on * to eve",)),
+    ("execute on * to eve", ("control on * to eve", "execute on main to eve")),
+    ("execute on ma*n to eve", ("execute on ma?n to eve",)),
+    ("control on main to eve", ()),
+    ("control on * to eve", ("control on ma* to eve",)),
+    ("receive on main/desk to eve", ("control on other to eve",)),
+    ("send on urn:shop to eve", ("control on main to eve",)),
+]
+
+
+@pytest.mark.rule("CLP-140", "SX-23")
+@pytest.mark.parametrize(("text", "has"), GIVEN)
+def test_what_a_client_has_it_can_grant(text: str, has: tuple[str, ...]) -> None:
+    rights = rights_of(map(parse_grant, ("control on msdb to eve", *has)), ["eve"])
+    check(rights, OWN, admin_verbs.GrantPermission(text), "eve", BROKERS)
+
+
+@pytest.mark.rule("CLP-140", "SX-23")
+@pytest.mark.parametrize(("text", "has"), LACKED)
+def test_nobody_can_grant_what_they_lack(text: str, has: tuple[str, ...]) -> None:
+    rights = rights_of(map(parse_grant, ("control on msdb to eve", *has)), ["eve"])
+    with pytest.raises(AccessDenied, match="eve cannot grant"):
+        check(rights, OWN, admin_verbs.GrantPermission(text), "eve", BROKERS)
 
 
 @pytest.mark.rule("SX-3")
