@@ -42,6 +42,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "instance-route create": (
         "brokerd instance-route create to_orders service=orders address=TCP://10.0.0.7:4022",
     ),
+    "peer pair": (
+        "brokerd peer pair --share orders",
+        "brokerd peer pair CODE --share shop",
+        "brokerd peer pair - --create shop < code.txt",
+    ),
     "binding create": ("brokerd binding create to_orders service=orders principal=peer:west",),
     "event create": (
         "brokerd event create watch QUEUE_STATUS_CHANGED GROUP_PARKED --service operators",

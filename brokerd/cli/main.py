@@ -87,7 +87,7 @@ COMMANDS: Final = (
     _Entry("who-can", "brokerd.cli.grant", "Show who may do what.", "who_can"),
     _Entry("endpoint", "brokerd.cli.endpoint", "The address for peers: start, stop or change it."),
     _Entry("clock", "brokerd.cli.clock", "Accept a jump of the machine's clock."),
-    _Entry("peer", "brokerd.cli.peer", "Other instances that may connect: add or revoke one."),
+    _Entry("peer", "brokerd.cli.peer", "Other instances: pair with one, add or revoke one."),
     _Entry("client", "brokerd.cli.client", "Programs that connect from other machines."),
     _Entry("certificate", "brokerd.cli.certificate", "Certificates: show, export, renew."),
     _Entry("destination", "brokerd.cli.destination", "Addresses of peers, their faults, retrying."),

@@ -1,5 +1,6 @@
 """`brokerd peer`: other instances, known by their certificates (SEC-4)."""
 
+from brokerd.cli.peer_pair import command as pair
 from brokerd.cli.principals import add_command, list_command, revoke_command, show_command
 from brokerd.cli.view_commands import noun
 from brokerd.security.credentials import Kind
@@ -20,4 +21,5 @@ command = noun(
         "Remove a peer with its certificates and grants. Its connections end at once; dialogs "
         "with it wait.",
     ),
+    pair,
 )

@@ -22,7 +22,6 @@ from brokerd.client.pairing import Paired, PairingState
 from brokerd.client.session import Session
 from brokerd.errors import BrokerError, UsageError
 from brokerd.process.exit_statuses import FAILED, OK
-from brokerd.units import counted
 
 _STEP = 10.0
 _MOST_WRONG = 5
@@ -54,11 +53,11 @@ class Ended(msgspec.Struct, frozen=True):
     help="A service that the other machine may send to; repeatable.",
 )
 @click.option(
-    "--announce",
-    "announces",
+    "--create",
+    "created",
     multiple=True,
     metavar="SERVICE",
-    help="A service that a program here will declare later; repeatable.",
+    help="A service of this machine to create before, with its queue, if it is missing.",
 )
 @click.option(
     "--own-address",
@@ -73,7 +72,7 @@ def command(
     code: str | None,
     name: str | None,
     shares: tuple[str, ...],
-    announces: tuple[str, ...],
+    created: tuple[str, ...],
     own_address: str | None,
     no_wait: bool,
     as_json: bool,
@@ -91,11 +90,12 @@ def command(
         code = sys.stdin.readline().strip()
 
     async def run(session: Session) -> Ended | None:
+        if created:
+            await session.apply(_declared(created), ensure=True)
         chosen = shares or await _choose(session, as_json=as_json)
         wishes: dict[str, Any] = {
             "name": name,
             "shares": chosen,
-            "announces": announces,
             "address": own_address,
         }
         if code is not None:
@@ -110,6 +110,14 @@ def command(
     else:
         _show(ended)
     return FAILED if ended.problem else OK
+
+
+def _declared(services: Sequence[str]) -> dict[str, object]:
+    """Return the declaration of services, as a program makes it that begins dialogs (SDK-4)."""
+    return {
+        "queue": [{"name": f"{one}_q"} for one in services],
+        "service": [{"name": one, "queue": f"{one}_q"} for one in services],
+    }
 
 
 async def _choose(session: Session, *, as_json: bool) -> list[str]:
@@ -172,7 +180,7 @@ async def _ended(session: Session, paired: Paired, shares: Sequence[str]) -> End
     """Return the result of a pairing, with that of a ping of the whole way (SEC-63)."""
     left_out = {note.partition(": ")[0] for note in paired.notes}
     service = next((one for one in paired.services if one not in left_out), None)
-    if service is None:
+    if service is None or not await session.objects("service"):
         return Ended(paired, None, "")
     from_service = shares[0] if shares else None
     try:
@@ -205,4 +213,4 @@ def _show(ended: Ended) -> None:
     elif ended.problem:
         warn(f"paired, but a ping does not come back: {ended.problem}")
     else:
-        print_line(f"  {paired.principal} has {counted(len(paired.services), 'service')}: no ping")
+        print_line("  no ping: both machines need a service for one; see --create")

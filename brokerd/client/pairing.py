@@ -77,22 +77,20 @@ class PairingVerbs:
         *,
         name: str | None = None,
         shares: Sequence[str] = (),
-        announces: Sequence[str] = (),
         address: str | None = None,
     ) -> PairingCode:
         """Return a code by which another instance can pair with this one, once, in 10 minutes.
 
         `name`: the name of the other instance here, by default the one that it says. `shares`:
-        services of the session's broker that it may begin dialogs with. `announces`: services that
-        programs will declare later, for which it makes routes now. `address`: the address at which
-        it reaches this instance, by default found out. A code that waits is cancelled.
+        services of the session's broker that it may begin dialogs with. `address`: the address at
+        which it reaches this instance, by default found out. A code that waits is cancelled.
 
         Raises:
             InvalidArgument: this instance cannot be paired; the text says why.
             ObjectNotFound: a service to be shared does not exist.
             BrokerError: an error common to all requests; see `Session`.
         """
-        answer = await self._link.ask("invite_peer", (_options(name, shares, announces, address),))
+        answer = await self._link.ask("invite_peer", (_options(name, shares, address),))
         return msgspec.convert(answer, PairingCode)
 
     async def await_pairing(self, known: int = 0, *, wait: float = 30.0) -> PairingState:
@@ -123,7 +121,6 @@ class PairingVerbs:
         *,
         name: str | None = None,
         shares: Sequence[str] = (),
-        announces: Sequence[str] = (),
         address: str | None = None,
     ) -> Paired:
         """Pair this instance with the one that has shown a code; return what was installed here.
@@ -137,16 +134,13 @@ class PairingVerbs:
             ObjectNotFound: a service to be shared does not exist.
             BrokerError: an error common to all requests; see `Session`.
         """
-        args = (wire_text(code, "code"), _options(name, shares, announces, address))
+        args = (wire_text(code, "code"), _options(name, shares, address))
         return msgspec.convert(await self._link.ask("join_peer", args), Paired)
 
 
-def _options(
-    name: str | None, shares: Sequence[str], announces: Sequence[str], address: str | None
-) -> dict[str, object]:
+def _options(name: str | None, shares: Sequence[str], address: str | None) -> dict[str, object]:
     return {
         "name": None if name is None else wire_text(name, "name"),
         "shares": [wire_text(one, "shares") for one in shares],
-        "announces": [wire_text(one, "announces") for one in announces],
         "address": None if address is None else wire_text(address, "address"),
     }

@@ -21,8 +21,6 @@ class PairingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Name of the other instance here; None = the name that it says."""
     shares: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARES)] = ()
     """Services that the other instance may begin dialogs with."""
-    announces: Annotated[tuple[Name, ...], Meta(max_length=MOST_SHARES)] = ()
-    """Services that programs will declare later, for which the other instance makes routes now."""
     address: Name | None = None
     """Address at which the other instance reaches this one; None = the daemon finds it out."""
 

@@ -45,8 +45,6 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """Name for the other instance; None = the name that it says."""
     shares: tuple[str, ...] = ()
     """Services of the broker that the other instance may begin dialogs with."""
-    announces: tuple[str, ...] = ()
-    """Services that the broker will have later."""
     address: str | None = None
     """Address of this instance for the other one; None = find it out."""
 
@@ -149,7 +147,7 @@ class Self:
             instance_id=instance_id,
             address=address,
             dialog_certificate=b"" if own is None else own.certificate.encoded,
-            services=_offered(wishes.broker.services, (*wishes.shares, *wishes.announces)),
+            services=_offered(wishes.broker.services, wishes.shares),
         )
 
 

@@ -234,7 +234,6 @@ def _wishes(broker: Broker, options: PairingOptions, actor: str) -> Wishes:
         actor=actor,
         name=options.name,
         shares=tuple(dict.fromkeys(options.shares)),
-        announces=tuple(dict.fromkeys(options.announces)),
         address=options.address,
     )
 

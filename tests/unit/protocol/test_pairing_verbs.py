@@ -25,7 +25,7 @@ from brokerd.protocol.pairing_verbs import (
         (
             "invite_peer",
             [{"name": "west", "shares": ["orders"], "address": "tcp://w:1"}],
-            InvitePeer(PairingOptions("west", ("orders",), (), "tcp://w:1")),
+            InvitePeer(PairingOptions("west", ("orders",), "tcp://w:1")),
         ),
         ("await_pairing", [], AwaitPairing()),
         ("await_pairing", [3, 60], AwaitPairing(3, LONGEST_WAIT)),
