@@ -203,6 +203,7 @@ class Figures:
                     "sends": broker.sends,
                     "receives": broker.receives,
                     "rollbacks": broker.rollbacks,
+                    "dialogs_refused": sum(one.number for one in broker.owners.refused.values()),
                 },
                 "broker",
                 broker.name,

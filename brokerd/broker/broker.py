@@ -14,6 +14,7 @@ from brokerd.broker.backlog_source import source_of
 from brokerd.broker.checks import CatalogIndex
 from brokerd.broker.deadlines import Deadline, PendingTimers
 from brokerd.broker.dialog_events import DialogEvent, Lost
+from brokerd.broker.dialog_owners import DialogOwners
 from brokerd.broker.endpoints import Endpoints
 from brokerd.broker.group_members import GroupMembers
 from brokerd.broker.inspection import Inspection
@@ -192,6 +193,13 @@ class Broker:
             spawn=spawn,
         )
         """Groups that wait for their next attempt, or are parked (PBT-3)."""
+        self.owners = DialogOwners(
+            count=lambda owner: read_until_answered(store.count_owned, owner),
+            note=store.note_owners,
+            spawn=spawn,
+            now=clock.monotonic,
+        )
+        """The users and peers that have begun dialogs, while their number is limited (REL-45)."""
         self.unfinished = Unfinished(options.unfinished_bytes)
         """Fragments of incomplete messages that are kept in memory (DSP-15)."""
         self.incomplete: dict[EndpointKey, str] = {}

@@ -167,6 +167,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time that a verb waits for a conversation group (GRP-11)."""
     max_transaction_age: Moment = timedelta(minutes=10)
     """Longest time that a transaction may hold locks before it is rolled back (PBT-18)."""
+    max_dialogs_per_user: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Most open dialogs in one broker that one user may have begun; 0 = no limit (REL-45)."""
     grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
     """Permissions: `receive on BROKER/QUEUE to USER` and the like. An empty list permits
     everything to everyone who can connect (CLP-130)."""
@@ -233,6 +235,8 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Most accepted connections that have not logged in yet."""
     max_logins_per_address: Annotated[int, Range(1, 65_536)] = 16
     """Most accepted connections from one address that have not logged in yet."""
+    max_dialogs_per_peer: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Most open dialogs in one broker that one peer may have begun; 0 = no limit (REL-45)."""
     suppress_lost: Wait = _seconds(15)
     """Pause before connecting again after a connection was lost."""
     suppress_failed: Wait = _seconds(60)

@@ -102,6 +102,7 @@ def dispatcher(settings: Settings) -> DispatcherOptions:
         mem_hard=settings.dispatcher.mem_hard,
         mem_dialog=settings.dispatcher.mem_dialog,
         max_openings=settings.dispatcher.max_openings,
+        max_dialogs=settings.transport.max_dialogs_per_peer,
         stale=settings.dispatcher.stale,
         store_retries=settings.dispatcher.store_retries,
         strict_error_origin=settings.dialog.strict_error_origin,
@@ -112,6 +113,7 @@ def transport(settings: Settings) -> TransportOptions:
     """Return the options of the connections to other instances."""
     given = msgspec.structs.asdict(settings.transport)
     del given["starvation"]  # an option of the transmitter
+    del given["max_dialogs_per_peer"]  # an option of the dispatcher
     if settings.endpoint is not None:
         given["drain"] = settings.endpoint.drain
     return TransportOptions(**given)
@@ -128,4 +130,5 @@ def sessions(settings: Settings) -> SessionOptions:
         login_timeout=clients.login_timeout.total_seconds(),
         outstanding=clients.outstanding,
         transaction_age=clients.max_transaction_age.total_seconds(),
+        dialogs_per_user=clients.max_dialogs_per_user,
     )

@@ -54,6 +54,7 @@ def passes(
         Pass("lingering_dialogs", slow, parts.lingering_dialogs.check, apart=True),  # PBT-5
         Pass("certificates", slow, partial(_tend_certificates, parts)),  # NBT-21
         Pass("idle_dialogs", 1, parts.idle_dialogs.check, apart=True),  # REL-44
+        Pass("dialog_owners", 1, partial(_write_owners, parts)),  # REL-45
         Pass("event_notifications", slow, parts.events.check),  # PBT-15
         Pass("commit_tokens", slow, partial(_prune_clients, parts, clock)),  # REL-2
         Pass("endpoints", 1, partial(_trim, parts)),  # XMT-3
@@ -81,6 +82,14 @@ def _ask_unsettled(parts: Parts) -> int | Awaitable[int]:
         _delivering(parts),
         parts.unsettled_endpoints.run,
         unless=parts.unsettled_endpoints.nothing_due,
+    )
+
+
+def _write_owners(parts: Parts) -> int | Awaitable[int]:
+    return _each(
+        parts.brokers.values(),
+        lambda broker: broker.owners.write(),
+        unless=lambda broker: not broker.owners.has_unwritten,
     )
 
 

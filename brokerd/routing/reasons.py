@@ -44,6 +44,7 @@ class Reason(StrEnum):
     PEER_QUEUE_DISABLED = "peer_queue_disabled"
     PEER_STORE_FULL = "peer_store_full"
     PEER_QUEUE_FULL = "peer_queue_full"
+    PEER_DIALOG_LIMIT = "peer_dialog_limit"
     TARGET_NOTICE = "target_notice"
     DAMAGED = "damaged"
     TARGET_QUEUE_BUSY = "target_queue_busy"
@@ -142,6 +143,7 @@ MEANING: Final[dict[str, str]] = {
     Reason.PEER_QUEUE_DISABLED: "the target's queue is off",
     Reason.PEER_STORE_FULL: "the target's disk has no room",
     Reason.PEER_QUEUE_FULL: "the target's queue is at its limit",
+    Reason.PEER_DIALOG_LIMIT: "the target has as many dialogs of this instance as it takes",
     Reason.TARGET_NOTICE: "the target or a forwarder dropped it",
     Reason.DAMAGED: "the stored body is damaged",
     Reason.TARGET_QUEUE_BUSY: "local delivery was put off",

@@ -337,7 +337,7 @@ class OpenTx(Work):
                 | wire.SetState()
                 | wire.Savepoint()
             ):
-                blocked = perform(tx, verb)
+                blocked = perform(tx, verb, self._client)
                 return _NOTHING if blocked is None else blocked
             case _:
                 raise AssertionError(f"{verb!r} is not for a transaction")

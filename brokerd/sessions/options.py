@@ -24,6 +24,8 @@ class SessionOptions(msgspec.Struct, frozen=True):
     waiting_in_all: int = 5000
     transaction_age: float = 600.0
     """Seconds a transaction may hold locks (CLP-61, PBT-18)."""
+    dialogs_per_user: int = 0
+    """Open dialogs that one user may have begun in a broker; 0 = no limit (REL-45)."""
     transaction_idle: float = 60.0
     """Seconds a transaction may be unused; it is in use while one of its requests runs or waits."""
     silence: float = frames.SILENCE_LIMIT

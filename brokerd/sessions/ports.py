@@ -29,9 +29,16 @@ class Client(Protocol):
     """Name of the client for logs and lock time-outs."""
     rights: Rights | None
     """Rights of the client's user; None = all rights."""
+    user: str
+    """Name of the client's user; empty = it is in this process."""
     responses: Responses
     line: RequestLine
     gate: ClientGate
+
+    @property
+    def most_dialogs(self) -> int:
+        """Number of open dialogs that its user may have begun; 0 = no limit (REL-45)."""
+        ...
 
     def broke(self, error: Exception) -> None:
         """End the connection after an unforeseen error."""

@@ -62,6 +62,19 @@ class Principals:
         grants about clients (CLP-130)."""
         return None if names is None else self._grants.rights(names)
 
+    @staticmethod
+    def user(transport: asyncio.BaseTransport) -> str:
+        """Return the principal under which the dialogs of a client are counted (REL-45).
+
+        Empty: the client is in this process."""
+        if isinstance(transport, LocalStream):
+            return ""
+        uid = _uid(transport)
+        if uid is None:
+            principal = transport.get_extra_info(PRINCIPAL)
+            return principal if isinstance(principal, str) else PUBLIC
+        return _name(uid) or str(uid)
+
 
 def user_names(uid: int) -> tuple[str, ...]:
     """Return the names to which something can be granted for a user: its number, its name."""
@@ -79,10 +92,12 @@ def names_of(principal: str) -> tuple[str, ...]:
 
 
 def is_stranger(transport: asyncio.BaseTransport | None) -> bool:
-    """Return whether nothing is known of a client: it came over TCP, from wherever.
+    """Return whether nothing is known of a client: it came over TCP, and no certificate names it.
 
     It learns nothing from a refusal that it did not say itself (SX-17)."""
-    there = None if transport is None else transport.get_extra_info("socket")
+    if transport is None or isinstance(transport.get_extra_info(PRINCIPAL), str):
+        return False
+    there = transport.get_extra_info("socket")
     return there is not None and there.family != socket.AF_UNIX
 
 

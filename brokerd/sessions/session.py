@@ -120,6 +120,8 @@ class ClientSession(asyncio.Protocol):
     """Names to which the client's rights are granted."""
     rights: Rights | None = None
     """Present rights of the client; None = all rights."""
+    user = ""
+    """Name of the client's user; empty = it is in this process."""
     seat: Seat | None = None
     """Seat among the limited connections, if this one was accepted from a socket (END-18)."""
 
@@ -165,6 +167,7 @@ class ClientSession(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=UNSENT_LIMIT)
         self.names = self._clients.principals.names(transport)
         self.rights = self._clients.principals.rights(self.names)
+        self.user = self._clients.principals.user(transport)
         if self.seat is not None:
             self.seat.occupied(self._turned_out)
         limit = self._clients.options.login_timeout
@@ -495,6 +498,11 @@ class ClientSession(asyncio.Protocol):
         if blameless:
             how = msgspec.structs.replace(how, counts=False)
         return self._clients.evaluate_rollback(self, how)
+
+    @property
+    def most_dialogs(self) -> int:
+        """Number of open dialogs that its user may have begun; 0 = no limit (REL-45)."""
+        return self._clients.options.dialogs_per_user
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""

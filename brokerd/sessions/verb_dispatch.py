@@ -7,7 +7,7 @@ Never: commits, or answers a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from brokerd.broker.blocked import Blocked, Resume
 from brokerd.broker.broker import Broker
@@ -21,6 +21,7 @@ from brokerd.model import DEFAULT
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.client_frames import PART_SIZE, Bulky, is_bulk
 from brokerd.verbs import body_checks, ends, groups, receives, sends
+from brokerd.verbs.dialog_limit import before_begin
 from brokerd.verbs.timers import set_timer
 
 _BODY: Final = 5
@@ -36,7 +37,20 @@ def raise_failure(tx: Transaction) -> None:
         raise tx.failure
 
 
-def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked | None:
+class Beginner(Protocol):
+    """The client, as far as the dialogs are limited that its user may have begun (REL-45)."""
+
+    user: str
+
+    @property
+    def most_dialogs(self) -> int:
+        """Number of open dialogs that its user may have begun; 0 = no limit."""
+        ...
+
+
+def perform(
+    tx: Transaction, verb: wire.PlainVerb | wire.Savepoint, client: Beginner
+) -> Blocked | None:
     """Run, in a transaction, a verb that returns no value.
 
     Return the wait of the verb; None = the verb is done."""
@@ -48,7 +62,7 @@ def perform(tx: Transaction, verb: wire.PlainVerb | wire.Savepoint) -> Blocked |
         case wire.Send(handles, message_type, body):
             blocked = sends.send(tx, _named(handles), message_type or DEFAULT, body)
         case wire.BeginDialog():
-            blocked = _begin_dialog(tx, verb)
+            blocked = _begin_counted(tx, verb, client)
         case wire.End(handles, code, description):
             blocked = ends.end(tx, _named(handles), code, description)
         case wire.SetTimer(handle, after_ms, name):
@@ -84,6 +98,19 @@ def _named(handles: bytes | list[bytes]) -> Sequence[Handle]:
         twice = next(at for at, one in enumerate(many) if one in many[:at])
         raise DuplicateHandle(f"handle {show(many[twice])} at position {twice} is given twice")
     return many
+
+
+def _begin_counted(tx: Transaction, verb: wire.BeginDialog, client: Beginner) -> Blocked | None:
+    """Begin a dialog, and count it for the user if the number of dialogs is limited."""
+    user, broker = client.user, tx.broker
+    most = client.most_dialogs if user else 0
+    if not most:
+        return _begin_dialog(tx, verb)
+    blocked = before_begin(broker, user, most) or _begin_dialog(tx, verb)
+    live = None if blocked is not None else broker.endpoints.find(Handle(verb.handle))
+    if live is not None:
+        broker.owners.begun(live, user)
+    return blocked
 
 
 def _begin_dialog(tx: Transaction, verb: wire.BeginDialog) -> Blocked | None:

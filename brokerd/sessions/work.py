@@ -184,7 +184,7 @@ class OneShot(Independent):
         try:
             while self._at < len(todo):
                 raise_failure(self.tx)
-                blocked = perform(self.tx, todo[self._at])
+                blocked = perform(self.tx, todo[self._at], client)
                 if blocked is not None:
                     if not self._turn and (blocked.what != CHECK or len(todo) > 1):
                         self._prepared = self._at  # dialogs it has begun are known only now

@@ -24,6 +24,7 @@ from brokerd.ids import (
     QueueKey,
 )
 from brokerd.storage import (
+    dialog_owners,
     ended_dialogs,
     queues,
     references,
@@ -159,6 +160,8 @@ class Store:
         """Messages that wait for local services."""
         self.message_counts = MessageCounts(parts.reader, shelves=self.shelves, skip=skip)
         self.incomplete = IncompleteMessages(parts.reader)
+        self.count_owned = partial(dialog_owners.count, parts.reader)
+        """Returns the number of dialogs that a user or peer has begun (REL-45)."""
         self.listings = Listings(
             parts.reader,
             taken=lambda: parts.pipeline.shelves.taken,
@@ -399,6 +402,11 @@ class Store:
     async def try_catalog(self, changes: CatalogChanges) -> Catalog:
         """Return the catalog that `apply_catalog` would make, or raise its refusal."""
         return await self._pipeline.run(lambda connection: try_changes(connection, changes))
+
+    async def note_owners(self, owned: Sequence[tuple[EndpointKey, str]]) -> None:
+        """Write the owners of dialogs (REL-45)."""
+        job = partial(dialog_owners.note, owned=owned)
+        await self._pipeline.run(job, writes=False)
 
     def redirect(self, endpoints: Container[EndpointKey], queue: QueueKey) -> None:
         """Redirect to another queue the messages of these endpoints that are not yet being written.

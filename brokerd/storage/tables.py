@@ -508,6 +508,20 @@ remote_service_bindings = Table(
     sqlite_with_rowid=False,
 )
 
+# The user, or `peer:` with the id of the instance, that has begun a dialog, while their number is
+# limited (REL-45).
+dialog_owners = Table(
+    "dialog_owners",
+    metadata,
+    Column(
+        "endpoint_key",
+        ForeignKey("conversation_endpoints.endpoint_key", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("owner", String, nullable=False),
+    Index("dialog_owners_owner", "owner"),
+)
+
 # How far an open dialog was when it was looked at last, and since when: `sent` and `received` are
 # its next sequences. `announced_at`: when it was announced that its end is near (REL-44).
 idle_dialogs = Table(

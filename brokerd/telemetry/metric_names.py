@@ -118,6 +118,7 @@ METRICS: Final[dict[Scope, tuple[Metric, ...]]] = {
         *_counters("checkpoints", checkpoints="of the write-ahead log of the store"),
         *_counters("verbs", sends="sends of this broker", receives="receives of this broker"),
         *_counters("transactions", rollbacks="rolled back"),
+        *_counters("dialogs", dialogs_refused="refused since their user or peer has too many"),
         *_gauges(
             "bytes",
             store_bytes="size of the file of the store",

@@ -209,6 +209,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which an unfinished dialog is reported; 0 = never (PBT-5)."""
     idle_dialogs: dict[str, str] = {}
     """Sentences about dialogs whose end was announced, by broker (REL-44)."""
+    dialog_limits: tuple[str, ...] = ()
+    """Sentences about users and peers that were refused a dialog in the last hour (REL-45)."""
 
 
 def concerns(status: InstanceStatus) -> list[str]:

@@ -93,3 +93,13 @@ def upgrade() -> None:
         ["announced_at"],
         sqlite_where=sa.text("announced_at IS NOT NULL"),
     )
+    op.create_table(
+        "dialog_owners",
+        sa.Column("endpoint_key", sa.Integer(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("endpoint_key"),
+        sa.ForeignKeyConstraint(
+            ["endpoint_key"], ["conversation_endpoints.endpoint_key"], ondelete="CASCADE"
+        ),
+    )
+    op.create_index("dialog_owners_owner", "dialog_owners", ["owner"])

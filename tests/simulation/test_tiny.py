@@ -107,6 +107,8 @@ NOT_TINY = {
     "endpoint.port": "no limit",
     "endpoint.forward_size_mb": "0 is no forwarding at all",
     "dialog.max_message": "what is longer is refused",
+    "clients.max_dialogs_per_user": "0 is no limit, and a user has more than one dialog",
+    "transport.max_dialogs_per_peer": "the same of a peer",
     "dialog.idle_after": "a dialog that is silent in between is one that fails",
     "dialog.idle_notice": "the same",
     "dialog.default_lifetime": "a dialog that is over in the middle is one that fails",

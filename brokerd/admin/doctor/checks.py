@@ -114,6 +114,10 @@ def examine(seen: Seen) -> Iterator[Finding]:
     yield from _waiting(seen)
     yield from _forwarding(seen)
     yield from _checks(seen)
+    for line in seen.status.dialog_limits:
+        mend = "end dialogs that are over, or raise clients.max_dialogs_per_user or "
+        mend += "transport.max_dialogs_per_peer in the settings"
+        yield warning("D75", f"instance {seen.status.instance}", line, mend)
     for line in seen.status.warnings:
         yield error("D46", "periodic work", line, "brokerd periodic ls; see the log for why")
 

@@ -39,6 +39,8 @@ from brokerd.transport.destinations import Destinations
 from brokerd.transport.door import Door
 from brokerd.units import counted, show_size
 
+RECENT_S: Final = 3600.0
+"""Seconds for which a refusal of a dialog is shown."""
 _DESCRIPTORS: Final = "/dev/fd"
 """The directory in which the system lists the descriptors of the reading process."""
 
@@ -174,6 +176,7 @@ class StateReport:
             min_free=about.min_free,
             lingering_after=about.lingering_after,
             idle_dialogs=self._idle(),
+            dialog_limits=tuple(self._dialog_limits()),
         )
 
     def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
@@ -187,6 +190,17 @@ class StateReport:
             key = state.queue.key
             held = {"retrying": retrying[key], "last_error": errors.get(key, "")}
             yield self._queue(broker, state.name, parked=parked[key], **held)
+
+    def _dialog_limits(self) -> Iterator[str]:
+        """Yield a sentence for each user and peer that was refused a dialog in the last hour."""
+        for broker in self._brokers.values():
+            since = broker.clock.monotonic() - RECENT_S
+            for owner, found in broker.owners.refused.items():
+                if found.last_at >= since:
+                    who = owner.replace(":", " ") if owner.startswith("peer:") else f"user {owner}"
+                    most = counted(found.most, "dialog")
+                    refused = counted(found.number, "more was", "more were")
+                    yield f"{who} has {most} open in broker {broker.name}; {refused} refused"
 
     def _queue(self, broker: Broker, name: str, **held: Any) -> QueueStatus:  # noqa: ANN401
         state = broker.queues[name]

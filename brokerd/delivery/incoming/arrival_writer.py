@@ -29,7 +29,7 @@ from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
 from brokerd.delivery.peers.dialog_security import DialogSecurity, proven
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
-from brokerd.ids import BrokerId
+from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
@@ -56,6 +56,7 @@ class ArrivalWriter:
         "_inspecting",
         "_limit",
         "_memory",
+        "_most_dialogs",
         "_most_failures",
         "_notices",
         "_openings",
@@ -81,6 +82,7 @@ class ArrivalWriter:
         clock: Clock,
         batch: int,
         retries: int,
+        most_dialogs: int,
     ) -> None:
         self._dialogs = dialogs
         self._changesets = changesets
@@ -98,6 +100,7 @@ class ArrivalWriter:
             is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
         )
         self._most_failures = retries
+        self._most_dialogs = most_dialogs
         self._due: dict[Key, ArrivingDialog] = {}
         self._scheduled = False
         self.restarts = 0
@@ -165,20 +168,50 @@ class ArrivalWriter:
             if known is None:
                 return self._dequeue(arrivals, self._limit)
             queue = one.broker.queues[known.queue]
-        fitting, refused = self._limit, None
-        if one.broker.is_full:
-            refused = Reason.PEER_STORE_FULL  # REL-26: as if the queue was off
-        elif not queue.queue.enqueue_enabled:
-            refused = Reason.PEER_QUEUE_DISABLED
-        elif queue.room is not None:
-            fitting = min(fitting, _count_fitting(queue, one.live, arrivals.run))
-            if not fitting:
-                queue.room.refuse(elsewhere=True)
-                refused = Reason.PEER_QUEUE_FULL  # REL-42
+        over = self._is_over_limit(one)
+        if over is None:
+            return []
+        fitting, refused = self._find_room(one, arrivals, queue, over=over)
         if refused is None:
             return self._inspected(one, arrivals, fitting)
         self._reject_run(one, queue, refused)
         return []
+
+    def _find_room(
+        self, one: ArrivingDialog, arrivals: Arrivals, queue: HomeQueue, *, over: bool
+    ) -> tuple[int, Reason | None]:
+        """Return the number of fragments that may be stored now, or why there is no room.
+
+        `over`: whether the peer has begun as many dialogs as it may."""
+        if one.broker.is_full:
+            return 0, Reason.PEER_STORE_FULL  # REL-26: as if the queue was off
+        if not queue.queue.enqueue_enabled:
+            return 0, Reason.PEER_QUEUE_DISABLED
+        if over:
+            return 0, Reason.PEER_DIALOG_LIMIT  # REL-45
+        if queue.room is None:
+            return self._limit, None
+        fitting = _count_fitting(queue, one.live, arrivals.run)
+        if fitting:
+            return min(fitting, self._limit), None
+        queue.room.refuse(elsewhere=True)
+        return 0, Reason.PEER_QUEUE_FULL  # REL-42
+
+    def _is_over_limit(self, one: ArrivingDialog) -> bool | None:
+        """Return whether the peer of a new dialog has begun as many as it may (REL-45).
+
+        None: its dialogs are being counted; the run is scheduled again afterwards."""
+        peer, most = one.neighbour, self._most_dialogs
+        if not most or one.live is not None or peer is None:
+            return False
+        owner, owners = owner_of(peer), one.broker.owners
+        if owners.may_begin(owner, most):
+            return False
+        if not owners.is_fresh(owner):
+            owners.count(owner, partial(self.retry, one))
+            return None
+        owners.refuse(owner, most)
+        return True
 
     def _inspected(self, one: ArrivingDialog, arrivals: Arrivals, most: int) -> list[Fragment]:
         """Dequeue the prefix of the run whose bodies have been checked; it may be empty.
@@ -304,6 +337,8 @@ class ArrivalWriter:
             live = self.new_target(one, first, State.STARTED_INBOUND)
             self._dialogs.hold(one, live)
             changeset.create(live)
+            if self._most_dialogs and one.neighbour is not None:
+                one.broker.owners.begun(live, owner_of(one.neighbour))
         if good:
             good = self._receive(one.broker, live, good)
             for sequence, why in overruns.items():
@@ -413,6 +448,11 @@ class ArrivalWriter:
         out.acks.stored(run[-1])
         at_once = run[0].sequence == 0 or any(item.flags for item in run)
         self._transmitter.owe_ack(one.broker, out, len(run), at_once=at_once)
+
+
+def owner_of(peer: InstanceId) -> str:
+    """Return the name under which the dialogs that a peer has begun are counted."""
+    return f"peer:{show(peer)}"
 
 
 def _count_fitting(queue: HomeQueue, live: Live | None, run: list[Fragment]) -> int:

@@ -68,6 +68,8 @@ class DispatcherOptions(msgspec.Struct, frozen=True):
     mem_dialog: int = 8 * 1024 * 1024
     max_openings: int = 1000
     """Limit of dialogs of one peer whose first message is not complete (DSP-16)."""
+    max_dialogs: int = 0
+    """Limit of open dialogs that one peer has begun in a broker; 0 = no limit (REL-45)."""
     stale: timedelta = timedelta(seconds=10)
     """Time that a fragment may stay in memory without being processed (DSP-9)."""
     store_retries: int = 3
@@ -176,6 +178,7 @@ class Dispatcher:
             clock=clock,
             batch=options.batch,
             retries=options.store_retries,
+            most_dialogs=options.max_dialogs,
         )
         self._acknowledgements = acknowledgements = Acknowledgements(
             changesets=changesets,

@@ -24,7 +24,12 @@ from brokerd.routing.reasons import Reason
 
 RESUME = "resume"
 """Reason of a NOTICE that takes a refusal back (DSP-11)."""
-_TAKEN_BACK = (Reason.PEER_QUEUE_DISABLED, Reason.PEER_STORE_FULL, Reason.PEER_QUEUE_FULL)
+_TAKEN_BACK = (
+    Reason.PEER_QUEUE_DISABLED,
+    Reason.PEER_STORE_FULL,
+    Reason.PEER_QUEUE_FULL,
+    Reason.PEER_DIALOG_LIMIT,
+)
 """Reasons that are status keys of their own at the sender, and that `resume` takes back; any other
 reason becomes the detail of `target_notice`."""
 MOST = 20_000

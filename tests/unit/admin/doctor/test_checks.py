@@ -220,6 +220,8 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
     ("D49", main(lingering={"ER": 7}), "broker main", "7 dialogs have been ER for more than 1h",
      "clean-up"),
     ("D49", main(lingering={"ER": MOST + 1}), "broker main", "more than 100 dialogs", "clean-up"),
+    ("D75", told(dialog_limits=("user alice has 9 dialogs open",)), "instance here", "user alice",
+     "max_dialogs_per_user"),
     ("D76", replace(main(), status=told(idle_dialogs={"main": "2 dialogs"}).status),
      "broker main", "2 dialogs", "brokerd dialog ls --broker main"),
     ("D50", replace(HEALTHY, dispatching={"dropped_by_reason": {"dispatcher_memory": 3},

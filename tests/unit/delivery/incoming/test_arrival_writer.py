@@ -86,6 +86,7 @@ def writer(
         batch=2,
         notices=nothing,
         retries=3,
+        most_dialogs=0,
     )
 
 
