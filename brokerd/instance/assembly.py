@@ -66,17 +66,14 @@ from brokerd.instance.security_parts import (
 from brokerd.instance.stores import Stores
 from brokerd.instance.surroundings import Surroundings
 from brokerd.instance.tasks import InstanceTasks
-from brokerd.instance.watches import build_watches
+from brokerd.instance.watches import build_watches, watch_dialogs
 from brokerd.maintenance import timers
 from brokerd.maintenance.absent_brokers import AbsentBrokers
 from brokerd.maintenance.dialog_expiry import expire
-from brokerd.maintenance.idle_dialogs import IdleDialogs
 from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
-from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.ticks import Ticker
-from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
@@ -415,15 +412,7 @@ class Assembly:
             aside=world.executor.call,
             events=world.log,
         )
-        parts.unsettled_endpoints = UnsettledEndpoints(
-            ask=parts.orphan_replies.request_first_acked, clock=clock
-        )
-        parts.lingering_dialogs = LingeringDialogs(
-            brokers=parts.brokers, clock=clock, log=world.log, limit=settings.dialog.lingering_after
-        )
-        parts.idle_dialogs = IdleDialogs(
-            settings.dialog, parts.brokers, clock, world.log, parts.transmitter.refuse
-        )
+        watch_dialogs(parts, settings, world, clock)
         parts.ticker = Ticker(
             passes=passes(parts, settings, clock=clock, summarise=world.summarise),
             clock=clock,

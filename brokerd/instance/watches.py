@@ -1,17 +1,20 @@
-"""Watches: makes the parts that watch the disk, the clock and the stores.
+"""Watches: makes the parts that watch the disk, the clock, the stores and the dialogs.
 
 Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
-from brokerd.clock import SteadyClock
+from brokerd.clock import Clock, SteadyClock
 from brokerd.config.settings import Settings
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.clock_watch import ClockWatch
 from brokerd.maintenance.disk_space import DiskSpace
+from brokerd.maintenance.idle_dialogs import IdleDialogs
+from brokerd.maintenance.lingering_dialogs import LingeringDialogs
 from brokerd.maintenance.slow_commits import SlowCommits
 from brokerd.maintenance.store_watch import StoreWatch
+from brokerd.maintenance.unsettled_endpoints import UnsettledEndpoints
 from brokerd.model import MSDB
 
 
@@ -33,3 +36,16 @@ def build_watches(
     )
     parts.clock_watch = ClockWatch(clock=clock, msdb=settings.store_path(MSDB), log=world.log)
     parts.store_watch = StoreWatch(brokers=parts.brokers, failed=parts.tasks.fail)
+
+
+def watch_dialogs(parts: Parts, settings: Settings, world: Surroundings, clock: Clock) -> None:
+    """Build the parts that watch dialogs, which need those that send."""
+    parts.unsettled_endpoints = UnsettledEndpoints(
+        ask=parts.orphan_replies.request_first_acked, clock=clock
+    )
+    parts.lingering_dialogs = LingeringDialogs(
+        brokers=parts.brokers, clock=clock, log=world.log, limit=settings.dialog.lingering_after
+    )
+    parts.idle_dialogs = IdleDialogs(
+        settings.dialog, parts.brokers, clock, world.log, parts.transmitter.refuse
+    )
