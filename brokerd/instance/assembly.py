@@ -58,6 +58,7 @@ from brokerd.instance.peer_logins import login_guard, secured
 from brokerd.instance.peer_traffic import PeerTraffic
 from brokerd.instance.reader_events import ReaderEvents
 from brokerd.instance.security_parts import (
+    administer,
     admission,
     build_credentials,
     build_dialog_security,
@@ -74,7 +75,6 @@ from brokerd.maintenance.journal import Journal
 from brokerd.maintenance.known_brokers import KnownBrokers
 from brokerd.maintenance.mirroring import Mirroring
 from brokerd.maintenance.ticks import Ticker
-from brokerd.protocol import client_verbs as wire
 from brokerd.protocol.brokers import OPTION as BROKERS
 from brokerd.protocol.frames import Hop
 from brokerd.protocol.neighbour import Hello
@@ -370,7 +370,7 @@ class Assembly:
             options=part_options.sessions(settings),
             spawn=parts.tasks.spawn,
             log=world.log,
-            administer=partial(_administer, parts),
+            administer=partial(administer, parts),
             on_receive=reader_events.may_receive,
             on_rollback=reader_events.rolled_back,
             evaluate_rollback=reader_events.count_for_poison,
@@ -575,10 +575,6 @@ def _warn_of_ambiguity(log: Log, service: str, brokers: list[str]) -> None:
         chosen=brokers[0],
         hint="name the broker in the dialog, or in a route",
     )
-
-
-async def _administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
-    return await parts.administration.run(broker, verb, actor)
 
 
 async def _hold(sessions: Sessions, broker: Broker, force: bool, wait: float) -> None:

@@ -4,8 +4,10 @@ Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
+from brokerd.admin.audited import performed
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
+from brokerd.broker.broker import Broker
 from brokerd.config.settings import Settings
 from brokerd.delivery.incoming.admission import Admission
 from brokerd.delivery.peers.dialog_security import DialogSecurity
@@ -15,6 +17,7 @@ from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
 from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
+from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.principals import names_of, unknown_users
 
 
@@ -57,6 +60,15 @@ def grant_administration(
         clock=world.clock,
         log=parts.log,
     )
+
+
+async def administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) -> object:
+    """Perform a verb of administration, and record it in the audit before it is answered."""
+    answer = await parts.administration.run(broker, verb, actor)
+    if (done := performed(verb, broker.name)) is not None:
+        parts.audit.record(done.action, actor=actor, subject=done.subject, **done.detail)
+        await parts.audit.finish()
+    return answer
 
 
 def build_dialog_security(parts: Parts, world: Surroundings) -> DialogSecurity:

@@ -16,7 +16,7 @@ from brokerd.errors import StoreFull
 from brokerd.storage import audit
 from brokerd.storage.connections import Connection, transaction
 from brokerd.storage.store import Store
-from brokerd.telemetry.audit import FROM_OUTSIDE, Action, Entry, Outcome
+from brokerd.telemetry.audit import COUNTED, Action, Entry, Outcome
 
 WINDOW: Final = 60.0
 """Seconds within which repeats of an entry from outside are counted, not recorded."""
@@ -56,8 +56,8 @@ class AuditTrail:
     ) -> None:
         """Record an entry; a repeat within a minute is counted, and the next entry has the count.
 
-        Only what others can cause is counted, logins and refusals."""
-        if action in FROM_OUTSIDE:
+        Only the actions of `COUNTED` are counted."""
+        if action in COUNTED:
             key = (action, actor, subject, outcome)
             repeated = self._repeats_of(key)
             if repeated is None:

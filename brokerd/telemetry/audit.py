@@ -38,10 +38,31 @@ class Action(StrEnum):
     """The instance began to use another of its own certificates (SEC-9)."""
     GRANTED = "granted"
     REVOKED = "revoked"
+    # Operations of an administrator have the names of their verbs.
+    CLEAN_UP = "clean_up"
+    ENABLE = "enable"
+    DISABLE = "disable"
+    ERROR_CONVERSATIONS = "error_conversations"
+    NEW_BROKER = "new_broker"
+    CLEAN_UP_ENDPOINTS = "clean_up_endpoints"
+    BACKUP = "backup"
+    FORGET_BROKER = "forget_broker"
+    DRAIN_QUEUE = "drain_queue"
+    ALTER_ENDPOINT = "alter_endpoint"
+    CONFIRM_CLOCK = "confirm_clock"
+    RELEASE_GROUP = "release_group"
+    DISCARD_GROUP = "discard_group"
+    END_GROUP = "end_group"
+    EDIT_GROUP = "edit_group"
+    CURE_QUEUE = "cure_queue"
 
 
 FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})
 """Actions that others can cause as often as they like; they never displace other entries."""
+
+
+COUNTED = FROM_OUTSIDE | {Action.CLEAN_UP}
+"""Actions of which repeats by one actor within a minute are counted, not stored one by one."""
 
 
 class Outcome(StrEnum):

@@ -215,6 +215,21 @@ def test_a_lost_master_key_is_not_remade(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.rule("SX-15")
 @by_itself
+async def test_what_an_administrator_did_is_recorded_before_it_is_answered(
+    daemon: Daemon,
+) -> None:
+    async with await daemon.session() as session:
+        await session.admin.disable("main")
+        with pytest.raises(ObjectNotFound):
+            await session.admin.enable("nowhere")
+        await session.admin.enable("main")
+        (last, before) = await session.view("audit", limit=2)
+    assert (last["action"], last["subject"], before["action"]) == ("enable", "main", "disable")
+    assert str(last["actor"]).startswith("client ")
+
+
+@pytest.mark.rule("SX-15")
+@by_itself
 async def test_repeats_from_outside_are_counted(daemon: Daemon) -> None:
     trail = daemon.instance.parts.audit
     for _at in range(50):
