@@ -67,6 +67,7 @@ class Node:
         skew = shared.plan.skew.get(name, timedelta())
         self.clock = SimClock(shared.loop, utc_start=UTC_START, skew=skew)
         self._ids = SeededIds(streams.stream("ids"))
+        self._keys = streams.stream("keys").randbytes
         self._commit_rng = streams.stream("commits")
         self._fault_rng = streams.stream("failpoints")
         self._point_rng = streams.stream("points")
@@ -148,7 +149,7 @@ class Node:
                 executor=self.machine,
                 log=self.log,
                 boot_id=BootId(self._ids.fresh()),
-                keys=None,
+                keys=self._keys if shared.plan.security else None,
                 fault=self._fault,
                 limits=shared.plan.limits,
                 recorder=shared.recording.at(MIRRORED if self.name == PARTNER else self.name),

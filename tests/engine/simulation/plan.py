@@ -94,6 +94,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether ordinary messages may take the fast path: chosen by the command, not drawn."""
     features: Features = Features()
     """The further features of the run."""
+    security: str = ""
+    """Kind of the security of the dialogs between instances: full or anonymous; none if empty."""
 
 
 def draw(streams: Streams) -> Plan:
@@ -137,7 +139,16 @@ def draw(streams: Streams) -> Plan:
         skew={name: timedelta(seconds=rng.uniform(-30, 30)) for name in instances},
         commits_cut=0.0 if quiet else rng.choice((0.0, 0.0, 0.05, 0.2)),
         features=chosen,
+        security=_security(streams.stream("security"), chosen),
     )
+
+
+def _security(rng: Random, chosen: Features) -> str:
+    """Draw the kind of dialog security (SEC-19).
+
+    Two homes of one service, or two partners of one broker, would have to share their keys."""
+    drawn = rng.choice(("full", "anonymous")) if chance(rng, 0.3) else ""
+    return "" if chosen.mirrored or chosen.doubled else drawn
 
 
 def _rate(rng: Random, on: bool, most: float) -> float:

@@ -56,6 +56,8 @@ SOMETIMES: Final = {
     "routes: expire": "a route expired and was revived",
     "routes: second": "there were two routes to one service for a while",
     "routes: turn": "a route came to lead another way",
+    "sealed fragments": "a dialog between two instances was secured (SX-5)",
+    "sealed fragments sent again": "a nonce was used for the same contents once more",
     "second home reached": "a service with two homes was reached at the other one",
     "store errors": "a flush was refused by the file",
     "timers due while down": "a timer came from a boot that was down when it fell due",

@@ -65,8 +65,9 @@ class Stores:
             shutil.copytree(template, place)
             kept = {path: connect_writer(path) for path in sorted(place.glob("*/*.db"))}
             self._fresh[place] = {path: _rows(one) for path, one in kept.items()}
-        for left in place.glob("*/msdb.db-clock"):
-            left.unlink()  # it has a time of another seed
+        for name in ("msdb.db-clock", "master.key"):
+            for left in place.glob(f"*/{name}"):
+                left.unlink()  # it has a time, or a key, of another seed
         for path, connection in kept.items():  # new ones as well, so that all seeds start alike
             _fill_again(connection, self._fresh[place][path])
         return Place(place, kept)

@@ -1,10 +1,13 @@
 """Tap: compares each boxcar that leaves an instance with what is durable there (CHK-8).
 
+It also watches what is sealed: no nonce serves twice under a key with different contents (SX-5).
+
 Reads:  items of boxcars; the committed rows of the store of the instance that sends them.
 Calls:  the history, if something left too early.
 Never:  changes a frame, or reads uncommitted rows.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -12,7 +15,7 @@ from typing import Final
 from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.protocol.frames import Kind as FrameKind
 from brokerd.protocol.frames import decode_boxcar
-from brokerd.protocol.items import Ack, AckOnly, Fragment
+from brokerd.protocol.items import Ack, AckOnly, Fragment, SecuredFragment
 from brokerd.storage.store import Store
 from brokerd.testing import left
 from brokerd.testing.history import History, Kind
@@ -20,6 +23,27 @@ from brokerd.testing.mangler import Mangler
 
 _HEAD: Final = 5
 """Bytes of a frame's length and kind."""
+
+
+class Nonces:
+    """The nonces of all keys of a run, each with what was sealed with it."""
+
+    def __init__(self) -> None:
+        self._sealed: dict[tuple[bytes, int, int], bytes] = {}
+        self.problems: list[str] = []
+
+    def seen(self, item: SecuredFragment) -> bool:
+        """Note what was sealed with a nonce; return whether the nonce was used before."""
+        nonce = item.key_id, item.sequence, item.fragment
+        # The tag depends on the header as well as on the body.
+        now = hashlib.sha256(item.body).digest()
+        before = self._sealed.setdefault(nonce, now)
+        if before is not now and before != now:
+            self.problems.append(
+                f"nonce {item.sequence}/{item.fragment} of key {item.key_id.hex()} sealed two "
+                f"things in {item.conversation_id.hex()} (SX-5)"
+            )
+        return before is not now
 
 
 class Tap:
@@ -33,12 +57,14 @@ class Tap:
         store: Callable[[], Store | None],
         history: History,
         counts: Counter[str],
+        nonces: Nonces,
     ) -> None:
         self._node = node
         self._then = then
         self._store = store
         self._history = history
         self._counts = counts
+        self._nonces = nonces
 
     def __call__(self, frame: bytes) -> list[tuple[float, bytes]]:
         """Inspect a frame and pass it on."""
@@ -51,6 +77,9 @@ class Tap:
     def _inspect(self, payload: bytes, store: Store) -> None:
         known: dict[tuple[bytes, bool], DialogEndpoint | None] = {}
         for item in decode_boxcar(payload):
+            if type(item) is SecuredFragment:
+                self._counts["sealed fragments"] += 1
+                self._counts["sealed fragments sent again"] += self._nonces.seen(item)
             if not isinstance(item, Fragment | AckOnly):
                 continue
             key = (item.conversation_id, item.from_initiator)

@@ -38,7 +38,7 @@ from tests.engine.simulation.plan import Night, Plan
 from tests.engine.simulation.recording import OWN, Label, Recording
 from tests.engine.simulation.routes import DOUBLED, SECOND, Routes
 from tests.engine.simulation.surround import Surround
-from tests.engine.simulation.tap import Tap
+from tests.engine.simulation.tap import Nonces, Tap
 from tests.engine.simulation.wire import Wire
 from tests.engine.simulation.writers import Writer
 
@@ -85,6 +85,7 @@ class World:
         """
         self.plan = plan
         self.counts: Counter[str] = Counter()
+        self.nonces = Nonces()
         self.trace = Trace(loop.time, keep=KEPT_STEPS)
         self.history = History(loop.time)
         self.network = SimNetwork(
@@ -232,6 +233,7 @@ class World:
                         store=self.nodes[a].committed,
                         history=self.history,
                         counts=self.counts,
+                        nonces=self.nonces,
                     )
                     wire = Wire(self._shared, self.nodes[a], tap, streams.stream(f"wire {a} {b}"))
                     self.network.mangle(a, b, wire if self.plan.features.wire else tap)
@@ -346,7 +348,7 @@ class World:
             self.problems += client.problems
         for node in self.nodes.values():
             self.problems += node.problems + node.log.errors
-        self.problems += self.recording.problems
+        self.problems += self.recording.problems + self.nonces.problems
 
     async def _until(self, reached: Callable[[], bool], seconds: float) -> bool:
         """Poll a condition twice a second; return whether it became true in time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from brokerd.clock import Instant
 from brokerd.ids import Handle
 from brokerd.protocol.frames import AckOnly, Fragment
 from brokerd.security.credentials import Purpose
+from tests.engine.simulation.tap import Nonces
 from tests.integration.delivery.secured import bind, sealed, secure, trust
 from tests.integration.delivery.tap import Tap
 from tests.integration.peers import Net, Peer, peers
@@ -241,3 +243,33 @@ async def test_a_certificate_that_expires_does_not_end_a_dialog(
     await net.wait(3)
     assert (await west.messages())[0].error.number == -9731
     assert west.live(new).endpoint.security is None
+
+
+@pytest.mark.rule("SX-5", "REL-15", "SEC-34")
+@peers("west", "east")
+async def test_a_store_that_was_put_back_seals_nothing_with_a_nonce_that_was_used(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    nonces = Nonces()
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(2)
+    place = west.instance.parts.credential_store._path.parent
+    west.one.crash()
+    shutil.copytree(place, place.with_name("copy"))
+    for body in (b"one history", b"another"):
+        await west.one.start()
+        there = Tap(east)
+        await west.session.send(handle, body, "Ask")
+        await net.wait(2)
+        (item,) = [it for it in sealed(there.items) if it.sequence == 1][:1]
+        assert not nonces.seen(item)
+        west.one.crash()
+        shutil.rmtree(place)
+        shutil.copytree(place.with_name("copy"), place)
+    assert not nonces.problems
+    await west.one.start()
+    await net.wait(70)
+    error, *others = await east.messages()
+    assert error.error.number == -60001  # by an acknowledgement of what west knows nothing of
+    assert [one.body for one in others] == [b"1", b"one history"]
