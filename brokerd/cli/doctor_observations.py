@@ -133,6 +133,7 @@ async def declared(session: Session, status: InstanceStatus | None = None) -> Br
         default_encryption=any(row.get("is_default_encryption_on") for row in own),
         services=await session.view("services"),
         routes=await session.view("routes"),
+        bindings=await session.view("remote_service_bindings"),
         queues=await session.view("service_queues"),
         usages=await session.view("service_contract_usages"),
         contracts=await session.view("service_contracts"),

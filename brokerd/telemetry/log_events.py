@@ -174,12 +174,11 @@ EVENTS: Final[dict[str, Event]] = {
         ssb_id=159,
     ),
     "audit.broker_conversation": Event(
-        "The security of a dialog. So far `error_from_elsewhere` and `no_send_permission` are "
-        "written.",
+        "The security of a dialog, where a message breaks it, or its sender may not send.",
         {
             "no_security_header": "a message without security arrived for a dialog that has it",
-            "no_certificate": "the certificate of a message was not found",
-            "invalid_signature": "the signature of a message is wrong",
+            "no_certificate": "a certificate that a message names is not installed, or not valid",
+            "invalid_signature": "a message is not authentic, or was changed on its way",
             "run_as_target_failure": "the user of the target could not be used",
             "no_send_permission": (
                 "a dialog of another instance was refused because its sender may not send to the "

@@ -814,6 +814,7 @@ NOT_YET = {
     "AlreadyAcknowledgedElsewhere": "takes two instances with one service: the tests of the wire",
     "HistoryLost": "takes a peer that was restored: the tests of the wire",
     "NoBinding": "takes an encrypted dialog: see tests/integration/verbs/test_sending.py",
+    "NoCertificate": "takes two instances: see tests/integration/delivery/test_dialog_security.py",
     "StoreFull": "takes a full disk: see tests/integration/storage/test_no_room.py",
 }
 """Errors of the appendix that no row provokes, and why."""

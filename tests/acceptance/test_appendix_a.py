@@ -158,6 +158,7 @@ def test_the_table_has_every_error_of_the_appendix() -> None:
 
 NUMBERS_WITHOUT_A_ROW = {
     9727: "NoBinding",
+    9731: "NoCertificate",
     60001: "HistoryLost",
     8415: "HandlerLeftTransactionOpen",
     8424: "the same as 8419: neither number nor text is the plain end",

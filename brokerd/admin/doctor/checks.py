@@ -5,7 +5,7 @@ Reads:  the rows that `cli.doctor` has fetched.      Calls: status.
 Never:  guesses: each finding is a fact that a view or the status shows as well.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from shlex import quote
 from typing import Final
@@ -52,6 +52,8 @@ class BrokerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """Whether dialogs that begin in the broker are encrypted by default (DLG-12)."""
     services: list[Row] = []
     routes: list[Row] = []
+    bindings: list[Row] = []
+    """The remote service bindings."""
     parked: list[Row] = []
     queues: list[Row] = []
     usages: list[Row] = []
@@ -106,8 +108,10 @@ def examine(seen: Seen) -> Iterator[Finding]:
         yield from _idle(broker.name, seen.status)
         yield from _routes(broker.name, broker.routes)
         yield from _hidden(broker)
-        if broker.default_encryption and any(is_remote(row) for row in broker.routes):
-            yield warning("D28", *must_be_encrypted(broker))
+        remote = {str(row["remote_service_name"]) for row in broker.routes if is_remote(row)}
+        bare = without_binding(broker, remote)
+        if broker.default_encryption and bare:
+            yield warning("D28", *must_be_encrypted(broker, bare))
     yield from _routes(MSDB, seen.instance_routes)
     yield from _endpoint(seen)
     yield from _destinations(seen)
@@ -369,14 +373,21 @@ def is_remote(route: Row) -> bool:
     return route["address"] not in (LOCAL, None)
 
 
-def must_be_encrypted(broker: BrokerSeen) -> tuple[str, str, str]:
-    """Return object, text and cure of the finding that dialogs must be encrypted (DLG-12).
+def without_binding(broker: BrokerSeen, services: Collection[str]) -> list[str]:
+    """Return those of the services for which a broker has no remote service binding (SEC-18)."""
+    bound = {str(row["remote_service_name"]) for row in broker.bindings}
+    return sorted(set(services) - bound)
 
-    This version cannot encrypt, so dialogs that leave the instance fail."""
-    text = "its dialogs are to be encrypted, and this version cannot: one that leaves the instance"
-    text += " ends with error -9727 unless it was begun with encryption=False"
-    mend = f"brokerd broker alter {quote(broker.name)} default_encryption=off, to send in clear"
-    return f"broker {broker.name}", text, mend
+
+def must_be_encrypted(broker: BrokerSeen, services: Sequence[str]) -> tuple[str, str, str]:
+    """Return object, text and cure of the finding that dialogs to these services fail (DLG-12).
+
+    They must be encrypted, and no binding names the owner of their targets."""
+    text = "its dialogs are to be encrypted, and one that leaves the instance for a service"
+    text += f" without a remote service binding ends with error -9727: {', '.join(services)}"
+    mend = f"brokerd binding create NAME service={quote(services[0])} principal=peer:NAME --broker "
+    mend += f"{quote(broker.name)}; or, to send in clear, brokerd broker alter {quote(broker.name)}"
+    return f"broker {broker.name}", text, f"{mend} default_encryption=off"
 
 
 def _endpoint(seen: Seen) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from brokerd.admin.doctor.checks import (
     not_read,
     parked_groups,
     stuck_dialogs,
+    without_binding,
 )
 from brokerd.admin.doctor.findings import Finding, Row, error, info, problem, warning
 from brokerd.client.admin import PingAnswer, PingStep
@@ -241,8 +242,9 @@ def _mirrored(pair: PairSeen) -> Iterator[Finding]:
 # connection at its last step. The first fault found hides those behind it.
 def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     leaves = any((one.leg, one.outcome) == ("out", "remote") for one in ping.steps)
-    if leaves and pair.source.default_encryption:
-        yield error("D28", *must_be_encrypted(pair.source))
+    bare = without_binding(pair.source, [pair.to_service])
+    if leaves and bare and pair.source.default_encryption:
+        yield error("D28", *must_be_encrypted(pair.source, bare))
     if ping.is_complete:
         return
     unusable = list(_endpoints(pair, ping))

@@ -18,10 +18,16 @@ from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment, Item
 from brokerd.routing.reasons import SSB_CODES, DropReason, Reason
 from brokerd.telemetry.log import Log
-from brokerd.telemetry.logs import CORRUPTED_MESSAGE, MESSAGE_UNDELIVERABLE
+from brokerd.telemetry.logs import (
+    AUDIT_CONVERSATION,
+    CORRUPTED_MESSAGE,
+    MESSAGE_UNDELIVERABLE,
+)
 
 MEMORY_FULL = "dispatcher_memory"
 """Reason for fragments dropped because the dispatcher's memory is full (DSP-10)."""
+PLAIN_ON_SECURED = "plain_on_secured"
+"""Reason for items in clear that were dropped because their dialog is secured (SEC-20)."""
 STORE_FAILED = "store_failed"
 """Reason for fragments that could not be stored, through no fault of the store (DSP-8)."""
 
@@ -134,14 +140,16 @@ class ArrivalCounters:
 
         No NOTICE is sent."""
         self.dropped[reason] += 1
+        about = _about(item)
         self._log.warning(
             MESSAGE_UNDELIVERABLE,
             subclass="sequenced" if isinstance(item, Fragment) else "unsequenced",
             reason=reason,
-            conversation_id=show(item.conversation_id),
-            role="target" if item.from_initiator else "initiator",
             ssb_code=ssb_code,
+            **about,
         )
+        if reason == PLAIN_ON_SECURED:
+            self._log.warning(AUDIT_CONVERSATION, subclass="no_security_header", **about)
 
     def not_authentic(
         self,
@@ -157,18 +165,22 @@ class ArrivalCounters:
         `certificate`: identifier of the certificate that is not known here; empty = they are."""
         self.dropped[reason] += 1
         sequenced = item if isinstance(item, Fragment) else None
+        about = _about(item)
         self._log.warning(
             CORRUPTED_MESSAGE,
             reason=reason,
             items=1,
-            conversation_id=show(item.conversation_id),
-            role="target" if item.from_initiator else "initiator",
             sequence=None if sequenced is None else sequenced.sequence,
             fragment=None if sequenced is None else sequenced.fragment,
-            far_service=item.from_service,
-            neighbour=None if neighbour is None else show(neighbour),
-            certificate_id=certificate or None,
             ssb_code=ssb_code,
+            **about,
+        )
+        self._log.warning(
+            AUDIT_CONVERSATION,
+            subclass="no_certificate" if certificate else "invalid_signature",
+            certificate_id=certificate or None,
+            neighbour=None if neighbour is None else show(neighbour),
+            **about,
         )
         if sequenced is not None:
             self._notices.refuse(sequenced, reason, neighbour, certificate)
@@ -229,3 +241,12 @@ class ArrivalCounters:
             conversation_id=live.endpoint.conversation_id.hex(),
             ssb_code=ssb_code,
         )
+
+
+def _about(item: Item) -> dict[str, object]:
+    """Return the fields by which an operator finds the dialog of an item."""
+    return {
+        "conversation_id": show(item.conversation_id),
+        "role": "target" if item.from_initiator else "initiator",
+        "far_service": item.from_service,
+    }

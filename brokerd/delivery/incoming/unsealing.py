@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from brokerd.broker.state import Live
-from brokerd.delivery.incoming.counters import ArrivalCounters
+from brokerd.delivery.incoming.counters import PLAIN_ON_SECURED, ArrivalCounters
 from brokerd.delivery.incoming.dialogs import ArrivingDialog
 from brokerd.delivery.peers.dialog_security import DialogSecurity, UnknownCertificate
 from brokerd.ids import InstanceId
@@ -57,7 +57,7 @@ class Unsealing:
         is_secured = one.keys is not None if live is None else live.endpoint.security is not None
         if type(item) in _PLAIN:
             if is_secured:
-                self._counters.not_of_its_kind(item, "plain_on_secured", _ON_SECURED)
+                self._counters.not_of_its_kind(item, PLAIN_ON_SECURED, _ON_SECURED)
                 return None
             assert not isinstance(item, SecuredError)
             return item

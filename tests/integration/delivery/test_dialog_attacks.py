@@ -125,6 +125,8 @@ async def test_what_is_not_authentic_is_reported_and_not_answered(
     await net.wait(1)
     (line,) = east.log.of("broker.corrupted_message")
     assert (line["reason"], line["ssb_code"]) == ("security_context", 11229)
+    (audited,) = east.log.of("audit.broker_conversation")
+    assert audited["subclass"] == "invalid_signature"
     assert back.items == []
     assert east.other_side(west.live(handle).endpoint.conversation_id) is None
     assert await west.key(handle) == "target_notice"
@@ -274,7 +276,9 @@ async def test_a_certificate_that_is_not_installed_is_named_to_the_sender(
     await net.wait(1)
     (line,) = east.log.of("broker.corrupted_message")
     own = west.instance.parts.credentials.own_all(Purpose.DIALOG)[0].certificate.id.hex()
-    assert line["certificate_id"] == own
+    (audited,) = east.log.of("audit.broker_conversation")
+    assert (audited["subclass"], audited["certificate_id"]) == ("no_certificate", own)
+    assert line["reason"] == "security_context"
     assert await west.status(handle) == (
         f"the target or a forwarder dropped it: security_context ({own})"
     )

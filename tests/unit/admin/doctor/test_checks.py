@@ -555,3 +555,10 @@ def test_levels_codes_and_classes_decide_what_is_shown_and_how_it_ends() -> None
         2,
         3,
     ]
+
+
+@pytest.mark.rule("MON-20", "SEC-18")
+def test_a_binding_for_each_service_elsewhere_is_enough_for_dialogs_to_be_encrypted() -> None:
+    bound = [{"remote_service_name": FAR["remote_service_name"]}]
+    found = examine(main(default_encryption=True, bindings=bound))
+    assert not [one for one in found if one.code == "D28"]
