@@ -64,6 +64,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "certificate drop": ("drop_certificate", "view"),
     "certificate export": ("own_certificates",),
     "certificate renew": ("make_certificates",),
+    "certificate replace-key": ("replace_master_key",),
     "certificate switch": ("switch_certificates",),
     "client add": ("install_principal",),
     "client new": ("install_principal", "own_certificates"),

@@ -170,8 +170,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     max_dialogs_per_user: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Most open dialogs in one broker that one user may have begun; 0 = no limit (REL-45)."""
     grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
-    """Permissions: `receive on BROKER/QUEUE to USER` and the like. An empty list permits
-    everything to everyone who can connect (CLP-130)."""
+    """Permissions, such as `send on SERVICE to alice`, in addition to those that `brokerd grant`
+    makes. Without any, everyone who can connect may do everything (CLP-130)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

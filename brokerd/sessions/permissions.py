@@ -104,6 +104,17 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
 
 Arguments: the verb, the name of the client's own broker."""
 
+WHERE: Final[dict[Callable[[Any, str], Iterable[str]], str]] = {
+    _own: "`control` on the broker of the session",
+    _named: "`control` on the broker that it names",
+    _instance: "`control` on `msdb`",
+    _paired: "`control` on `msdb` and on the broker of the session",
+    _viewed: "`control` on the broker of the session; on `msdb` for views of its security",
+    _of_object: "`control` on the broker of the session; on `msdb` for its routes",
+    _declared: "`control` on each broker that it declares; on `msdb` for its routes",
+}
+"""Meaning of each function of `CONTROL`, for the reference page."""
+
 ANYONE: Final[frozenset[type]] = frozenset({wire.Status, wire.Objects, wire.TxOutcome})
 """Verbs that every connected client may use."""
 

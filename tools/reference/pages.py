@@ -10,6 +10,7 @@ from tools.reference import (
     events,
     exit_statuses,
     metrics,
+    permissions,
     python_api,
     settings,
     views,
@@ -19,7 +20,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DIRECTORY: Final = Path("docs/reference")
 PAGES: Final[dict[str, Callable[[], str]]] = {
     one.FILE: one.render
-    for one in (settings, commands, python_api, views, events, metrics, errors, exit_statuses)
+    for one in (
+        *(settings, commands, permissions, python_api),
+        *(views, events, metrics, errors, exit_statuses),
+    )
 }
 """Map of file names to the functions that return their text."""
 
