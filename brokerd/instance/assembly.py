@@ -376,6 +376,7 @@ class Assembly:
             evaluate_rollback=reader_events.count_for_poison,
             grants=parts.grants,
             audit=parts.audit,
+            certified=parts.credentials.principals,
         )
 
     def _build_upkeep(self) -> None:

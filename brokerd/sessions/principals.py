@@ -10,7 +10,7 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from brokerd.config.toml_file import did_you_mean
@@ -33,13 +33,25 @@ own user, or root, who need no grants."""
 class Principals:
     """The grants of one instance, applied to its clients."""
 
-    def __init__(self, grants: Grants) -> None:
+    def __init__(self, grants: Grants, *, certified: Collection[str] | None = None) -> None:
+        """Create the principals.
+
+        certified: names of the peers and clients whose certificates are installed; None = unknown.
+        """
         self._grants = grants
+        self._certified = certified
         self._masters: tuple[int, ...] = (0, os.geteuid())
 
     def unknown(self) -> list[str]:
-        """Return a line for each user in the grants that does not exist on this machine now."""
-        return unknown_users(one.grant for one in self._grants.entries)
+        """Return a line for each user, peer and client in the grants that is not known here now."""
+        grants = [one.grant for one in self._grants.entries]
+        return [*unknown_users(grants), *self._uncertified(grants)]
+
+    def _uncertified(self, grants: Iterable[Grant]) -> Iterator[str]:
+        known = self._certified
+        if known is not None:
+            for name in sorted({one.to for one in grants if ":" in one.to} - set(known)):
+                yield f"no certificate of {name} is installed here{did_you_mean(name, known)}"
 
     def names(self, transport: asyncio.BaseTransport) -> Names:
         """Return the names of a client, which stay the same while it is connected.

@@ -7,7 +7,7 @@ Never: reads a transaction; each session runs its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from brokerd.broker.broker import Broker
@@ -74,6 +74,7 @@ class Sessions:
         evaluate_rollback: EvaluateRollback = lambda _session, how: how,
         grants: Grants,
         audit: Audit,
+        certified: Collection[str],
     ) -> None:
         self._instance = instance
         self._instance_id = instance_id
@@ -91,7 +92,7 @@ class Sessions:
         self.on_rollback = on_rollback
         """Called with (broker, queue) when a transaction that received from it rolls back."""
         self.evaluate_rollback = evaluate_rollback
-        self.principals = Principals(grants)
+        self.principals = Principals(grants, certified=certified)
         grants.watch(self._grants_changed)
         self._connected: dict[ClientSession, None] = {}
         self._known: dict[tuple[str, ClientId], ClientSession] = {}

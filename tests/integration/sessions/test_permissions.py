@@ -39,18 +39,24 @@ GRANTS = (
 
 @pytest.mark.rule("CLP-130")
 def test_a_grant_to_nobody_is_told(tmp_path: Path) -> None:
-    grants = ("control on * to rooot", f"send on * to {ANN}", "send on a to public")
+    grants = (
+        *("control on * to rooot", f"send on * to {ANN}", "send on a to public"),
+        "send on a to peer:west",
+    )
 
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
         await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=grants))
         told = [one for _, one in daemon.log.lines if one.get("subclass") == "unknown_user"]
-        problem = "there is no user 'rooot' on this machine; did you mean \"root\"?"
-        assert [one["problem"] for one in told] == [problem]
+        problems = [
+            "there is no user 'rooot' on this machine; did you mean \"root\"?",
+            "no certificate of peer:west is installed here",
+        ]
+        assert [one["problem"] for one in told] == problems
         daemon.network.users = {"owner": os.geteuid()}
         async with await daemon.session(node="owner") as session:
             status = msgspec.convert(await session.status(), InstanceStatus, strict=False)
-        assert concerns(status) == [f"grants: {problem}"]
+        assert concerns(status) == [f"grants: {problem}" for problem in problems]
         (public,) = status.open_to_public
         assert (public.permission, public.securable, public.origin) == ("send", "a", "settings")
 
