@@ -19,6 +19,7 @@ from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.principals import names_of, unknown_users
+from brokerd.telemetry.audit import Outcome
 
 
 def build_credentials(parts: Parts, settings: Settings, world: Surroundings) -> None:
@@ -66,7 +67,13 @@ async def administer(parts: Parts, broker: Broker, verb: wire.Verb, actor: str) 
     """Perform a verb of administration, and record it in the audit before it is answered."""
     answer = await parts.administration.run(broker, verb, actor)
     if (done := performed(verb, broker.name)) is not None:
-        parts.audit.record(done.action, actor=actor, subject=done.subject, **done.detail)
+        parts.audit.record(
+            done.action,
+            actor=actor,
+            subject=done.subject,
+            outcome=Outcome.SUCCESS,
+            **done.detail,
+        )
         await parts.audit.finish()
     return answer
 
