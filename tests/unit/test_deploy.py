@@ -103,6 +103,16 @@ def test_systemd_finds_little_exposed(path: Path) -> None:
     assert float(found[1]) <= MOST_EXPOSED, said
 
 
+@pytest.mark.rule("SX-16")
+def test_nothing_runs_as_root() -> None:
+    lines = (DEPLOY / "brokerd.cron").read_text().splitlines()
+    users = [line.split()[5] for line in lines if re.match(r"[*\d]", line)]
+    assert users == [
+        directives(DEPLOY / f"brokerd-{one}.service")["User"] for one in ("ship", "report")
+    ]
+    assert "root" not in users
+
+
 def test_every_command_and_option_exists() -> None:
     assert len(commands()) > 4
     for line in commands():
