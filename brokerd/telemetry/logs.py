@@ -21,6 +21,7 @@ from brokerd.clock import SECOND, Clock, show_instant
 from brokerd.config.settings import LogFormat, LogLevel, LogSettings, LogTime
 from brokerd.ids import BootId, InstanceId, show
 from brokerd.telemetry.log_events import EVENTS
+from brokerd.telemetry.outlet import Outlet
 from brokerd.telemetry.private import make_directory, open_private
 from brokerd.units import printable, printable_json
 
@@ -307,6 +308,7 @@ class _Output:
         self.lost = 0
         self._terminal = terminal
         self._file: BinaryIO | None = None
+        self._outlet = Outlet.behind(terminal)
         if path is not None:
             make_directory(path.parent)
             self._file = open_private(path, "ab", buffering=0)
@@ -316,6 +318,8 @@ class _Output:
         try:
             if self._file is not None:
                 self._file.write(line)
+            elif self._outlet is not None:
+                self.lost += not self._outlet.write(line)
             else:
                 self._terminal.write(line.decode("utf-8", "replace"))
                 self._terminal.flush()
@@ -335,6 +339,9 @@ class _Output:
         """Close the file; standard error stays open."""
         if self._file is not None:
             self._file.close()
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
 
     msg = debug = info = warning = warn = error = err = critical = fatal = exception = log = write
 
