@@ -32,7 +32,9 @@ def connect(
     broker. `service`: the local service that begins the dialogs of `dialog` and `post`. `wait`:
     seconds for which the first connection is tried; `retry`: seconds for which each later
     connection is tried. `client_id`: 16 bytes, drawn if not given; no two sessions may use the same
-    id at a time (CLP-13). `pid`: the process id that the daemon shows for this client.
+    id at a time (CLP-13). `tls`: the files for an encrypted TCP connection, by default those that
+    BROKERD_TLS_CERTIFICATE, BROKERD_TLS_KEY and BROKERD_TLS_SERVER name. `pid`: the process id that
+    the daemon shows for this client.
 
     Raises, when it is awaited or entered:
         DaemonUnreachable: no daemon answered for `wait` seconds.

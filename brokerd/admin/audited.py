@@ -26,7 +26,7 @@ class Performed(NamedTuple):
     detail: Detail
 
 
-def performed(verb: object, own: str) -> Performed | None:
+def performed(verb: wire.Verb, own: str) -> Performed | None:
     """Return the entry for a verb of a client of the broker `own`; None = it is not recorded."""
     describe = AUDITED.get(type(verb))
     if describe is None:

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
+from brokerd.client.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE
 from brokerd.config.loading import load
 from brokerd.errors import UsageError
 from brokerd.ids import parse
@@ -15,6 +17,12 @@ from brokerd.units import parse_duration
 
 CONFIG_VARIABLE: Final = "BROKERD_CONFIG"
 ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
+
+_TLS: Final = (
+    ("--tls-server", SERVER_VARIABLE, "The daemon's certificate, for a TCP connection with TLS"),
+    ("--tls-key", KEY_VARIABLE, "The private key of --tls-certificate"),
+    ("--tls-certificate", CERTIFICATE_VARIABLE, "The certificate that the daemon knows this by"),
+)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -99,7 +107,27 @@ def daemon_options(command: _Command) -> _Command:
         metavar="unix:PATH|TCP://HOST:PORT",
         help=f"The daemon's address for clients; or set {ADDRESS_VARIABLE}, or give -c.",
     )
-    return address(config_option(broker_option(command)))
+    return address(_tls_options(config_option(broker_option(command))))
+
+
+def _tls_options(command: _Command) -> _Command:
+    """Add the options for encrypted connections, which stand for variables of the environment."""
+    for option, variable, text in _TLS:
+        command = click.option(
+            option,
+            metavar="FILE",
+            expose_value=False,
+            callback=partial(_set_variable, variable),
+            help=f"{text}; or set {variable}.",
+        )(command)
+    return command
+
+
+def _set_variable(
+    variable: str, _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> None:
+    if value is not None:
+        os.environ[variable] = value
 
 
 def daemon_address(address: str | None, config: Path | None) -> str:

@@ -6,10 +6,12 @@ Reads:  the address as text, or BROKERD_ADDRESS.     Calls: the running loop.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
+from brokerd.client.tls import Opening, Tls, context_of
 from brokerd.errors import InvalidArgument
+from brokerd.security.secure_stream import SecureStream
 
 DEFAULT_ADDRESS: Final = "unix:/run/brokerd/brokerd.sock"
 ADDRESS_VARIABLE: Final = "BROKERD_ADDRESS"
@@ -28,8 +30,8 @@ def default_address() -> str:
     return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
 
 
-def connector_for(address: str) -> Connector:
-    """Return a connector to unix:/path or tcp://host:port.
+def connector_for(address: str, tls: Tls | None = None) -> Connector:
+    """Return a connector to unix:/path or tcp://host:port. `tls`: encrypts TCP connections.
 
     Raises:
         InvalidArgument: the address is anything else.
@@ -43,6 +45,8 @@ def connector_for(address: str) -> Connector:
         port = None
     if parts.scheme.lower() != "tcp" or not parts.hostname or not port or parts.path:
         raise InvalidArgument(f"address {address!r}: unix:/path or tcp://host:port is expected")
+    if tls is not None:
+        return _encrypted(parts.hostname, port, tls)
     return _tcp(parts.hostname, port)
 
 
@@ -59,5 +63,25 @@ def _unix(path: str) -> Connector:
 def _tcp(host: str, port: int) -> Connector:
     async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+    return connect
+
+
+def _encrypted(host: str, port: int, tls: Tls) -> Connector:
+    async def connect(factory: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        context = context_of(tls)
+        inner = factory()
+        opening = Opening(inner)
+        _, stream = await asyncio.get_running_loop().create_connection(
+            lambda: SecureStream(inner, opening, context=lambda: context, accepting=False),
+            host,
+            port,
+        )
+        try:
+            await opening.done
+        except BaseException:
+            stream.abort()
+            raise
+        return cast("asyncio.Transport", stream), inner
 
     return connect

@@ -1,6 +1,7 @@
 """Connecting: the first connection of a session, made when `connect(…)` is awaited or entered.
 
-Reads:  addresses and options, BROKERD_ADDRESS, BROKERD_READER.      Calls: client.link.
+Reads:  addresses and options, BROKERD_ADDRESS, BROKERD_READER, BROKERD_TLS_….
+Calls:  client.link.
 Never:  knows a verb; the caller passes the class of the session.
 """
 
@@ -16,6 +17,7 @@ from brokerd.client.address import Connector, connector_for, default_address
 from brokerd.client.arguments import wire_id
 from brokerd.client.link import Link
 from brokerd.client.recorder import Recorder
+from brokerd.client.tls import Tls, default_tls
 from brokerd.clock import Clock, SystemClock
 from brokerd.errors import ConnectionLost, DaemonUnreachable, TooManyOpenFiles
 from brokerd.ids import ClientId, IdSource, RandomIds
@@ -72,6 +74,7 @@ class Options(TypedDict, total=False):
     rng: Random | None
     pid: int | None
     recorder: Recorder | None
+    tls: Tls | None
 
 
 async def open_session(
@@ -90,7 +93,8 @@ async def open_session(
     if READER in os.environ:  # started by activation: this tells the daemon which reader it is
         info["reader"] = os.environ[READER]
     link = Link(
-        connector=options.get("connector") or connector_for(where),
+        connector=options.get("connector")
+        or connector_for(where, options.get("tls") or default_tls()),
         hello=encode_hello(client, broker, info),
         clock=options.get("clock") or SystemClock(),
         rng=options.get("rng") or Random(ids.fresh()),  # noqa: S311  # jitter, not secrets

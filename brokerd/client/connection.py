@@ -162,6 +162,14 @@ class Connection(asyncio.Protocol):
             self._open = False
             self._listener.lost(self)
 
+    def refused(self, text: str) -> None:
+        """Note why the daemon ended the connection before its answer to HELLO.
+
+        Raises: nothing.
+        """
+        if not self.greeting.done():
+            self.greeting.set_exception(ConnectionLost(text))
+
     def pause_writing(self) -> None:
         """Note that the transport is full. Called by the loop.
 

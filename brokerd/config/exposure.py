@@ -4,7 +4,7 @@ PURE.   Reads: addresses as they are written.      Calls: nothing.
 Never:  resolves a name. The operator of the resolver could change the answer between a check and
         the bind, so every host name but `localhost` counts as reachable from other machines.
 
-The far end of a TCP connection does not prove its identity yet. The listeners returned by
+The far end of an unencrypted TCP connection proves nothing. The listeners returned by
 `beyond_this_machine` are refused unless the settings permit them, and are reported by
 `config check`, `status`, `doctor` and the log.
 """

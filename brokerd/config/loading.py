@@ -21,7 +21,7 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_t
 
 import msgspec
 
-from brokerd.config.exposure import is_local_address, is_loopback_host
+from brokerd.config.exposure import is_loopback_host
 from brokerd.config.field_docs import field_docs
 from brokerd.config.settings import (
     Authentication,
@@ -457,14 +457,6 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
         parse_tcp(address, any_port=True)
     except InvalidArgument:
         problems.add("clients.listen", f"{address!r} is neither unix:PATH nor TCP://host:port")
-        return
-    if not settings.clients.trust_network and not is_local_address(address):
-        problems.add(
-            "clients.listen",
-            f"{address} can be reached from other machines, where nothing proves who a client is; "
-            "listen at a Unix socket, 127.0.0.1 or localhost, or set clients.trust_network = true "
-            "if you trust everyone on that network (SX-21)",
-        )
 
 
 def _check_mirroring(settings: Settings, problems: Problems) -> None:

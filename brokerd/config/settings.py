@@ -147,8 +147,8 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = ""
     """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
     trust_network: bool = False
-    """Whether `listen` may be reached from other machines. TCP clients are not authenticated
-    (SX-21)."""
+    """Whether clients of other machines may connect unencrypted, by TCP. Without it they need TLS
+    and a certificate that is installed for them (SX-21)."""
     max_clients: Annotated[int, Range(1, 65_536)] = 1000
     """Most clients logged in at a time."""
     max_per_address: Annotated[int, Range(1, 65_536)] = 64
@@ -515,16 +515,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The addresses to listen on for peers, as `TCP://host:port`; none without an endpoint."""
         return () if self.endpoint is None else self.endpoint.addresses
 
-    def open_listeners(self, peer_addresses: Iterable[str]) -> tuple[OpenListener, ...]:
-        """Return the listeners that other machines can reach.
+    def open_listeners(
+        self, peer_addresses: Iterable[str], encryption: Encryption | None = None
+    ) -> tuple[OpenListener, ...]:
+        """Return the unencrypted listeners that other machines can reach.
 
-        `peer_addresses`: the addresses of the broker endpoint."""
-        is_encrypted = self.endpoint is not None and not (
-            self.endpoint.encryption is Encryption.DISABLED
-            or (self.endpoint.encryption is Encryption.SUPPORTED and self.transport.allow_plaintext)
+        `peer_addresses`: the addresses of the broker endpoint. `encryption`: as the endpoint was
+        altered while it ran; None = as the settings have it."""
+        if encryption is None:
+            encryption = Encryption.DISABLED if self.endpoint is None else self.endpoint.encryption
+        is_encrypted = encryption is Encryption.REQUIRED or (
+            encryption is Encryption.SUPPORTED and not self.transport.allow_plaintext
         )
         return beyond_this_machine(
-            self.client_address,
+            self.client_address if self.clients.trust_network else "unix:",
             () if is_encrypted else peer_addresses,
             has_grants=bool(self.clients.grants),
         )

@@ -30,7 +30,8 @@ class Exposure:
         """Return the listeners that are open now and that other machines can reach (SX-21)."""
         listeners = self._destinations.listeners
         listening = [one.address for one in listeners if one.address is not None]
-        return self._settings.open_listeners(listening)
+        guard = self._destinations.peers.guard
+        return self._settings.open_listeners(listening, None if guard is None else guard.encryption)
 
     def report(self) -> None:
         """Log each open listener: the settings permit it, but operators may not know of it."""

@@ -15,6 +15,7 @@ from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.instance import part_options
 from brokerd.instance.assembly import VERSION, Assembly
+from brokerd.instance.client_logins import ClientLogins
 from brokerd.instance.pairing_parts import build_pairing
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
@@ -105,7 +106,9 @@ class Instance:
         self._tick_task = parts.tasks.run(parts.ticker.run())
         try:
             self._listening = await self.surroundings.network.listen(
-                parts.sessions.factory, address, parts.sessions.door
+                ClientLogins(parts, self.settings, self.surroundings).factory,
+                address,
+                parts.sessions.door,
             )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error

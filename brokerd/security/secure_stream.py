@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
 
-from brokerd.security.tls import HANDSHAKE
-
+HANDSHAKE: Final = 0x16
+"""First byte of a TLS connection; a frame never begins with it, because frames are short before a
+login."""
 TIME: Final = 5.0
 """Seconds for a handshake (TRN-9)."""
 MOST_BYTES: Final = 64 * 1024
@@ -85,6 +86,8 @@ class SecureStream(asyncio.Protocol):
         `context`: called when the handshake begins; what it raises refuses the stream."""
         self.peer_certificate: bytes | None = None
         """In DER; None = none was shown."""
+        self.extra: dict[str, object] = {}
+        """Further answers of `get_extra_info`."""
         self._inner = inner
         self._handshake = handshake
         self._context = context
@@ -198,6 +201,13 @@ class SecureStream(asyncio.Protocol):
             self.abort()
         # else the far end is left time to read why its handshake failed
 
+    def turn_away(self, last_words: bytes) -> None:
+        """Refuse a far end whose handshake is over; the object inside never learns of it."""
+        self.write(last_words)
+        self._was_secured = False
+        self._state = _State.ENDED
+        self._leave()
+
     def abort(self) -> None:
         """End the connection at once."""
         if self._raw is not None:
@@ -228,6 +238,8 @@ class SecureStream(asyncio.Protocol):
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         """Return what the transport of the loop knows."""
+        if name in self.extra:
+            return self.extra[name]
         return default if self._raw is None else self._raw.get_extra_info(name, default)
 
     # The handshake.

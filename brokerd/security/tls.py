@@ -23,9 +23,6 @@ from brokerd.security.certificates import Certificate, show_id, why_not_valid
 from brokerd.security.credentials import Credentials, Installed, Kind, Purpose
 from brokerd.security.grants import PUBLIC
 
-HANDSHAKE: Final = 0x16
-"""First byte of a TLS connection; a frame never begins with it, because frames are short before a
-login."""
 SELF: Final = "self"
 """Name of the identity of this instance, when it has connected to itself (TRN-26)."""
 _NO_CHECK_TIME: Final = 0x200000

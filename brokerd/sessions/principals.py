@@ -15,6 +15,7 @@ from typing import Final
 
 from brokerd.config.toml_file import did_you_mean
 from brokerd.security.grants import PUBLIC, Grant, Grants, Rights
+from brokerd.security.names import Kind
 from brokerd.sessions.in_process_stream import LocalStream
 
 PEER_UID: Final = "peer_uid"
@@ -71,8 +72,13 @@ class Principals:
         """Return the present rights of a client; None = all rights.
 
         A client has all rights if it is the daemon's own user or root, or if the instance has no
-        grants about clients (CLP-130)."""
-        return None if names is None else self._grants.rights(names)
+        grants about clients (CLP-130). A client with a certificate always needs grants."""
+        if names is None:
+            return None
+        rights = self._grants.rights(names)
+        if rights is None and any(name.startswith(f"{Kind.CLIENT}:") for name in names):
+            return Rights()  # of those that come over the network, nobody has rights by default
+        return rights
 
     @staticmethod
     def user(transport: asyncio.BaseTransport) -> str:

@@ -254,6 +254,7 @@ EVENTS: Final[dict[str, Event]] = {
             ),
             "loop_blocked": "something blocks the event loop, with its stack (FP-8)",
             "loop_free": "the event loop is free again",
+            "client_refused": "a client did not prove who it is, or did not encrypt (SX-21)",
             "unknown_user": "`clients.grants` names a user that the machine does not know",
             "open_to_network": "a listener can be reached from other machines (SX-21)",
             "dialogs_left_out": (

@@ -6,7 +6,7 @@ quick; what differs from `brokerd serve` is only the process.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -39,8 +39,9 @@ class Log:
 class Served:
     """The daemon; `start` and `stop` may be called again and again."""
 
-    def __init__(self, folder: Path, objects: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, objects: dict[str, Any], *, listen: str = "") -> None:
         self.folder = folder
+        self._listen = listen
         self.objects = objects
         self.log = Log()
         self.waits = threading.Event()
@@ -53,7 +54,17 @@ class Served:
 
     @property
     def address(self) -> str:
-        return f"unix:{self.folder}/s"
+        return self._listen or f"unix:{self.folder}/s"
+
+    @property
+    def tcp_address(self) -> str:
+        """Where a program reaches a daemon that listens on every interface."""
+        listening: Any = self.instance._listening
+        return f"tcp://127.0.0.1:{listening.address.rpartition(':')[2]}"
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the daemon's loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def start(self) -> None:
         ready = threading.Event()

@@ -96,17 +96,6 @@ def test_a_port_that_is_taken(place: Place) -> None:
         assert_start_refused(place, 69, f"TCP://127.0.0.1:{port}", "in use", "endpoint.port")
 
 
-@pytest.mark.rule("SX-21")
-@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "somewhere.invalid"])
-def test_a_client_listener_that_other_machines_can_reach(host: str, place: Place) -> None:
-    place.write(listen=f"TCP://{host}:0")
-    told = (f"clients.listen: TCP://{host}:0", "127.0.0.1", "clients.trust_network = true")
-    assert_start_refused(place, 78, *told)
-    checked = place.run("config", "check", str(place.settings))
-    assert checked.returncode == 78
-    assert all(text in checked.stderr for text in told)
-
-
 @pytest.mark.rule("BI-C5")
 def test_a_client_socket_that_another_daemon_listens_at(running: Place, tmp_path: Path) -> None:
     place = Place(tmp_path / "p")

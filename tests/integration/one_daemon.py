@@ -115,7 +115,7 @@ class Daemon:
             settings.setdefault("dialog", Dialog(**sizes))
         chosen = Settings(
             instance=InstanceSettings(name="daemon", data_dir=self._folder),
-            clients=settings.pop("clients", None) or Clients(listen=ADDRESS),
+            clients=settings.pop("clients", None) or Clients(listen=ADDRESS, trust_network=True),
             clock=ClockSettings(),
             **settings,
         )

@@ -172,7 +172,7 @@ class Engine:
             self.instance = Instance(
                 Settings(
                     instance=InstanceSettings(name="daemon", data_dir=self._folder),
-                    clients=Clients(listen=ADDRESS),
+                    clients=Clients(listen=ADDRESS, trust_network=True),
                     clock=ClockSettings(tick=timedelta(seconds=TICK)),
                 ),
                 Surroundings(

@@ -36,7 +36,9 @@ def played(scenario: Scenario, folder: Path, *grants: str) -> None:
 
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
-        await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=grants))
+        await daemon.start(
+            declare=False, clients=Clients(listen=ADDRESS, trust_network=True, grants=grants)
+        )
         daemon.network.users = {"ann": ANN, "eve": EVE, "owner": os.geteuid()}
         ann = await daemon.session(node="ann")
         eve = await daemon.session(node="eve")

@@ -46,7 +46,9 @@ def test_a_grant_to_nobody_is_told(tmp_path: Path) -> None:
 
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
-        await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=grants))
+        await daemon.start(
+            declare=False, clients=Clients(listen=ADDRESS, trust_network=True, grants=grants)
+        )
         told = [one for _, one in daemon.log.lines if one.get("subclass") == "unknown_user"]
         problems = [
             "there is no user 'rooot' on this machine; did you mean \"root\"?",
@@ -88,7 +90,9 @@ def played(scenario: Any, folder: Path) -> None:
 
     async def program(daemon: Daemon) -> None:
         await daemon.stop()
-        await daemon.start(declare=False, clients=Clients(listen=ADDRESS, grants=GRANTS))
+        await daemon.start(
+            declare=False, clients=Clients(listen=ADDRESS, trust_network=True, grants=GRANTS)
+        )
         daemon.network.users = {"ann": ANN, "eve": EVE, "owner": os.geteuid()}
         ann = await daemon.session(node="ann")
         eve = await daemon.session(node="eve")

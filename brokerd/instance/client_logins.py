@@ -1,0 +1,151 @@
+"""ClientLogins: TLS for clients that connect over TCP, each with its certificate (SX-21, CLP-130).
+
+Reads:  the settings, credentials.      Calls: `security.tls`, the sessions, the audit, the log.
+Never:  lets a client of another machine in unencrypted, unless `clients.trust_network` is set.
+Fails:  a client is refused alone, with a text that names nobody else.
+"""
+
+import asyncio
+import hashlib
+import ssl
+from typing import cast
+
+from brokerd.config.exposure import is_local_address
+from brokerd.config.settings import Settings
+from brokerd.errors import AccessDenied, BrokerError
+from brokerd.instance.parts import Parts
+from brokerd.instance.surroundings import Surroundings
+from brokerd.protocol.client_frames import encode_failed
+from brokerd.protocol.connection_effects import LoginOutcome
+from brokerd.security.certificates import show_id
+from brokerd.security.credentials import Kind
+from brokerd.security.secure_stream import SecureStream
+from brokerd.security.tls import Contexts, NoProof, explain
+from brokerd.sessions.principals import PRINCIPAL
+from brokerd.sessions.session import ClientSession
+from brokerd.telemetry.audit import Action, Outcome
+from brokerd.telemetry.logs import DAEMON
+
+_NOT_ENCRYPTED = AccessDenied(
+    "clients of other machines have to encrypt their connections",
+    hint="give certificate, key and server certificate: BROKERD_TLS_CERTIFICATE and the like",
+)
+_NOT_KNOWN = AccessDenied(
+    "the daemon does not accept this client's certificate",
+    hint="its administrator can see why in the log and the audit, and install it: "
+    "brokerd client add",
+)
+
+
+class ClientLogins:
+    """The listener for clients, as far as certificates are concerned."""
+
+    def __init__(self, parts: Parts, settings: Settings, world: Surroundings) -> None:
+        self._parts = parts
+        self._log = world.log
+        self._address = settings.client_address
+        self._trusts_network = settings.clients.trust_network
+        self.contexts = Contexts(
+            credentials=parts.credentials,
+            kind=Kind.CLIENT,
+            private_key=parts.credential_store.private_key,
+            utc=world.clock.utc,
+        )
+
+    @property
+    def admits_plain(self) -> bool:
+        """Whether clients connect unencrypted: on this machine, or over a trusted network."""
+        return self._trusts_network or is_local_address(self._address)
+
+    def factory(self) -> asyncio.Protocol:
+        """Return the protocol object of an accepted connection."""
+        session = self._parts.sessions.factory()
+        if self.admits_plain:
+            return session
+        login = _ClientLogin(self, session)
+        return SecureStream(session, login, context=self.contexts.server, accepting=True)
+
+    def record(
+        self, outcome: LoginOutcome, stream: SecureStream, name: str | None, why: str
+    ) -> None:
+        """Log and audit a login (SEC-12)."""
+        peer = stream.get_extra_info("peername")
+        remote = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
+        is_success = outcome is LoginOutcome.SUCCESS
+        certificate = stream.peer_certificate
+        if not is_success:
+            self._log.warning(
+                DAEMON, subclass="client_refused", remote=remote, reason=outcome.value, error=why
+            )
+        self._parts.audit.record(
+            Action.LOGIN,
+            actor=name or remote,
+            subject="clients",
+            outcome=Outcome.SUCCESS if is_success else Outcome.REFUSED,
+            kind=outcome.value,
+            remote=remote,
+            certificate_id=None if certificate is None else _id(certificate),
+            why=why or None,
+        )
+
+
+class _ClientLogin:
+    """The handshake of one client."""
+
+    def __init__(self, logins: ClientLogins, session: ClientSession) -> None:
+        self._logins = logins
+        self._session = session
+
+    def stream_opened(self, stream: SecureStream) -> None:
+        """Wait for the end of the handshake."""
+
+    def stream_secured(self, stream: SecureStream) -> None:
+        """Let the owner of an installed certificate in."""
+        failure = LoginOutcome.AUTHENTICATION_FAILURE
+        try:
+            identity = self._logins.contexts.identify(stream.peer_certificate)
+            why = "" if identity.is_authenticated else "it has shown no certificate"
+        except NoProof as error:
+            identity, why = None, str(error)
+        if identity is None or why or not identity.name.startswith(f"{Kind.CLIENT}:"):
+            self._logins.record(failure, stream, None, why or "it is no client")
+            stream.turn_away(encode_failed(0, _NOT_KNOWN))
+            return
+        stream.extra[PRINCIPAL] = identity.name
+        self._logins.record(LoginOutcome.SUCCESS, stream, identity.name, "")
+        self._session.connection_made(cast("asyncio.Transport", stream))
+
+    def stream_plain(self, transport: asyncio.Transport) -> None:
+        """Refuse a client that does not encrypt."""
+        transport.set_protocol(_Leaving(self._session))
+        transport.write(encode_failed(0, _NOT_ENCRYPTED))
+        transport.close()
+
+    def stream_refused(self, stream: SecureStream, error: Exception) -> None:
+        """Log why a handshake failed."""
+        if isinstance(error, ssl.SSLError):
+            _, why = explain(error, own=None)
+        else:
+            why = error.message if isinstance(error, BrokerError) else str(error)
+        self._logins.record(LoginOutcome.AUTHENTICATION_FAILURE, stream, None, why)
+
+    def stream_lost(self, exc: Exception | None) -> None:
+        """Free the place of a client that has not logged in."""
+        if self._session.seat is not None:
+            self._session.seat.leave()
+
+
+class _Leaving(asyncio.Protocol):
+    """The end of a connection that was refused."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Free the place."""
+        if self._session.seat is not None:
+            self._session.seat.leave()
+
+
+def _id(encoded: bytes) -> str:
+    return show_id(hashlib.sha256(encoded).digest())
