@@ -71,7 +71,7 @@ ROWS: list[tuple[str, list[Any], str, dict[str, object]]] = [
 @pytest.mark.rule("SX-15")
 def test_every_verb_of_administration_is_in_one_of_the_lists() -> None:
     every = {*admin.ADMIN_VERBS.values(), *admin.POISON_VERBS.values(), *PAIRING_VERBS.values()}
-    lists = [set(AUDITED) - {wire.CleanUp}, READING, BY_THEMSELVES, HARMLESS]
+    lists: list[set[Any]] = [set(AUDITED) - {wire.CleanUp}, READING, BY_THEMSELVES, HARMLESS]
     assert set().union(*lists) == every
     assert sum(len(one) for one in lists) == len(every)
 
