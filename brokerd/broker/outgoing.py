@@ -111,6 +111,10 @@ class Sender(Protocol):
         """The identifier of the endpoint's broker."""
         ...
 
+    def use_keys(self, keys: DialogKeys) -> None:
+        """Set the keys of the dialog, which the endpoint has in wrapped form."""
+        ...
+
 
 PageOutgoing = Callable[[Sender, int, int, int], Awaitable["OutgoingPage"]]
 """Reads rows that are not in memory, by sequence: (endpoint, from sequence, limit, bytes)."""

@@ -173,7 +173,7 @@ class Acknowledgements:
 
     def _counts(self, live: Live, neighbour: InstanceId | None) -> bool:
         """Return whether an error that this neighbour brought counts (NBT-24)."""
-        if self._peer_at is None or neighbour is None or live.endpoint.encryption:
+        if self._peer_at is None or neighbour is None or live.endpoint.security is not None:
             return True
         address = live.outgoing.route.address if live.outgoing is not None else None
         return address is not None and self._peer_at(address) == neighbour

@@ -175,8 +175,7 @@ class Classifier:
         None: it needs none. An outcome: it was delayed, or ended with an error."""
         endpoint = out.live.endpoint
         if endpoint.security is not None:
-            live = broker.endpoints.get(endpoint.key)
-            if out.live.keys is not None or (live is not None and self._security.load(live)):
+            if self._security.load(out.live) is not None:
                 return None
             self.delay(broker, out, Delayed(Reason.NO_MASTER_KEY))
             return SecurityOutcome(Reason.NO_MASTER_KEY, "")

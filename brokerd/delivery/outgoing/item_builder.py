@@ -9,21 +9,26 @@ from __future__ import annotations
 from datetime import timedelta
 
 from brokerd.broker.outgoing import Outgoing
+from brokerd.clock import Clock
 from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.ids import MessageId
 from brokerd.protocol import fragments
 from brokerd.protocol.frames import Ack, AckOnly, BrokerErrorItem, Fragment, Hop, Item
 from brokerd.routing.classify import Local, Remote
+from brokerd.routing.reasons import Reason
 from brokerd.storage.changes import OutgoingRow
 
 
 class ItemBuilder:
     """Builder of items; clears the acknowledgements and errors that they carry."""
 
-    __slots__ = ("_hops", "_security", "_time_to_live", "acks_carried", "acks_sent")
+    __slots__ = ("_clock", "_hops", "_security", "_time_to_live", "acks_carried", "acks_sent")
 
-    def __init__(self, *, hops: int, time_to_live: timedelta, security: DialogSecurity) -> None:
+    def __init__(
+        self, *, hops: int, time_to_live: timedelta, security: DialogSecurity, clock: Clock
+    ) -> None:
         self._security = security
+        self._clock = clock
         self._hops = hops
         self._time_to_live = time_to_live // timedelta(milliseconds=1)
         self.acks_sent = self.acks_carried = 0
@@ -65,15 +70,20 @@ class ItemBuilder:
         assert keys is not None, "a secured dialog is classified once its keys are loaded"
         # Sent again, it may meet a target that has forgotten the dialog, and needs keys to say so.
         with_header = row.sequence == 0 or out.window.attempts > 0
-        return self._security.seal(keys, item, with_header=with_header)
+        sealed = self._security.seal(keys, item, with_header=with_header)
+        if row.sequence == 0 and endpoint.is_initiator and not sealed.security:
+            # The target will drop it: a first message that is not answered needs valid
+            # certificates (SEC-40). It is sent again, as any other, until they are there.
+            out.route.refused(Reason.NO_CERTIFICATE, keys.kept.principal, self._clock.utc())
+        return sealed
 
     def unsequenced(self, out: Outgoing) -> list[Item]:
         """Return the errors and the dedicated ack of one dialog, and clear them (DLP-3, DLP-5)."""
         endpoint = out.live.endpoint
         broker_id = out.live.broker_id
-        keys = out.live.keys
+        keys = self._security.load(out.live)
         if endpoint.security is not None and keys is None:
-            return []  # they cannot be read (SEC-38); the far side sends again
+            return []  # they cannot be read (SEC-38): what is owed stays so
         items: list[Item] = [
             BrokerErrorItem(
                 endpoint.conversation_id,

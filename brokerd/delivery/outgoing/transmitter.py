@@ -93,7 +93,10 @@ class Transmitter:
         self._lines: dict[str, Line] = {}
         self._here_due = False
         self._items = ItemBuilder(
-            hops=options.hops, time_to_live=options.time_to_live, security=security
+            hops=options.hops,
+            time_to_live=options.time_to_live,
+            security=security,
+            clock=clock,
         )
         self._classifier = Classifier(
             router=router, security=security, clock=clock, log=log, settled=self._queue_all
@@ -188,7 +191,7 @@ class Transmitter:
             return  # nothing may leave for that broker or from this one (RTE-72, MAN-3)
         owed, due_at, errors = acks.owed, acks.due_at, acks.errors
         items = self._items.unsequenced(out)
-        if not self._hand_back(neighbour, items):
+        if not items or not self._hand_back(neighbour, items):
             acks.unsent(owed, due_at, errors)
             return
         if self._ack_log.is_on:

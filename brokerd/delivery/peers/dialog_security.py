@@ -16,6 +16,7 @@ from typing import Final
 from msgspec import Struct
 
 from brokerd.broker.broker import Broker
+from brokerd.broker.outgoing import Sender
 from brokerd.broker.state import Live
 from brokerd.clock import SECOND, Clock, Instant
 from brokerd.errors import InvalidArgument, NoMasterKey
@@ -154,9 +155,9 @@ class DialogSecurity:
             known[0], endpoint.conversation_id, is_initiator=endpoint.is_initiator
         )
 
-    def load(self, live: Live) -> DialogKeys | None:
-        """Return the keys of a secured dialog; None = they cannot be read (SEC-38)."""
-        if live.keys is None:
+    def load(self, live: Sender) -> DialogKeys | None:
+        """Return the keys of a dialog; None = it has none, or they cannot be read (SEC-38)."""
+        if live.keys is None and live.endpoint.security is not None:
             keys = self._unwrap(live.broker_id, live.endpoint)
             if keys is not None:
                 live.use_keys(keys)

@@ -273,3 +273,27 @@ async def test_a_store_that_was_put_back_seals_nothing_with_a_nonce_that_was_use
     error, *others = await east.messages()
     assert error.error.number == -60001  # by an acknowledgement of what west knows nothing of
     assert [one.body for one in others] == [b"1", b"one history"]
+
+
+@pytest.mark.rule("SEC-40", "SEC-33")
+@peers("west", "east")
+async def test_a_first_message_that_is_not_answered_needs_valid_certificates(
+    net: Net, west: Peer, east: Peer
+) -> None:
+    await secure(west, east)
+    there = Tap(east)
+    there.loses = lambda _item: True
+    handle = await west.talk("urn:east", b"1")
+    await net.wait(1)
+    credentials = west.instance.parts.credentials
+    (far,) = [one for one in credentials.certificates.values() if one.principal == "peer:east"]
+    credentials.remove_certificate(far.certificate.id)
+    await net.wait(400)  # the header has become old
+    there.loses = lambda _item: False
+    await net.wait(120)
+    assert await east.bodies() == []
+    assert await west.key(handle) == "no_certificate"
+    credentials.put(far)
+    await net.wait(120)
+    assert await east.bodies() == [b"1"]
+    assert await west.key(handle) == ""
