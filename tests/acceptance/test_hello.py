@@ -1,5 +1,6 @@
 """The first programs of the documents, run as they say: the README, alone, and on two machines."""
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,35 +102,69 @@ def test_they_do_what_the_readme_says(place: Path) -> None:
     assert "warehouse reads warehouse_q" in (place / "worker.log").read_text()
 
 
-def wait_for_listener(host: str, port: int) -> None:
+def wait_for_worker(place: Path) -> None:
+    """Wait until the worker has declared its service."""
+    while "warehouse reads warehouse_q" not in (place / "worker.log").read_text():
+        time.sleep(0.05)
+
+
+def wait_for_socket(path: Path) -> None:
     """Wait until a daemon listens there: no signal of another process tells."""
     while True:
-        try:
-            socket.create_connection((host, port), timeout=30).close()
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-        else:
-            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.05)
+            else:
+                return
 
 
-@pytest.mark.rule("SDK-11", "SEC-10", "RTE-2")
+@pytest.mark.rule("SDK-11", "SEC-60", "SEC-61", "SEC-63", "RTE-2")
 def test_the_same_two_files_on_two_machines(tmp_path: Path) -> None:
-    """The page's settings as they are, but for addresses of this machine and a free port."""
-    addresses = {"192.0.2.10": "127.0.0.1", "192.0.2.20": "127.0.0.2", "4022": str(free_port())}
+    """The page's settings as they are, but for addresses of this machine and a free port.
+
+    tests/netns/test_tutorial.py runs the page's commands with its addresses."""
+    port = free_port()
+    addresses = {"192.0.2.10": "127.0.0.1", "192.0.2.20": "127.0.0.2"}
     files = files_of("docs/tutorial/two-machines.md")
     for name, address in addresses.items():
-        files = {file: source.replace(name, address) for file, source in files.items()}
-    assert list(files) == ["west.toml", "west.objects.toml", "east.toml", "east.objects.toml"]
+        places = f'listen = ["{address}"]\nport = {port}'
+        files = {
+            file: source.replace(f'listen = ["{name}"]', places) for file, source in files.items()
+        }
+    assert list(files) == ["west.toml", "east.toml"]
     east, west = (
         write(tmp_path / name, files_of("README.md") | files) for name in ("east", "west")
     )
     with (
-        running(west, "serve", "-c", "west.toml", "--objects", "west.objects.toml"),
+        running(west, "serve", "-c", "west.toml"),
         running(west, "worker", "run", "warehouse:app", "-c", "west.toml"),
+        running(east, "serve", "-c", "east.toml"),
     ):
-        wait_for_listener("127.0.0.2", int(addresses["4022"]))  # else east is refused, and pauses
-        with running(east, "serve", "-c", "east.toml", "--objects", "east.objects.toml"):
-            assert ask(east) == "Packed(sku='A1')"
+        wait_for_worker(west)
+        shown = pair(west, "--share", "warehouse", "--no-wait")
+        joined = pair(east, shown["code"], "--create", "shop")
+        assert (joined["problem"], joined["paired"]["principal"]) == ("", "peer:west")
+        assert joined["ping"]["is_complete"]
+        assert ask(east) == "Packed(sku='A1')"
+
+
+def pair(place: Path, *words: str) -> Any:
+    """Run `brokerd peer pair` in the directory of a machine; return the object that it prints."""
+    wait_for_socket(place / "data" / "brokerd.sock")
+    where = ["--json", "-c", f"{place.name}.toml"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "brokerd", "peer", "pair", *words, *where],
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert ended.returncode == 0, ended.stderr + ended.stdout
+    return json.loads(ended.stdout)
 
 
 @pytest.mark.rule("SDK-11")
