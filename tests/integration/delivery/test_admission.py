@@ -78,7 +78,7 @@ async def test_an_open_endpoint_admits_all_until_something_is_granted_or_it_auth
     assert await east.bodies() == [b"of a dialog that has begun"]
 
 
-@pytest.mark.rule("SEC-50", "DIS-23", "SEC-53")
+@pytest.mark.rule("SEC-50", "SEC-53")
 @peers("west", "east")
 async def test_replies_and_dialogs_within_the_instance_need_no_grant(
     net: Net, west: Peer, east: Peer
