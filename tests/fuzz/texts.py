@@ -1,5 +1,6 @@
-"""Texts from others, each parser a target: addresses, object files, bodies, certificates, grants
-(BI-F, OBJ-17).
+"""Bytes and texts from others, each parser a target of its own (BI-F, OBJ-17, SX-2).
+
+Addresses, object files, bodies, grants; certificates, pairing frames and codes, security headers.
 
 An input is the text.
 """
@@ -9,17 +10,31 @@ from collections.abc import Callable, Iterator
 
 from brokerd.clock import Instant
 from brokerd.errors import BrokerError
+from brokerd.ids import InstanceId, secret_bytes
 from brokerd.model import Validation
 from brokerd.objects import validation
 from brokerd.objects.declarations import parse
 from brokerd.objects.validation import GaveUp, Unfit
+from brokerd.protocol import pairing as pairing_frames
+from brokerd.protocol.frames import Kind
 from brokerd.routing.address import address_in_name, normalise
+from brokerd.security.certificate_files import read_certificates
 from brokerd.security.certificates import make_certificate, read_certificate
+from brokerd.security.dialog_certificates import (
+    PrivateKeys,
+    make_dialog_certificate,
+    read_dialog_certificate,
+)
 from brokerd.security.grants import parse_grant
+from brokerd.security.key_agreement import KeyAgreement, Place, read_header
+from brokerd.security.pairing import Code, read_code
+from brokerd.security.sealing import NotAuthentic, new_secrets
 
 _well_formed_json = validation.check_of(Validation.WELL_FORMED_JSON, None)
 _well_formed_xml = validation.check_of(Validation.WELL_FORMED_XML, None)
 _LONGEST_REFUSAL = 16_384
+_FRAME_HEAD = 5
+"""Bytes of a frame before its payload."""
 _FILE = b"""[broker]
 name = "main"
 [[message_type]]
@@ -69,6 +84,30 @@ def _certificate(data: bytes) -> None:
     assert read_certificate(found.encoded) == found
 
 
+def _dialog_certificate(data: bytes) -> None:
+    found = read_dialog_certificate(data)
+    assert read_dialog_certificate(found.encoded) == found
+
+
+def _certificate_file(data: bytes) -> None:
+    read_certificates(data)
+
+
+def _pairing(data: bytes) -> None:
+    frame = pairing_frames.decode(data)
+    again = pairing_frames.encode(Kind.PAIR, frame)[_FRAME_HEAD:]
+    assert pairing_frames.decode(again) == frame
+
+
+def _code(data: bytes) -> None:
+    code = read_code(data.decode("utf-8", "replace"))
+    assert read_code(code.text) == code
+
+
+def _security_header(data: bytes) -> None:
+    read_header(data)
+
+
 def _grant(data: bytes) -> None:
     parse_grant(data.decode("utf-8", "replace"))
 
@@ -79,6 +118,11 @@ PARSERS: dict[str, Callable[[bytes], None]] = {
     "json": _json,
     "xml": _xml,
     "certificate": _certificate,
+    "dialog_certificate": _dialog_certificate,
+    "certificate_file": _certificate_file,
+    "pairing": _pairing,
+    "code": _code,
+    "security_header": _security_header,
     "grant": _grant,
 }
 _VALID: dict[str, list[bytes]] = {
@@ -95,16 +139,48 @@ def parse_one(name: str, data: bytes) -> None:
     refusal = ""
     try:
         PARSERS[name](data)
-    except (BrokerError, Unfit, GaveUp, ValueError) as refused:
+    except (BrokerError, NotAuthentic, Unfit, GaveUp, ValueError) as refused:
         refusal = str(refused)
     assert len(refusal) < _LONGEST_REFUSAL, "a refusal repeats what it refuses"
 
 
 def corpus(name: str) -> Iterator[tuple[str, bytes]]:
     """Yield valid texts for a parser, with their names."""
-    texts = _VALID.get(name, [])
-    if name == "certificate":
-        made, _ = make_certificate("west", now=Instant(1_700_000_000_000_000))
-        texts = [made.encoded, made.pem.encode()]
-    for number, text in enumerate(texts):
+    for number, text in enumerate(_VALID.get(name, ()) or _made(name)):
         yield f"{name}-{number}", text
+
+
+def _made(name: str) -> list[bytes]:
+    """Return valid bytes that have to be computed."""
+    now = Instant(1_700_000_000_000_000)
+    made, _ = make_certificate("west", now=now)
+    dialog, private = make_dialog_certificate("west", now=now)
+    match name:
+        case "certificate":
+            return [made.encoded, made.pem.encode()]
+        case "dialog_certificate":
+            return [dialog.encoded, dialog.pem.encode()]
+        case "certificate_file":
+            return [(made.pem + dialog.pem).encode(), made.encoded, dialog.encoded]
+        case "pairing":
+            frames = (
+                pairing_frames.Proof(pairing_frames.VERSION, made.encoded, bytes(32)),
+                pairing_frames.Offer(
+                    "west", InstanceId(b"w" * 16), "tcp://west:4022", dialog.encoded, ("shop",)
+                ),
+                pairing_frames.Done(),
+                pairing_frames.Failed("no"),
+            )
+            return [pairing_frames.encode(Kind.PAIR, one)[_FRAME_HEAD:] for one in frames]
+        case "code":
+            hosts = ("west", "10.0.0.1", "fe80::1")
+            return [Code(one, 4022, bytes(16), bytes(16)).text.encode() for one in hosts]
+        case _:
+            agreement = KeyAgreement(secret_bytes)
+            secrets = new_secrets(bytes(32), bytes(16), secret_bytes)
+            place = Place(bytes(16), "shop", "warehouse", bytes(16), "orders/v1")
+            keys = PrivateKeys(private)
+            return [
+                agreement.make_header(secrets, place, sender=sender, receiver=dialog, now=now)
+                for sender in (None, (dialog, keys))
+            ]
