@@ -97,6 +97,18 @@ def test_a_revoked_grant_is_gone_for_open_connections_and_for_what_they_have_beg
     played(scenario, tmp_path, f"receive on main/spare to {EVE}")
 
 
+@pytest.mark.rule("SX-3", "CLP-140")
+def test_a_grant_counts_in_transactions_that_are_open(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        await talk(owner, b"for ann")
+        async with undone(ann) as tx:
+            assert await tx.receive("desk") == []
+            await owner.admin.grant(SHOP)
+            assert bodies(await tx.receive("shop")) == [b"for ann"]
+
+    played(scenario, tmp_path, FIRST)
+
+
 @pytest.mark.rule("SX-3", "CLP-141")
 def test_a_receive_that_waits_ends_when_its_permission_is_revoked(tmp_path: Path) -> None:
     async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
