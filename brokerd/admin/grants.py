@@ -54,6 +54,7 @@ class GrantAdministration:
         unknown_users: Callable[[Iterable[Grant]], list[str]],
         names_of: Callable[[str], Iterable[str]],
         has_endpoint: bool,
+        why_unreachable: Callable[[], str],
         clock: Clock,
         log: Log,
     ) -> None:
@@ -61,13 +62,15 @@ class GrantAdministration:
 
         principals: names of the peers and clients whose certificates are installed.
         unknown_users: returns a line for each user whom the machine does not know. names_of:
-        returns all names of a user, given one."""
+        returns all names of a user, given one. why_unreachable: returns why other users cannot
+        open the client socket, if its directory is closed to them; empty = they can."""
         self._grants = grants
         self._brokers = brokers
         self._principals = principals
         self._unknown_users = unknown_users
         self._names_of = names_of
         self._has_endpoint = has_endpoint
+        self._why_unreachable = why_unreachable
         self._clock = clock
         self._log = log
         self._changing = asyncio.Lock()
@@ -208,6 +211,9 @@ class GrantAdministration:
         """Yield remarks about a grant that may not be what its maker meant."""
         yield from self._notes_of_principal(grant.to)
         yield from self._notes_of_object(grant)
+        is_of_socket = ":" not in grant.to and grant.permission is not Permission.CONNECT
+        if is_of_socket and (why := self._why_unreachable()):
+            yield why
         if grant.permission is Permission.EXECUTE:
             controlling = self._grants.who_can(Permission.CONTROL, grant.on)
             if not any(one.grant.to in {PUBLIC, grant.to} for one in controlling):

@@ -4,6 +4,8 @@ Reads:  settings.      Calls: the constructors of those parts.
 Never:  starts or waits for anything; `Assembly` calls this.
 """
 
+from functools import partial
+
 from brokerd.admin.audited import performed
 from brokerd.admin.credential_store import CredentialStore
 from brokerd.admin.grants import GrantAdministration
@@ -19,6 +21,7 @@ from brokerd.maintenance.audit_trail import AuditTrail
 from brokerd.maintenance.certificate_expiry import CertificateExpiry
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.principals import names_of, unknown_users
+from brokerd.storage.private_files import why_unreachable
 from brokerd.telemetry.audit import Outcome
 
 
@@ -58,6 +61,7 @@ def grant_administration(
         unknown_users=unknown_users,
         names_of=names_of,
         has_endpoint=settings.endpoint is not None,
+        why_unreachable=partial(why_unreachable, settings.client_socket),
         clock=world.clock,
         log=parts.log,
     )

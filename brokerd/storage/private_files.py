@@ -299,3 +299,18 @@ def _matching(directory: Path, patterns: Iterable[str]) -> list[Path]:
         return sorted({path for pattern in patterns for path in directory.glob(pattern)})
     except OSError:
         return []
+
+
+def why_unreachable(path: Path | None) -> str:
+    """Return why users of the machine cannot reach a socket; empty = its directories let them."""
+    for directory in () if path is None else reversed(path.absolute().parents):
+        try:
+            is_open = directory.stat().st_mode & stat.S_IXOTH
+        except OSError:
+            return ""
+        if not is_open:
+            return (
+                f"other users cannot reach the socket {path}, because {directory} is closed to "
+                "them; set clients.listen to a path elsewhere, such as unix:/run/brokerd/clients"
+            )
+    return ""

@@ -26,6 +26,8 @@ def test_a_grant_opens_the_socket_outlives_a_kill_and_is_revoked(tmp_path: Path)
         assert mode(place) == 0o600
         done = place.run("grant", *TEXT.split(), "--address", place.address)
         assert (done.returncode, done.stdout) == (0, f"granted: {TEXT}\n")
+        assert "other users cannot reach the socket" in done.stderr
+        assert "set clients.listen to a path elsewhere" in done.stderr
         assert mode(place) == 0o666
     with place.serving():
         assert mode(place) == 0o666

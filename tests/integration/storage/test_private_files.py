@@ -27,6 +27,7 @@ from brokerd.storage.private_files import (
     owner_of,
     refuse_unsafe,
     survey,
+    why_unreachable,
 )
 from brokerd.telemetry.status import FileProblem, InstanceStatus, concerns
 from tests.integration.one_daemon import Daemon, play
@@ -112,6 +113,22 @@ SPOILT: list[object] = [
     pytest.param(given_away, f"belongs to user {STRANGER}", id="owner", marks=as_root),
 ]
 FILES = ["msdb.db", "msdb.db-wal", "msdb.db-shm", "msdb.db-head", "msdb.db.lock", "reserve"]
+
+
+@pytest.mark.rule("CLP-130", "CLP-140")
+def test_a_socket_is_out_of_reach_below_a_directory_that_is_closed(tmp_path: Path) -> None:
+    top = tmp_path / "a"
+    below = top / "b"
+    below.mkdir(parents=True)
+    tmp_path.chmod(0o755)
+    top.chmod(0o700)
+    below.chmod(0o755)
+    place = below / "socket"
+    closed = [one for one in reversed(place.parents) if not one.stat().st_mode & stat.S_IXOTH]
+    assert f"because {closed[0]} is closed" in why_unreachable(place)
+    assert top in closed
+    assert why_unreachable(None) == ""
+    assert why_unreachable(Path("/socket")) == ""
 
 
 @pytest.mark.rule("SX-24", "FD-9")
