@@ -269,12 +269,12 @@ class Engine:
         return noting
 
     def _noting_turn(self, perform: Callable[..., Blocked | None]) -> Callable[..., Any]:
-        def noting(tx: Transaction, verb: Any) -> Blocked | None:
+        def noting(tx: Transaction, verb: Any, by: Any) -> Blocked | None:
             _, client, verbs, _ = self._shots[tx]
             turn = Turn(self._next(), client, verbs + 1)
             self.turns.append(turn)
             locked = len(tx.locked)
-            blocked = perform(tx, verb)
+            blocked = perform(tx, verb, by)
             if blocked is None:
                 self._shots[tx] = turn
             elif blocked.what != "lock":  # it reads, and is done later

@@ -24,6 +24,8 @@ from tests.model.reference.state import (
 from tests.model.reference.world import GONE, World, may_send
 
 LONGEST = 2**31 - 1
+USUAL = 365 * 86_400
+"""The lifetime of a dialog that is begun without one (REL-43)."""
 ENDED = (GONE, "DO", "CD")
 _OWNED = ("SO", "CO", "DI", "ER")
 _NO_LONGER = ("invalid_state", "conversation_not_found")
@@ -63,7 +65,7 @@ class Verbs(World):
             raise Refused("group_service_mismatch")
         self.lock(tx, group)
         endpoint = Endpoint(
-            dialog=Dialog(contract, self.now + (LONGEST if lifetime is None else lifetime)),
+            dialog=Dialog(contract, self.now + (USUAL if lifetime is None else lifetime)),
             is_initiator=True,
             service=from_service,
             far_service=to_service,
