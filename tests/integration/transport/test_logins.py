@@ -15,7 +15,8 @@ from brokerd.protocol.brokers import BrokersHere
 from brokerd.protocol.connection_effects import LoginOutcome
 from brokerd.protocol.neighbour import Hello, Reject, RejectReason, encode
 from brokerd.transport.login_guard import Login, LoginGuard
-from tests.integration.transport.conftest import Node
+from brokerd.transport.options import TransportOptions
+from tests.integration.transport.conftest import QUICK, Node
 from tests.integration.transport.keys import Keys
 
 REQUIRED, SUPPORTED, DISABLED = Encryption.REQUIRED, Encryption.SUPPORTED, Encryption.DISABLED
@@ -102,6 +103,7 @@ async def make() -> AsyncIterator[Callable[..., Any]]:
         authentication: Authentication = CERTIFICATE,
         keys: Keys | None = None,
         instance: int | None = None,
+        options: TransportOptions = QUICK,
     ) -> Secured:
         keys = keys or Keys(name)
         rules = Rules(keys)
@@ -114,7 +116,7 @@ async def make() -> AsyncIterator[Callable[..., Any]]:
             encryption=encryption,
             authentication=authentication,
         )
-        node = Node(number, guard=guard, instance_id=instance_id)
+        node = Node(number, guard=guard, instance_id=instance_id, options=options)
         rules.moved = node.moved
         await node.transport.start(must_listen=True)
         nodes.append(node)
