@@ -13,7 +13,7 @@ import msgspec
 
 from brokerd.config.loading import altered_endpoint
 from brokerd.config.settings import Encryption, Endpoint, EndpointState
-from brokerd.errors import InvalidArgument, ObjectNotFound
+from brokerd.errors import BrokerError, InvalidArgument, ObjectNotFound
 from brokerd.protocol.admin_verbs import AlterEndpoint, RetryDestination
 from brokerd.routing.address import normalise
 from brokerd.security.certificates import show_id
@@ -71,7 +71,7 @@ class EndpointAdministration:
                 "encryption_algorithm": "NONE" if self._is_plain(settings) else "TLS 1.3",
                 "drain": settings.drain.total_seconds(),
                 "is_listening": any(one.is_open for one in endpoint.listeners),
-                "listen_error": endpoint.listen_error,
+                "listen_error": endpoint.listen_error or self._why_no_tls(),
                 "forward_bytes_used": self._forward_bytes_used(),
             }
         ]
@@ -159,6 +159,17 @@ class EndpointAdministration:
             return None
         own = guard.contexts.own_certificate
         return None if own is None else show_id(own.id)
+
+    def _why_no_tls(self) -> str:
+        """Return why no connection can be encrypted; empty = each can be, or need not (SEC-5)."""
+        guard = self._destinations.peers.guard
+        if guard is None or guard.encryption is Encryption.DISABLED:
+            return ""
+        try:
+            guard.contexts.server()
+        except BrokerError as error:
+            return f"{error.message}; {error.hint}" if error.hint else error.message
+        return ""
 
     def _there(self) -> Endpoint:
         if self._settings is None:

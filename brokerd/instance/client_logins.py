@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import ssl
 from typing import cast
+from weakref import WeakSet
 
 from brokerd.config.exposure import is_local_address
 from brokerd.config.settings import Settings
@@ -45,6 +46,8 @@ class ClientLogins:
         self._log = world.log
         self._address = settings.client_address
         self._trusts_network = settings.clients.trust_network
+        self._secured: WeakSet[SecureStream] = WeakSet()
+        parts.credentials.watch(self._check_certificates)
         self.contexts = Contexts(
             credentials=parts.credentials,
             kind=Kind.CLIENT,
@@ -77,6 +80,8 @@ class ClientLogins:
             self._log.warning(
                 DAEMON, subclass="client_refused", remote=remote, reason=outcome.value, error=why
             )
+        else:
+            self._secured.add(stream)
         self._parts.audit.record(
             Action.LOGIN,
             actor=name or remote,
@@ -87,6 +92,14 @@ class ClientLogins:
             certificate_id=None if certificate is None else _id(certificate),
             why=why or None,
         )
+
+    def _check_certificates(self) -> None:
+        """End the connections of clients whose certificate was removed (SX-3)."""
+        certificates = self._parts.credentials.certificates
+        for stream in list(self._secured):
+            shown = stream.peer_certificate
+            if shown is not None and hashlib.sha256(shown).digest() not in certificates:
+                stream.abort()
 
 
 class _ClientLogin:

@@ -12,7 +12,13 @@ import brokerd
 from brokerd.cli.main import main
 from brokerd.client.tls import CERTIFICATE_VARIABLE, KEY_VARIABLE, SERVER_VARIABLE, Tls
 from brokerd.clock import SystemClock
-from brokerd.errors import AccessDenied, BrokerError, DaemonUnreachable, InvalidArgument
+from brokerd.errors import (
+    AccessDenied,
+    BrokerError,
+    ConnectionLost,
+    DaemonUnreachable,
+    InvalidArgument,
+)
 from brokerd.ids import secret_bytes
 from brokerd.security.certificates import Certificate, make_certificate
 from brokerd.security.credentials import Kind, Purpose
@@ -89,6 +95,18 @@ async def test_a_program_with_an_installed_certificate_has_the_rights_of_its_nam
         assert message.body == b"a" * 60_000
         with pytest.raises(AccessDenied):
             await session.create("queue", "mine")
+
+
+@pytest.mark.rule("SX-3", "SX-21")
+async def test_a_program_whose_certificate_is_removed_is_cut_off(
+    daemon: Served, program: Program
+) -> None:
+    name = install(daemon, program, "receive on main/box")
+    async with brokerd.connect(daemon.tcp_address, tls=program.tls, retry=0) as session:
+        await session.receive("box", autocommit=True)
+        daemon.run(daemon.instance.parts.credential_store.remove_principal(name, actor="test"))
+        with pytest.raises(ConnectionLost):
+            await session.receive("box", autocommit=True, wait=30)
 
 
 @pytest.mark.rule("CLP-130", "SX-21")

@@ -156,6 +156,24 @@ async def test_a_certificate_is_replaced_without_interruption(
     assert ready(two) == 3
 
 
+@pytest.mark.rule("SEC-5", "SEC-38")
+async def test_without_a_usable_private_key_nothing_connects_and_the_endpoint_says_why(
+    brokerd_pair: Pair, brokerd_clock: RigClock
+) -> None:
+    one, two = brokerd_pair
+    await introduce(one, two)
+    await introduce(two, one)
+    two.instance.parts.credential_store.master_key = None
+    await require(one, two)
+    assert "keys" in (await only(two, "endpoint"))["listen_error"]
+    assert (await only(one, "endpoint"))["listen_error"] == ""
+    await talk(one, two, b"1")
+    await talk(two, one, b"1")
+    await brokerd_clock.advance(5)
+    assert (ready(one), ready(two)) == (0, 0)
+    assert two.instance.parts.destinations.status(address_of("one")).reason == "auth_failed"
+
+
 @pytest.mark.rule("END-10", "END-11", "SEC-10")
 async def test_settings_that_contradict_each_other_change_nothing(brokerd_pair: Pair) -> None:
     one, _ = brokerd_pair

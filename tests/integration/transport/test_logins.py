@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from brokerd.clock import Instant
 from brokerd.config.settings import Authentication, Encryption
 from brokerd.ids import BootId, InstanceId
 from brokerd.protocol.brokers import BrokersHere
@@ -17,7 +18,7 @@ from brokerd.protocol.neighbour import Hello, Reject, RejectReason, encode
 from brokerd.transport.login_guard import Login, LoginGuard
 from brokerd.transport.options import TransportOptions
 from tests.integration.transport.conftest import QUICK, Node
-from tests.integration.transport.keys import Keys
+from tests.integration.transport.keys import DAY, Keys, now
 
 REQUIRED, SUPPORTED, DISABLED = Encryption.REQUIRED, Encryption.SUPPORTED, Encryption.DISABLED
 CERTIFICATE, PUBLIC, NONE = (
@@ -430,6 +431,22 @@ async def test_a_certificate_is_replaced_while_messages_flow(make):
     west.keys.trust(east.keys)
     assert await west.delivers(east, b"2") is before
     assert before.identity.name == "peer:east"
+
+
+@pytest.mark.rule("SEC-8", "SEC-11")
+async def test_a_certificate_that_expires_cuts_no_connection_and_begins_none(make):
+    east, west = await pair(make)
+    before = await west.delivers(east)
+    east.node.transport.peers.guard.contexts._utc = lambda: Instant(now() + 500 * DAY)
+    assert await west.delivers(east, b"2") is before
+    east.node.transport.check_identities()
+    assert await west.delivers(east, b"3") is before
+    before.abort("cut")
+    west.node.transport.retry(east.address)
+    await west.until(lambda: west.status(east).failures > 0)
+    await east.until(lambda: len(east.rules.logins) > 1)
+    assert "expired at" in east.rules.logins[-1].detail
+    assert b"4" not in east.node.bodies()
 
 
 @pytest.mark.rule("TRN-6", "TRN-9", "SX-2")
