@@ -84,7 +84,7 @@ class ClientLogins:
             self._secured.add(stream)
         self._parts.audit.record(
             Action.LOGIN,
-            actor=name or remote,
+            actor=name or remote.rpartition(":")[0],  # repeats of one machine count together
             subject="clients",
             outcome=Outcome.SUCCESS if is_success else Outcome.REFUSED,
             kind=outcome.value,

@@ -60,7 +60,7 @@ class PeerLogins:
         )
         self._parts.audit.record(
             Action.LOGIN,
-            actor=login.identity.name if is_known else login.remote,
+            actor=login.identity.name if is_known else _host(login.remote),
             subject="endpoint" if login.is_accept else login.remote,
             outcome=Outcome.SUCCESS if is_success else Outcome.REFUSED,
             kind=login.outcome.value,
@@ -84,6 +84,11 @@ class PeerLogins:
         finally:
             self._first.pop(name, None)
             self._parts.destinations.check_identities()
+
+
+def _host(remote: str) -> str:
+    """Return an address without its port, so that repeats of one machine are counted together."""
+    return remote.rpartition(":")[0]
 
 
 def secured(parts: Parts, endpoint: Endpoint) -> None:

@@ -95,6 +95,7 @@ async def test_a_stranger_s_messages_wait_with_a_reason_that_names_what_to_do(
     assert "brokerd peer add" in row["transmission_status"]
     (refused,) = await audited(two)
     assert refused["outcome"] == "refused"
+    assert refused["actor"] == "TCP://one"  # without the port: repeats are counted together
 
 
 @pytest.mark.rule("SX-3", "SEC-6", "SEC-9")

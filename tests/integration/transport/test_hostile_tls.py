@@ -113,7 +113,7 @@ async def test_a_byte_now_and_then_does_not_prolong_a_handshake(make):  # noqa: 
     writer.close()
 
 
-@pytest.mark.rule("SX-2", "BI-F2", "BI-F1", "TRN-44", "SX-12")
+@pytest.mark.rule("SX-2", "SEC-12", "BI-F2", "BI-F1", "TRN-44", "SX-12")
 async def test_what_is_bad_before_the_login_is_bad_inside_of_tls_too(make):  # noqa: F811
     """Frames that promise gigabytes, random bytes, frames out of order."""
     east, west = await pair(make, authentication=PUBLIC)
@@ -132,6 +132,8 @@ async def test_what_is_bad_before_the_login_is_bad_inside_of_tls_too(make):  # n
         assert await is_closed(reader)
         writer.close()
     assert tried
+    wrong = {LoginOutcome.PROTOCOL_ERROR, LoginOutcome.FORMAT_ERROR}
+    assert wrong <= set(east.rules.outcomes())
     assert await west.delivers(east, b"after all of them") is ours
 
 

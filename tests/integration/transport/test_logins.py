@@ -437,7 +437,8 @@ async def test_a_certificate_is_replaced_while_messages_flow(make):
 async def test_a_certificate_that_expires_cuts_no_connection_and_begins_none(make):
     east, west = await pair(make)
     before = await west.delivers(east)
-    east.node.transport.peers.guard.contexts._utc = lambda: Instant(now() + 500 * DAY)
+    guard: Any = east.node.transport.peers.guard
+    guard.contexts._utc = lambda: Instant(now() + 500 * DAY)
     assert await west.delivers(east, b"2") is before
     east.node.transport.check_identities()
     assert await west.delivers(east, b"3") is before
