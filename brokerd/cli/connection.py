@@ -10,6 +10,8 @@ command = noun(
         "List the connections: their peers, states and traffic.",
         Shown("connection_id", "number"),
         Shown("peer_address", "peer"),
+        Shown("principal_name", "principal"),
+        Shown("encryption_algorithm_desc", "encryption"),
         Shown("is_accept", "accepted"),
         Shown("state_desc", "state"),
         Shown("login_state_desc", "login"),
