@@ -110,7 +110,12 @@ class EndpointLife:
             return None
         online = self.peers.online.get(peer.instance_id)
         who = None if online is None else online.identity
-        return self.peers.guard.why_refused(connection, peer, who)
+        refusal = self.peers.guard.why_refused(connection, peer, who)
+        if refusal is None and online is not None and online.identity != connection.identity:
+            proves = connection.identity.is_authenticated and not online.identity.is_authenticated
+            if proves and not self.peers.guard.is_open:
+                online.abort("a peer has proven to be the instance that this one said it is")
+        return refusal
 
     async def _take_up(self, *, must_listen: bool = False) -> None:
         """Listen and connect as the state of the endpoint demands."""

@@ -244,7 +244,8 @@ class LoginGuard:
                 f"{name} was another instance before, and is {show(said)} now: if it is new, "
                 "remove the peer and add it again"
             )
-        if online is not None and online.name != name:
+        # One that has proven nothing must not lock out the peer whose instance id it has said.
+        if online is not None and online.name != name and online.is_authenticated:
             return f"{name} says it is the instance {show(said)}, which is connected as another"
         return ""
 

@@ -239,6 +239,24 @@ async def test_an_instance_id_belongs_to_the_principal_that_logged_in_with_it_fi
     assert "which is that of peer:west" in login.detail
 
 
+@pytest.mark.rule("SEC-55", "SEC-7")
+async def test_a_public_peer_cannot_lock_out_the_instance_that_it_says_it_is(make):
+    east = await make(1, "east", authentication=PUBLIC)
+    east.rules.connect.add("public")
+    impostor = await make(3, "north", instance=2, authentication=PUBLIC)
+    impostor.trust(east)
+    await impostor.delivers(east, b"from the impostor")
+    west = await make(2, "west")
+    west.trust(east)
+    east.trust(west)
+    await west.delivers(east, b"from the real one")
+    (connection,) = east.node.transport.peers.online.values()
+    assert connection.identity.name == "peer:west"
+    impostor.node.transport.retry(east.address)
+    await impostor.until(lambda: impostor.status(east).failures > 0)
+    assert impostor.status(east).reason == "auth_failed"
+
+
 @pytest.mark.rule("SEC-55")
 async def test_a_principal_cannot_become_another_instance(make):
     east, west = await pair(make)
