@@ -339,7 +339,8 @@ class ClientSession(asyncio.Protocol):
         token: the token of a reader process (ACT-20); empty = the client is not a reader."""
         self.broker, self.client_id = broker, client_id
         self.known_as = token or client_id
-        user = f", {self.names[-1]}" if self.names else ""
+        who = self.names[-1] if self.names else self.user
+        user = f", {who}" if who else ""
         self.owner = f"client {show(client_id)[:8]} (pid {info.get('pid', '?')}{user})"
         self.line.body_limit = broker.options.max_bytes
         if self.seat is not None:

@@ -1,6 +1,8 @@
 """`brokerd peer`, `client` and `certificate`: what an operator types, on real files."""
 
 import json
+import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,3 +162,11 @@ def test_wrong_words_are_told_with_the_way_out(operator: Operator) -> None:
     assert "--certificate FILE" in operator.run("peer", "add", "w", status=NOT_THERE)
     assert "8 digits" in operator.run("certificate", "drop", "xyz", status=USAGE)
     assert "certificate ls" in operator.run("certificate", "drop", "0" * 64, status=NOT_THERE)
+
+
+@pytest.mark.rule("SX-15")
+def test_the_audit_names_the_user(operator: Operator) -> None:
+    operator.run("peer", "add", "south", "--certificate", operator.file_of("south"))
+    (row,) = operator.rows("peer", "ls")
+    assert pwd.getpwuid(os.geteuid()).pw_name in row["created_by"]
+    operator.run("peer", "revoke", "south")
