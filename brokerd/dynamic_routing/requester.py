@@ -40,6 +40,7 @@ from brokerd.model import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
     FAILED_ROUTE,
+    MISSING_BINDING,
     MISSING_ROUTE,
     ROUTING_SERVICE,
     Route,
@@ -113,7 +114,15 @@ class RouteRequester:
 
     def missing(self, broker: Broker, service: str, broker_id: BrokerId | None) -> Delayed:
         """Request a route when it is first missing; return why the dialog waits (RTE-11)."""
-        key = Key(broker.name, service, broker_id)
+        return self._missing(Key(broker.name, service, broker_id))
+
+    def missing_binding(self, broker: Broker, service: str) -> Delayed:
+        """Request a remote service binding when it is first missing (BCN-4).
+
+        Return why the dialog waits."""
+        return self._missing(Key(broker.name, service, None, is_binding=True))
+
+    def _missing(self, key: Key) -> Delayed:
         if self._requests.missing(key, self._clock.monotonic()):
             self._to_ask.append(key)
             self._wake()
@@ -194,7 +203,8 @@ class RouteRequester:
             self._requests.ended(key, failed=True)
             return
         self._before[key] = frozenset(_routes_to(broker, key.service))
-        why = await self._begin(broker, key, MISSING_ROUTE, body_of(key, self._options.form))
+        kind = MISSING_BINDING if key.is_binding else MISSING_ROUTE
+        why = await self._begin(broker, key, kind, body_of(key, self._options.form))
         if why is not None:
             self._over(key, failed=True, why=why)
             return
@@ -270,7 +280,7 @@ class RouteRequester:
         del self._dialogs[about]
         if isinstance(about, Made):
             return  # only the routes show the service's answer
-        if not failed:
+        if not failed and not about.is_binding:
             self._made.answered(
                 about.broker, self._before[about], _routes_to(broker, about.service)
             )
@@ -323,4 +333,5 @@ def _routes_to(broker: Broker, service: str) -> list[Route]:
 
 def _fields(key: Key) -> dict[str, object]:
     named = None if key.broker_id is None else show(key.broker_id)
-    return {"broker": key.broker, "service": key.service, "broker_id": named}
+    kind = "binding" if key.is_binding else "route"
+    return {"broker": key.broker, "service": key.service, "broker_id": named, "kind": kind}

@@ -36,6 +36,8 @@ class Key(NamedTuple):
     service: str
     broker_id: BrokerId | None
     """Id of the far broker; None = the dialog names none."""
+    is_binding: bool = False
+    """Whether a remote service binding is requested, not a route (BCN-4)."""
 
 
 class _Request(msgspec.Struct):
@@ -124,8 +126,9 @@ class Requests:
 
 
 def body_of(key: Key, form: Form) -> bytes:
-    """Return the body of a MissingRoute (BCN-3, BCN-15)."""
-    return _body("MissingRoute", form, key.service, key.broker_id, {})
+    """Return the body of a MissingRoute or MissingRemoteServiceBinding (BCN-3, BCN-4, BCN-15)."""
+    tag = "MissingRemoteServiceBinding" if key.is_binding else "MissingRoute"
+    return _body(tag, form, key.service, key.broker_id, {})
 
 
 def failed_body_of(

@@ -46,6 +46,7 @@ from brokerd.model import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
     FAILED_ROUTE,
+    MISSING_BINDING,
     MISSING_ROUTE,
     MessageType,
     Validation,
@@ -213,6 +214,10 @@ class RouteService:
             self._kept_by = kept_by
 
     async def _process(self, session: Session, tx: Transaction, message: Message) -> None:
+        if message.message_type == MISSING_BINDING:
+            why = "this service makes no bindings: brokerd binding create"
+            await tx.end(message.handle, UNKNOWN, why)
+            return
         if message.message_type not in (MISSING_ROUTE, FAILED_ROUTE):
             if message.is_end or message.is_error:
                 await tx.end(message.handle)

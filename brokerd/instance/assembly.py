@@ -187,6 +187,7 @@ class Assembly:
         parts, traffic, destinations = self.parts, self._traffic, self.parts.destinations
         router = parts.router
         router.missing = parts.route_requester.missing
+        router.missing_binding = parts.route_requester.missing_binding
         router.ambiguous = partial(_warn_of_ambiguity, self.surroundings.log)
         router.barred = parts.duplicate_brokers.why_barred
         router.rebuilt = self.changes.tables_rebuilt

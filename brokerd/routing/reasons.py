@@ -97,18 +97,6 @@ LACKING: Final = frozenset(
 )
 """Keys of obstacles that a new or corrected route can remove."""
 
-WANTS_KEYS: Final = frozenset(
-    {
-        Reason.NO_CERTIFICATE,
-        Reason.NO_PRIVATE_KEY,
-        Reason.CERT_INACTIVE,
-        Reason.CERT_NOT_YET_VALID,
-        Reason.CERT_EXPIRED,
-        Reason.NO_MASTER_KEY,
-    }
-)
-"""Keys of obstacles that lie in the security of a dialog, not in its route."""
-
 MEANING: Final[dict[str, str]] = {
     Reason.NOT_ATTEMPTED: "stored, not given to a destination yet",
     Reason.AWAITING_ACK: "sent, acknowledgement outstanding",

@@ -24,6 +24,7 @@ from brokerd.delivery.peers.router import Router
 from brokerd.delivery.peers.routing_changes import Affected, affected, expired
 from brokerd.ids import show
 from brokerd.protocol import dialog
+from brokerd.protocol.endpoint import DialogEndpoint
 from brokerd.routing.classify import Delayed, Local, Remote
 from brokerd.routing.mirror import Pair
 from brokerd.routing.reasons import Reason
@@ -34,6 +35,10 @@ from brokerd.telemetry.logs import MESSAGE_CLASSIFY
 
 HERE = "LOCAL"
 """The value in place of an address for any broker of this instance."""
+
+
+class Unsecured(Delayed, frozen=True):
+    """A delay for want of keys or a binding, which other dialogs of the same route do not share."""
 
 
 class Classifier:
@@ -177,7 +182,7 @@ class Classifier:
         if endpoint.security is not None:
             if self._security.load(out.live) is not None:
                 return None
-            self.delay(broker, out, Delayed(Reason.NO_MASTER_KEY))
+            self.delay(broker, out, Unsecured(Reason.NO_MASTER_KEY))
             return SecurityOutcome(Reason.NO_MASTER_KEY, "")
         if not isinstance(decision, Remote) or not endpoint.is_initiator:
             return None
@@ -192,13 +197,23 @@ class Classifier:
             found = self._security.begin(broker, endpoint)
         if not isinstance(found, SecurityOutcome):
             return found
-        if found.code is None:
-            self.delay(broker, out, Delayed(found.reason, found.text))
+        waits = None if found.code is None else self._asked_for(broker, endpoint, found)
+        if found.code is None or waits is not None:
+            why = (found.reason, found.text) if waits is None else (waits.reason, waits.detail)
+            self.delay(broker, out, Unsecured(*why))
         else:
             self.delayed.pop(out, None)
             out.route.classified(decision)
             self._fail(broker, out, found, found.code)
         return found
+
+    def _asked_for(
+        self, broker: Broker, endpoint: DialogEndpoint, found: SecurityOutcome
+    ) -> Delayed | None:
+        """Return why a dialog waits for a binding that was asked for; None = it fails (SEC-15)."""
+        if found.code != NO_BINDING or endpoint.bound:
+            return None
+        return self._router.request_binding(broker, endpoint.far_service)
 
     def _fail(self, broker: Broker, out: Outgoing, why: SecurityOutcome, code: int) -> None:
         """End, with an error, a dialog that must be encrypted and cannot be (SEC-14, SEC-15)."""

@@ -18,7 +18,7 @@ from brokerd.delivery.peers.routing_changes import Affected
 from brokerd.ids import BrokerId
 from brokerd.routing.classify import Delayed
 from brokerd.routing.mirror import Pair
-from brokerd.routing.reasons import WANTS_KEYS, Reason
+from brokerd.routing.reasons import Reason
 
 TRIGGERS: Final = ("metadata", "route_expired", "mirror", "duplicate", "bound", "delayed")
 """Causes of a new classification, as the metric names them (XMT-9)."""
@@ -74,8 +74,7 @@ class Reclassification:
             if (
                 out.route.address is None
                 and not out.held
-                and isinstance(decision, Delayed)
-                and decision.reason not in WANTS_KEYS  # that is no question of the route
+                and type(decision) is Delayed  # else its reason is no question of the route
             ):
                 found[key] = decision
         self.reclassified["delayed"] += len(delayed)

@@ -49,6 +49,10 @@ def _ids(joined: bytes) -> frozenset[BrokerId]:
     return frozenset(BrokerId(joined[at : at + ID_SIZE]) for at in range(0, len(joined), ID_SIZE))
 
 
+def _nobody_binds(_broker: Broker, _service: str) -> Delayed:
+    return Delayed(Reason.NO_BINDING)
+
+
 def _nobody_to_ask(_broker: Broker, _service: str, _broker_id: BrokerId | None) -> Delayed:
     return Delayed(Reason.BCN_PENDING)
 
@@ -91,6 +95,8 @@ class Router:
         self.missing: Callable[[Broker, str, BrokerId | None], Delayed] = _nobody_to_ask
         """Called with a broker, service and broker id that lack a route; returns the reason for the
         delay (BCN-3)."""
+        self.missing_binding: Callable[[Broker, str], Delayed] = _nobody_binds
+        """Called with a broker and service without a remote service binding (BCN-4)."""
         self.ambiguous: Callable[[str, list[str]], None] = lambda _service, _brokers: None
         """Called once with a service and the brokers that have it, if no route chooses (NBT-18)."""
         self.barred: Barred = nobody_barred
@@ -454,6 +460,14 @@ class Router:
             barred=self.barred,
             notes=notes,
         )
+
+    def request_binding(self, broker: Broker, service: str) -> Delayed | None:
+        """Ask for a missing remote service binding; return why its dialog waits (BCN-4).
+
+        None: there is no service to ask."""
+        if not self._tables[broker.broker_id].asks_for(service, now=self._clock.utc()):
+            return None
+        return self.missing_binding(broker, service)
 
     def _request_route(self, broker: Broker, key: DialogKey) -> Delayed:
         """Ask for a missing route, on behalf of the broker whose table lacks it (BCN-3)."""

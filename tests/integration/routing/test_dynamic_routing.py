@@ -19,6 +19,7 @@ from brokerd.model import (
     MISSING_BINDING,
     MISSING_ROUTE,
 )
+from brokerd.security.credentials import Kind
 from tests.integration.one_daemon import Daemon, play, rows
 from tests.integration.routing.asking import FIFTH, TICK, connected, status, waiting
 from tests.integration.scenarios import scenario
@@ -109,21 +110,32 @@ async def test_only_a_route_to_the_service_makes_it_asked_and_it_hides_local_ser
     assert await status(session, local) == "bcn_pending"  # it ended, and there is no route
 
 
-@pytest.mark.rule("BCN-4", "DLG-12")
+@pytest.mark.rule("BCN-4", "SEC-15", "DLG-12")
 @scenario
-async def test_a_binding_is_not_asked_for_while_there_can_be_none(
+async def test_a_missing_binding_is_asked_for_where_a_dialog_has_to_be_encrypted(
     daemon: Daemon, session: Session
 ) -> None:
     await provide(session)
     await session.create("route", "far", service="urn:far", address="TCP://far:1")
     clear = await waiting(session)
     assert (await session.transmission_status(clear)).destination == "tcp://far:1"
+    assert await asked(daemon, session) == []  # nothing forces security on it
     secret = await session.begin_dialog("urn:desk", "urn:far", "talk", encryption=True)
     await session.send(secret, b"1", "Ask")
-    (told,) = await take(session, "desk", wait=5)
-    assert told.error is not None
-    assert (told.handle, told.error.number) == (secret, -9727)
-    assert await asked(daemon, session) == []
+    (request,) = await asked(daemon, session)
+    assert request.message_type == MISSING_BINDING
+    assert request.body == (
+        b"<MissingRemoteServiceBinding><SERVICE_NAME>urn:far</SERVICE_NAME>"
+        b"</MissingRemoteServiceBinding>"
+    )
+    assert await status(session, secret) == "bcn_pending"
+    await daemon.instance.parts.credential_store.add_principal(Kind.PEER, "far", actor="test")
+    await session.create(
+        "remote_service_binding", "to far", service="urn:far", principal="peer:far"
+    )
+    await session.end(request.handle)
+    await daemon.pass_time(0.1)
+    assert await status(session, secret) == "no_certificate"  # bound now, and waits for that
     usages = await session.view("service_contract_message_usages")
     assert {
         "service_contract_id": CONFIGURATION_NOTICE,
