@@ -162,6 +162,11 @@ class SealingKeys(AnswerKeys):
         self._in: AESGCM | None = None
         self._in_id = b""
 
+    @property
+    def far_key_id(self) -> bytes:
+        """Identifier of the key that sealed the latest body of the far side; b"" = none came."""
+        return self._in_id
+
     def seal(self, header: bytes, sequence: int, fragment: int, body: bytes) -> bytes:
         """Return a body of this side, sealed; `header`: what is sent in clear beside it.
 

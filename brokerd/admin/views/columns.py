@@ -36,9 +36,11 @@ VIEWS: Final[dict[str, View]] = {
             "far_service": "service at the other side",
             "far_broker_instance": "GUID of the broker at the other side; empty until it is known",
             "principal_id": "user that acts for this side; not set yet",
-            "far_principal_id": "user that acts for the other side; not set yet",
-            "outbound_session_key_identifier": "id of the key for what is sent; not set yet",
-            "inbound_session_key_identifier": "id of the key for what arrives; not set yet",
+            "far_principal_id": "owner of the certificate that has proven the other side; NULL if "
+            "the dialog is not secured, or its keys are not in memory",
+            "outbound_session_key_identifier": "id of the key that seals what is sent; it changes "
+            "with each start",
+            "inbound_session_key_identifier": "id of the key that has sealed what arrived last",
             "security_timestamp": "before this instant a closed endpoint is not removed (DLG-31)",
             "dialog_timer": "when the conversation timer is due; NULL if none is set",
             "send_sequence": "number of the next message to send",

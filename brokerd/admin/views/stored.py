@@ -140,6 +140,7 @@ class StoredViews:
         first, last, fragment = early or (None, None, None)
         failed = row.end_sequence >= 0 and row.error_code is not None
         owed = out is not None and out.acks.due_at is not None
+        keys = live.keys if live is not None else None
         return {
             "conversation_handle": show(row.handle),
             "conversation_id": show(row.conversation_id),
@@ -153,9 +154,11 @@ class StoredViews:
             "far_service": row.far_service,
             "far_broker_instance": show(row.far_broker) if row.far_broker else None,
             "principal_id": None,
-            "far_principal_id": None,
-            "outbound_session_key_identifier": None,
-            "inbound_session_key_identifier": None,
+            "far_principal_id": keys.kept.principal or None if keys is not None else None,
+            "outbound_session_key_identifier": keys.key_id.hex() if keys is not None else None,
+            "inbound_session_key_identifier": (
+                keys.far_key_id.hex() or None if keys is not None else None
+            ),
             "security_timestamp": row.purge_at,
             "dialog_timer": timer,
             "send_sequence": row.send_sequence,

@@ -69,7 +69,7 @@ async def test_without_a_binding_a_dialog_leaves_in_clear_only_if_it_may(
     assert sealed(tap.items)
 
 
-@pytest.mark.rule("SEC-38", "SEC-26", "SEC-35", "SX-5")
+@pytest.mark.rule("SEC-38", "SEC-26", "SEC-35", "SX-5", "VIEW-1")
 @peers("west", "east")
 async def test_keys_survive_a_restart_and_no_restart_uses_a_key_again(
     net: Net, west: Peer, east: Peer
@@ -86,6 +86,10 @@ async def test_keys_survive_a_restart_and_no_restart_uses_a_key_again(
     keys = west.live(handle).keys
     assert keys is not None
     assert stored is not None
+    (row,) = await west.session.view("conversation_endpoints")
+    assert row["far_principal_id"] == "peer:east"
+    assert row["outbound_session_key_identifier"] == out[0].key_id.hex()
+    assert row["inbound_session_key_identifier"] == back[0].key_id.hex()
     assert keys.kept.secrets.body not in stored
     for one in (west, east):
         await one.one.restart()

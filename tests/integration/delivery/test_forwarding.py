@@ -7,7 +7,9 @@ import pytest
 
 from brokerd.app.session import Session
 from brokerd.testing.mangler import BoxcarMangler
-from tests.integration.peers import Log
+from tests.integration.delivery.secured import sealed, trust
+from tests.integration.delivery.tap import Tap
+from tests.integration.peers import Log, Peer
 from tests.integration.three_instances import Through, through
 
 
@@ -390,3 +392,28 @@ async def test_what_the_target_says_finds_the_sender_behind_a_forwarder(rig: Thr
     assert await bodies(rig.west.session, "west_q", 1) == [b"y"]
     await rig.pass_time(5)
     assert await rig.east.session.view("transmission_queue") == []
+
+
+@pytest.mark.rule("FWD-14", "FWD-15", "SEC-29", "SEC-13")
+@through()
+async def test_a_forwarder_needs_no_keys_and_changes_nothing_of_what_is_sealed(
+    rig: Through,
+) -> None:
+    east, west = Peer(rig.east), Peer(rig.west)
+    await trust(east, west)
+    await rig.east.session.create(
+        "remote_service_binding", "to west", service="west", principal="peer:west"
+    )
+    taps = Tap(west), Tap(east)
+    handle = await rig.east.session.begin_dialog("east", "west")
+    answering = asyncio.create_task(answer(rig.west.session, 5))
+    for number in range(5):
+        await rig.east.session.send(handle, b"%d" % number)
+    assert await answering == [b"%d" % number for number in range(5)]
+    await rig.east.session.end(handle)
+    await rig.pass_time(10)
+    assert len(sealed(taps[0].items)) == 6
+    assert sealed(taps[1].items)
+    report = rig.forwarder.report
+    assert report.sent == report.received > 6
+    assert not rig.middle.instance.parts.credentials.principals
