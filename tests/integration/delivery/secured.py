@@ -11,12 +11,12 @@ from tests.integration.peers import Peer
 SECURED = (SecuredFragment, SecuredAck, SecuredError)
 
 
-async def trust(*peers: Peer) -> None:
-    """Install the dialog certificate of each instance at all others."""
+async def trust(*peers: Peer, to: Peer | None = None) -> None:
+    """Install the dialog certificate of each instance at all others, or at one."""
     for one in peers:
         own = one.instance.parts.credentials.own(Purpose.DIALOG, _now(one))
         assert own is not None, "an instance makes its dialog certificate at its first start"
-        for other in peers:
+        for other in peers if to is None else (to,):
             if other is not one:
                 await other.instance.parts.credential_store.add_principal(
                     Kind.PEER, one.one.name, (Purpose.DIALOG, own.certificate), actor="test"

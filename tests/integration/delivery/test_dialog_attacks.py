@@ -20,7 +20,7 @@ from brokerd.protocol.frames import (
     SecuredFragment,
 )
 from brokerd.protocol.transitions import State
-from brokerd.security.credentials import Purpose
+from brokerd.security.credentials import Kind, Purpose
 from tests.integration.delivery.secured import bind, secure, trust
 from tests.integration.delivery.tap import Tap
 from tests.integration.peers import Net, Peer, peers, route
@@ -315,11 +315,15 @@ async def test_without_a_certificate_of_the_target_the_dialog_waits_for_one(
     net: Net, west: Peer, east: Peer
 ) -> None:
     there = Tap(east)
+    store = west.instance.parts.credential_store
+    await store.add_principal(Kind.PEER, "east", actor="test")
     await bind(west, "east")
     handle = await west.talk("urn:east", b"1")
     await net.wait(3)
     assert there.items == []
     assert await west.key(handle) == "no_certificate"
-    await trust(west, east)
-    await net.wait(12)
+    await trust(west, to=east)
+    (own,) = east.instance.parts.credentials.own_all(Purpose.DIALOG)
+    await store.install("peer:east", Purpose.DIALOG, own.certificate, actor="test")
+    await net.wait(70)
     assert await east.bodies() == [b"1"]
