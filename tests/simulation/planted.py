@@ -17,11 +17,14 @@ from unittest.mock import patch
 from brokerd.broker.broker import Broker
 from brokerd.broker.changeset import Changeset
 from brokerd.broker.transaction import Transaction
+from brokerd.delivery.incoming import unsealing
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.outgoing.transmission_status import transmission_status
+from brokerd.delivery.peers import dialog_security
 from brokerd.maintenance.mirroring import Mirroring
+from brokerd.protocol.items import ack_header, dialog_header
 from brokerd.routing.reasons import Reason
 from brokerd.storage import deferred_removals
 from brokerd.storage.tokens import Tokens
@@ -71,6 +74,22 @@ def token_not_stored() -> Any:
 def token_not_asked() -> Any:
     """A commit that is repeated is done again."""
     return patch.object(Tokens, "outcome", lambda *_args: "not_committed")
+
+
+@planted
+@contextmanager
+def seal_covers_what_changes() -> Iterator[None]:
+    """The seal of a fragment covers its acknowledgement, which differs when it is sent again."""
+
+    def covered(item: Any, key_id: bytes) -> bytes:
+        ack = b"" if item.ack is None else ack_header(item, item.ack)
+        return dialog_header(item, key_id) + ack
+
+    with (
+        patch.object(dialog_security, "dialog_header", covered),
+        patch.object(unsealing, "dialog_header", covered),
+    ):
+        yield
 
 
 @planted
@@ -161,6 +180,7 @@ def status_is_blank_while_an_ack_is_awaited() -> Any:
 
 
 SEEDS = {
+    "seal_covers_what_changes": 1019,
     "status_is_blank_while_an_ack_is_awaited": 1000,
     "rows_outlive_their_dialog": 1000,
     "removals_forgotten_at_start": 1302,

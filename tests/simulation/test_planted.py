@@ -15,7 +15,7 @@ of the plan may do that to it."""
 
 
 @pytest.mark.slow
-@pytest.mark.rule("HK-8", "REL-4", "REL-9", "REL-21", "REL-22", "REL-31")
+@pytest.mark.rule("HK-8", "REL-4", "REL-9", "REL-21", "REL-22", "REL-31", "SX-5")
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_planted_bug_is_found(name):
     assert finds(name, [SEEDS[name], *OTHERS]) is not None
