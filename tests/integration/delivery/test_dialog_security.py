@@ -35,7 +35,7 @@ async def converse(net: Net, west: Peer, east: Peer, *, encryption: bool = True)
     return handle
 
 
-@pytest.mark.rule("SEC-13", "SEC-19", "SEC-26", "SEC-29", "DLP-24")
+@pytest.mark.rule("SEC-13", "SEC-19", "SEC-26", "SEC-28", "SEC-29", "DLP-24")
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_a_secured_dialog_is_sealed_for_all_its_life(tmp_path: Path, anonymous: bool) -> None:
     @peers("west", "east")
@@ -188,7 +188,7 @@ def test_a_target_that_has_forgotten_the_dialog_can_say_so(tmp_path: Path, anony
     play(tmp_path)
 
 
-@pytest.mark.rule("SEC-14", "SEC-15", "SEC-19", "DLG-12")
+@pytest.mark.rule("SEC-14", "SEC-15", "SEC-19", "DLG-12", "ERR-9727", "ERR-9731")
 @peers("west", "east")
 async def test_what_the_table_fails_ends_with_an_error_message(
     net: Net, west: Peer, east: Peer
