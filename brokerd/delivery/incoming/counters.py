@@ -158,11 +158,13 @@ class ArrivalCounters:
         neighbour: InstanceId | None,
         certificate: str,
         *,
+        problem: str,
         ssb_code: int,
     ) -> None:
         """Count and log an item that is not authentic; notify its sender (SEC-25, NBT-5).
 
-        `certificate`: identifier of the certificate that is not known here; empty = they are."""
+        `certificate`: identifier of the certificate that is not known here; empty = they are.
+        `problem`: further text, for this side only (SX-5)."""
         self.dropped[reason] += 1
         sequenced = item if isinstance(item, Fragment) else None
         about = _about(item)
@@ -179,6 +181,7 @@ class ArrivalCounters:
             AUDIT_CONVERSATION,
             subclass="no_certificate" if certificate else "invalid_signature",
             certificate_id=certificate or None,
+            problem=problem or None,
             neighbour=None if neighbour is None else show(neighbour),
             **about,
         )

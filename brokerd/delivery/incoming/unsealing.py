@@ -68,8 +68,8 @@ class Unsealing:
             return self._opened(one, live, item)
         except UnknownCertificate as unknown:
             self._refuse(item, neighbour, str(unknown))
-        except NotAuthentic:
-            self._refuse(item, neighbour, "")
+        except NotAuthentic as error:
+            self._refuse(item, neighbour, "", str(error))
         return None
 
     def open_early(self, one: ArrivingDialog | None, item: Fragment) -> Fragment | None:
@@ -109,9 +109,11 @@ class Unsealing:
             one.keys = keys
         return opened
 
-    def _refuse(self, item: Item, neighbour: InstanceId | None, certificate: str) -> None:
+    def _refuse(
+        self, item: Item, neighbour: InstanceId | None, certificate: str, problem: str = ""
+    ) -> None:
         self._counters.not_authentic(
-            item, SECURITY_CONTEXT, neighbour, certificate, ssb_code=_NOT_AUTHENTIC
+            item, SECURITY_CONTEXT, neighbour, certificate, problem=problem, ssb_code=_NOT_AUTHENTIC
         )
 
 

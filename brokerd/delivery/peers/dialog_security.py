@@ -268,7 +268,8 @@ class DialogSecurity:
         guard = broker.options.replay_guard // timedelta(microseconds=1)
         life = max(HEADER_AGE, guard - 2 * HEADER_AGE)
         if not -HEADER_AGE <= now - header.made_at <= life:
-            raise NotAuthentic
+            age = (now - header.made_at) // SECOND
+            raise NotAuthentic(f"made {age} s ago: played again, or the clocks differ")
         receiver = self._usable(header.receiver, is_own=True, now=now)
         private, sender, principal = self._keys_of(receiver), None, ""
         if private is None or self._keys_of_broker(broker.broker_id) is None:

@@ -261,6 +261,8 @@ async def test_a_finished_dialog_that_is_played_again_begins_nothing(
     there._take(again, west.instance.parts.instance_id)
     await net.wait(1)
     assert east.instance.parts.dispatcher.dropped["security_context"] == 1  # message 0: too old
+    (audited,) = east.log.of("audit.broker_conversation")
+    assert audited["problem"].endswith("played again, or the clocks differ")
     assert await east.bodies() == []
     assert timedelta(minutes=30) == east.broker.options.replay_guard
 
