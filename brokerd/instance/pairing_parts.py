@@ -31,7 +31,11 @@ def build_pairing(parts: Parts, settings: Settings, world: Surroundings) -> None
         clock=world.clock,
     )
     introductions = Introductions(
-        store=parts.credential_store, grants=parts.grants, objects=objects, clock=world.clock
+        store=parts.credential_store,
+        grants=parts.grants,
+        objects=objects,
+        clock=world.clock,
+        log=world.log,
     )
 
     async def confirm(introduced: Introduced, wishes: Wishes) -> bool:

@@ -210,6 +210,8 @@ EVENTS: Final[dict[str, Event]] = {
             "confirm_clock": "a jump of the clock was confirmed",
             "grant": "a permission was granted",
             "revoke": "a permission was taken back",
+            "pair": "another instance was installed by pairing",
+            "undo_pairing": "a pairing broke off, and what it had installed was removed",
             "add_principal": "a peer or a client was added, with its certificates",
             "alter_principal": "the addresses or the instance of a peer were set",
             "revoke_principal": "a peer or a client was removed, with its certificates",

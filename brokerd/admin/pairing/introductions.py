@@ -28,6 +28,8 @@ from brokerd.storage.connections import Connection
 from brokerd.storage.credentials import CredentialChange
 from brokerd.telemetry.audit import Action
 from brokerd.telemetry.audit import Entry as AuditEntry
+from brokerd.telemetry.log import Log
+from brokerd.telemetry.logs import ADMINISTRATION
 
 
 class Introduced(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +62,14 @@ class Introductions:
         grants: Grants,
         objects: ObjectAdministration,
         clock: Clock,
+        log: Log,
     ) -> None:
         self._store = store
         self._credentials: Credentials = store.credentials
         self._grants = grants
         self._objects = objects
         self._clock = clock
+        self._log = log
 
     def check(self, stranger: Stranger, wishes: Wishes) -> str:
         """Return the name of the principal that the other instance would become.
@@ -107,10 +111,19 @@ class Introductions:
         for entry in one.granted:
             self._grants.add(entry)
         try:
-            return await self._make_objects(one, wishes)
+            one = await self._make_objects(one, wishes)
         except BaseException:
             await self._undo_credentials(one)
             raise
+        self._log.info(
+            ADMINISTRATION,
+            subclass="pair",
+            actor=wishes.actor,
+            principal=one.principal,
+            broker=wishes.broker.name,
+            after={"address": one.peer.address, "grants": one.grants, "changes": one.changes},
+        )
+        return one
 
     async def undo(self, one: Introduced, wishes: Wishes) -> None:
         """Restore everything that `install` has changed."""
@@ -120,6 +133,9 @@ class Introductions:
                 wishes.broker, lambda now: restored(before, now, one.peer), wishes.actor
             )
         await self._undo_credentials(one)
+        self._log.info(
+            ADMINISTRATION, subclass="undo_pairing", actor=wishes.actor, principal=one.principal
+        )
 
     # Parts of an installation.
 

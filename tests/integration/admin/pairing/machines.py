@@ -75,7 +75,7 @@ class Machine:
         endpoint = Endpoint(listen=(self.name,), port=PORT, encryption=self.encryption)
         settings = Settings(
             instance=InstanceSettings(name=self.name, data_dir=folder / self.name),
-            clients=Clients(listen=f"TCP://{self.name}:{CLIENTS}"),
+            clients=Clients(listen=f"TCP://{self.name}:{CLIENTS}", trust_network=True),
             endpoint=endpoint if self.has_endpoint else None,
         )
         settings.instance.data_dir.mkdir(exist_ok=True)

@@ -40,6 +40,7 @@ def introductions(daemon: Daemon) -> Introductions:
         grants=parts.grants,
         objects=parts.administration.objects,
         clock=daemon.clock,
+        log=daemon.log,
     )
 
 
