@@ -178,11 +178,12 @@ async def _wait(session: Session, state: PairingState, *, as_json: bool) -> Pair
 
 async def _ended(session: Session, paired: Paired, shares: Sequence[str]) -> Ended:
     """Return the result of a pairing, with that of a ping of the whole way (SEC-63)."""
-    left_out = {note.partition(": ")[0] for note in paired.notes}
+    ours = [*shares, *(str(row["name"]) for row in await session.objects("service"))]
+    left_out = {note.rpartition(": ")[0] for note in paired.notes} | set(ours)
     service = next((one for one in paired.services if one not in left_out), None)
-    if service is None or not await session.objects("service"):
+    from_service = next((one for one in ours if one not in paired.services), None)
+    if service is None or from_service is None:
         return Ended(paired, None, "")
-    from_service = shares[0] if shares else None
     try:
         answer = await session.admin.ping(service, from_service=from_service, wait=_PING_WAIT)
     except BrokerError as error:
@@ -213,4 +214,4 @@ def _show(ended: Ended) -> None:
     elif ended.problem:
         warn(f"paired, but a ping does not come back: {ended.problem}")
     else:
-        print_line("  no ping: both machines need a service for one; see --create")
+        print_line("  no ping: both machines need a service that the other lacks; see --create")

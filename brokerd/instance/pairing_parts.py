@@ -13,6 +13,7 @@ from brokerd.config.settings import Encryption, Settings
 from brokerd.ids import secret_bytes
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
+from brokerd.model import is_system
 
 CONFIRM_WAIT: Final = 10.0
 """Seconds in which a ping shows that the other side of a pairing has installed this one."""
@@ -39,14 +40,16 @@ def build_pairing(parts: Parts, settings: Settings, world: Surroundings) -> None
     )
 
     async def confirm(introduced: Introduced, wishes: Wishes) -> bool:
-        services = [one for one in introduced.peer.services if one not in wishes.broker.services]
-        if not services or not wishes.broker.services:
+        theirs, ours = introduced.peer.services, wishes.broker.services
+        services = [one for one in theirs if one not in ours]
+        answered = sorted(one for one in ours if one not in theirs and not is_system(one))
+        if not services or not answered:
             return False
         answer = await parts.pinging.ping(
             wishes.broker,
             services[0],
             broker_id=None,
-            from_service=min(wishes.broker.services),
+            from_service=answered[0],
             wait=CONFIRM_WAIT,
         )
         return answer.is_complete

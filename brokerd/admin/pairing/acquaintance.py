@@ -22,7 +22,7 @@ from brokerd.objects.keys import MAX_REMOTE_NAME
 from brokerd.protocol.pairing import MOST_SERVICES, Offer
 from brokerd.routing.address import parse_tcp
 from brokerd.security.certificates import Certificate, read_certificate, why_not_valid
-from brokerd.security.credentials import Credentials, Purpose
+from brokerd.security.credentials import Credentials, Kind, Purpose, principal_name
 from brokerd.security.dialog_certificates import read_dialog_certificate
 from brokerd.security.pairing import Acquaintance
 from brokerd.transport.endpoint import BrokerEndpoint
@@ -102,6 +102,8 @@ class Self:
                 "this instance has no valid certificate for connections",
                 hint="see: brokerd certificate ls",
             )
+        if wishes.name is not None:
+            principal_name(Kind.PEER, wishes.name)
         for service in wishes.shares:
             if service not in broker.services:
                 near = did_you_mean(service, broker.services)
