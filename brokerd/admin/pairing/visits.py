@@ -11,7 +11,7 @@ from typing import Protocol
 from brokerd.admin.pairing.acquaintance import Stranger, Wishes, get_acquainted
 from brokerd.admin.pairing.introductions import Introduced, Introductions
 from brokerd.clock import Clock
-from brokerd.errors import BrokerError, InvalidArgument, ProtocolError
+from brokerd.errors import BrokerError, InvalidArgument, PairingFailed, ProtocolError
 from brokerd.ids import InstanceId
 from brokerd.protocol.frames import Kind
 from brokerd.protocol.pairing import (
@@ -25,7 +25,7 @@ from brokerd.protocol.pairing import (
     encode,
 )
 from brokerd.security.certificates import read_certificate
-from brokerd.security.pairing import Invitation
+from brokerd.security.pairing import Invitation, Phase
 from brokerd.telemetry.audit import Action, Audit, Outcome
 from brokerd.transport.pairing import VisitedConnection
 
@@ -88,6 +88,8 @@ class PairingVisit:
                 return
             case Proof() if not self._certificate:
                 self._on_proof(frame)
+            case Offer() | Done() if self._certificate and not self._is_taken():
+                self._give_up(PairingFailed("the code was cancelled meanwhile"))
             case Offer() if self._certificate and self._stranger is None:
                 self._on_offer(frame)
             case Done() if self._stranger is not None and not self._is_installing:
@@ -102,6 +104,10 @@ class PairingVisit:
         """Note that the connection is closed."""
         if not self._is_over and not self._is_installing:
             self._break_off(_LEFT)
+
+    def _is_taken(self) -> bool:
+        """Return whether the code is still that of this visit, and was not cancelled."""
+        return self._invited.invitation.phase(self._clock.monotonic()) is Phase.IN_USE
 
     def _on_proof(self, frame: Proof) -> None:
         invitation = self._invited.invitation

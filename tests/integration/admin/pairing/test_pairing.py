@@ -242,6 +242,26 @@ async def test_where_the_other_side_stays_away_a_second_run_repairs(
     assert await works(west, east)
 
 
+@pytest.mark.rule("SEC-60", "CLP-152")
+@two_machines
+async def test_a_code_that_is_cancelled_while_it_is_used_pairs_nobody(
+    east: Machine, west: Machine
+) -> None:
+    before = pictures(east, west)
+    shown = await invite(east)
+    done: list[object] = []
+
+    def cancel() -> None:  # west has stored east, and asks for the same now
+        if not done:
+            done.append(east.instance.parts.administration.pairing.cancel())
+
+    west.credentials.watch(cancel)
+    error = await refused(west, shown)
+    assert "cancelled" in error.message
+    assert pictures(east, west) == before
+    assert (await east.session.admin.await_pairing()).phase == "cancelled"
+
+
 @pytest.mark.rule("SEC-61")
 @two_machines
 async def test_pairing_again_renews_what_has_changed(east: Machine, west: Machine) -> None:
