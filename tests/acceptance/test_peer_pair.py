@@ -1,6 +1,10 @@
 """`brokerd peer pair` between two daemons on addresses of this machine, as its users run it."""
 
 import json
+import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -162,3 +166,34 @@ def test_what_cannot_be_is_refused(
     done = east.pair(*words)
     assert done.returncode == status, done.stderr
     assert says in done.stderr
+
+
+@pytest.mark.rule("SEC-60", "SEC-61")
+def test_on_a_terminal_it_asks_what_to_share(machines: tuple[Machine, Machine]) -> None:
+    east, west = machines
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-u", "-m", "brokerd", *east.words()]
+    with subprocess.Popen(
+        command, stdin=inside, stdout=inside, stderr=inside, cwd=east.folder, env=_environment()
+    ) as invited:
+        os.close(inside)
+        shown = read_until(terminal, "nothing for none)")
+        assert "services of this broker: " in shown
+        os.write(terminal, b"urn:east, urn:shared\n")
+        shown = read_until(terminal, "Ctrl-C cancels the code")
+        (code,) = re.findall(r"^    (\S{40,})\s*$", shown, re.MULTILINE)
+        assert west.pair(code).returncode == 0
+        shown = read_until(terminal, "works: ")
+        assert "granted: send on urn:east to peer:west" in shown
+        assert "granted: send on urn:shared to peer:west" in shown
+        assert invited.wait(PATIENCE) == 0
+    os.close(terminal)
+
+
+def read_until(terminal: int, words: str) -> str:
+    """Return what a program prints on its terminal, until it has printed these words."""
+    seen = ""
+    while words not in seen:
+        assert select.select([terminal], [], [], PATIENCE)[0], seen
+        seen += os.read(terminal, 4096).decode()
+    return seen
