@@ -179,7 +179,7 @@ async def _wait(session: Session, state: PairingState, *, as_json: bool) -> Pair
 async def _ended(session: Session, paired: Paired, shares: Sequence[str]) -> Ended:
     """Return the result of a pairing, with that of a ping of the whole way (SEC-63)."""
     ours = [*shares, *(str(row["name"]) for row in await session.objects("service"))]
-    left_out = {note.rpartition(": ")[0] for note in paired.notes} | set(ours)
+    left_out = paired.left_out.keys() | set(ours)
     service = next((one for one in paired.services if one not in left_out), None)
     from_service = next((one for one in ours if one not in paired.services), None)
     if service is None or from_service is None:
@@ -202,8 +202,8 @@ def _show(ended: Ended) -> None:
         print_line(f"  granted: {grant}")
     for change in paired.changes:
         print_line(f"  {change}")
-    for note in paired.notes:
-        warn(f"left out: {note}")
+    for service, why in paired.left_out.items():
+        warn(f"left out: {service}: {why}")
     if not any(one.startswith("send ") for one in paired.grants):
         wanted = quoted(f"send on SERVICE to {paired.principal}")
         print_line(f"  nothing is shared with it; to share a service: brokerd grant {wanted}")

@@ -31,7 +31,7 @@ class Paired(msgspec.Struct, frozen=True):
     """The permissions that it has here now."""
     changes: tuple[str, ...]
     """Changes of routes and bindings, in words."""
-    notes: tuple[str, ...]
+    left_out: dict[str, str]
     """Services that got no route or binding, and why."""
 
 

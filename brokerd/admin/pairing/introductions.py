@@ -43,7 +43,7 @@ class Introduced(msgspec.Struct, frozen=True, kw_only=True):
     """Permissions that the peer has now, in words."""
     changes: tuple[str, ...] = ()
     """Changes of routes and bindings, in words."""
-    notes: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
     """Services for which nothing was made, and why."""
     credentials_before: CredentialChange
     """The change that undoes that of the credentials."""
@@ -224,11 +224,11 @@ class Introductions:
                 )
 
     async def _make_objects(self, one: Introduced, wishes: Wishes) -> Introduced:
-        notes: list[tuple[str, ...]] = []
+        reasons: list[dict[str, str]] = []
 
         def wanted(have: Declared) -> Declared:
             made, left_out = with_peer(have, one.peer)
-            notes.append(left_out)
+            reasons.append(left_out)
             return made
 
         before, changes = await self._objects.amend(wishes.broker, wanted, wishes.actor)
@@ -236,7 +236,7 @@ class Introductions:
             one,
             objects_before=before,
             changes=tuple(change.sentence for change in changes),
-            notes=notes[0],
+            left_out=reasons[0],
         )
 
     async def _undo_credentials(self, one: Introduced) -> None:

@@ -32,26 +32,24 @@ class PeerServices(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.principal.partition(':')[2]}/{service}"[:MAX_NAME]
 
 
-def with_peer(have: Declared, peer: PeerServices) -> tuple[Declared, tuple[str, ...]]:
-    """Return the objects of a broker with those for a peer, and a note on each service left out.
+def with_peer(have: Declared, peer: PeerServices) -> tuple[Declared, dict[str, str]]:
+    """Return the objects of a broker with those for a peer, and why services were left out.
 
     Routes and bindings of an earlier pairing with the peer, for services that it no longer has, are
     dropped."""
-    notes: list[str] = []
+    left_out: dict[str, str] = {}
     routes, bindings = _without(have.routes, peer), _without_bindings(have, peer)
     for service in peer.services:
         why = _why_not(have, peer, service, routes, bindings)
         if why:
-            notes.append(why)
+            left_out[service] = why
             continue
         name = peer.object_name(service)
         if not any(one.service_name == service for one in routes.values()):
             routes[name] = Route(name=name, service_name=service, address=peer.address)
         if peer.is_secured and not any(one.service_name == service for one in bindings.values()):
             bindings[name] = Binding(name, service, peer.principal)
-    return msgspec.structs.replace(have, routes=routes, remote_service_bindings=bindings), tuple(
-        notes
-    )
+    return msgspec.structs.replace(have, routes=routes, remote_service_bindings=bindings), left_out
 
 
 def restored(before: Declared, now: Declared, peer: PeerServices) -> Declared:
@@ -95,16 +93,16 @@ def _why_not(
 ) -> str:
     """Return why nothing is made for a service; empty = something is."""
     if service in have.services:
-        return f"{service}: this broker has a service of that name, so dialogs stay here"
+        return "this broker has a service of that name, so dialogs stay here"
     other = next((one for one in routes.values() if one.service_name == service), None)
     if other is not None and (other.address != peer.address or other.broker_id is not None):
-        return f"{service}: route {other.name!r} leads to {other.address}; {_TOLD}"
+        return f"route {other.name!r} leads to {other.address}; {_TOLD}"
     bound = next((one for one in bindings.values() if one.service_name == service), None)
     if bound is not None and bound.principal != peer.principal:
-        return f"{service}: binding {bound.name!r} is for {bound.principal}; {_TOLD}"
+        return f"binding {bound.name!r} is for {bound.principal}; {_TOLD}"
     name = peer.object_name(service)
     if other is None and name in routes:
-        return f"{service}: another route is called {name!r}; {_TOLD}"
+        return f"another route is called {name!r}; {_TOLD}"
     if bound is None and name in bindings:
-        return f"{service}: another binding is called {name!r}; {_TOLD}"
+        return f"another binding is called {name!r}; {_TOLD}"
     return ""

@@ -247,5 +247,5 @@ def _result(introduced: Introduced) -> Row:
         "is_secured": introduced.peer.is_secured,
         "grants": list(introduced.grants),
         "changes": list(introduced.changes),
-        "notes": list(introduced.notes),
+        "left_out": introduced.left_out,
     }

@@ -67,7 +67,7 @@ async def test_a_peer_is_installed_with_all_that_it_needs(daemon: Daemon, sessio
     west = stranger()
     done = await introductions(daemon).install(west, wishes(daemon))
     assert (done.principal, done.is_new) == ("peer:west", True)
-    assert [note.partition(":")[0] for note in done.notes] == ["urn"]
+    assert list(done.left_out) == ["urn:shop"]
     principals, certificates, grants, routes, bindings = picture(daemon)
     assert isinstance(principals, dict)
     peer = principals["peer:west"]
