@@ -349,6 +349,24 @@ async def test_the_inviting_machine_has_to_prove_the_code_too(east: Machine, wes
     assert "peer:west" not in east.credentials.principals
 
 
+@pytest.mark.rule("SEC-61", "CLP-151")
+@two_machines
+async def test_pairs_know_each_other_after_a_restart_and_codes_are_gone(
+    east: Machine, west: Machine
+) -> None:
+    await join(west, await invite(east, shares=["urn:east"]))
+    before = pictures(east, west)
+    waiting = await invite(east)
+    for one in (east, west):
+        await one.stop()
+        await one.start(one.folder)
+    assert pictures(east, west) == before
+    assert await works(west, east)
+    assert await works(east, west)
+    await fails(ObjectNotFound, east.session.admin.await_pairing())
+    await refused(west, waiting)
+
+
 @pytest.mark.rule("SEC-16", "SEC-61")
 @two_machines
 async def test_a_message_goes_there_secured_and_its_answer_comes_back(
