@@ -20,12 +20,17 @@ from brokerd.cli.session import ask
 from brokerd.client.admin import PingAnswer
 from brokerd.client.pairing import Paired, PairingState
 from brokerd.client.session import Session
+from brokerd.clock import SystemClock
 from brokerd.errors import BrokerError, UsageError
 from brokerd.process.exit_statuses import FAILED, OK
 
 _STEP = 10.0
 _MOST_WRONG = 5
 _PING_WAIT = 10.0
+_FOR_DAEMON = 10.0
+"""Seconds to wait for a daemon and its services, which a set-up starts just before."""
+_AGAIN = 0.25
+"""Seconds until services are looked up again."""
 _OVER = {
     "expired": "nobody has used the code in time: show a new one",
     "guessed": "the code is void after five wrong ones: show a new one, if those were mistyped",
@@ -92,6 +97,7 @@ def command(
     async def run(session: Session) -> Ended | None:
         if created:
             await session.apply(_declared(created), ensure=True)
+        await _await_services(session, shares)
         chosen = shares or await _choose(session, as_json=as_json)
         wishes: dict[str, Any] = {
             "name": name,
@@ -102,7 +108,7 @@ def command(
             return await _ended(session, await session.admin.join_peer(code, **wishes), chosen)
         return await _invite(session, wishes, waits=not no_wait, as_json=as_json)
 
-    ended = ask(run, **daemon)
+    ended = ask(run, wait=_FOR_DAEMON, **daemon)
     if ended is None:
         return OK
     if as_json:
@@ -118,6 +124,21 @@ def _declared(services: Sequence[str]) -> dict[str, object]:
         "queue": [{"name": f"{one}_q"} for one in services],
         "service": [{"name": one, "queue": f"{one}_q"} for one in services],
     }
+
+
+async def _await_services(session: Session, names: Sequence[str]) -> None:
+    """Wait a moment for services that a program declares while it starts, such as a worker.
+
+    One that does not come is refused by the daemon, which names it."""
+    clock, warned = SystemClock(), False
+    deadline = clock.monotonic() + _FOR_DAEMON
+    while missing := {*names} - {str(row["name"]) for row in await session.objects("service")}:
+        if clock.monotonic() >= deadline:
+            return
+        if not warned:
+            warn(f"waiting up to {_FOR_DAEMON:g} s for a program to declare {', '.join(missing)}")
+            warned = True
+        await clock.sleep_until(clock.monotonic() + _AGAIN)
 
 
 async def _choose(session: Session, *, as_json: bool) -> list[str]:

@@ -59,18 +59,19 @@ def is_there(address: str) -> bool:
 
 
 async def session_with(
-    where: str, broker: str, *, retry: float, of_instance: bool = False
+    where: str, broker: str, *, retry: float, of_instance: bool = False, wait: float = 0.0
 ) -> Session:
     """Return a session on a broker, or on the only broker if the default does not exist.
 
     `of_instance`: the request is about the whole instance, so that `msdb`, which every instance
     has, is used if --broker is not given and the instance has several brokers, or the default is
-    off.
+    off. `wait`: seconds to wait for a daemon that is being started.
 
     Raises `ObjectNotFound`, which names the existing brokers, if there are several to choose from.
     """
     try:
-        return await connect(where, broker=broker, retry=retry)
+        connecting = connect(where, broker=broker, wait=wait, retry=retry)
+        return await (waited_for(connecting, where, wait) if wait else connecting)
     except (ObjectNotFound, BrokerUnavailable) as refused:
         if not _is_assumed():
             raise
@@ -110,8 +111,9 @@ def ask(
     config: Path | None,
     broker: str,
     of_instance: bool = False,
+    wait: float = 0.0,
 ) -> _T:
-    """Run `work` with a session on one broker of the daemon; `of_instance` as for `session_with`.
+    """Run `work` with a session on one broker of the daemon; options as for `session_with`.
 
     Raises:
         DaemonUnreachable: no daemon answers at the address.
@@ -120,7 +122,9 @@ def ask(
 
     async def run() -> _T:
         try:
-            session = await session_with(where, broker, retry=_RETRY, of_instance=of_instance)
+            session = await session_with(
+                where, broker, retry=_RETRY, of_instance=of_instance, wait=wait
+            )
         except DaemonUnreachable as error:
             raise DaemonUnreachable(
                 error.message, hint=SILENT if is_there(where) else _ABSENT
