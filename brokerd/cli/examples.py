@@ -45,7 +45,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "peer pair": (
         "brokerd peer pair --share orders",
         "brokerd peer pair CODE --share shop",
-        "brokerd peer pair - --create shop < code.txt",
+        "brokerd peer pair - --create shop",
     ),
     "binding create": ("brokerd binding create to_orders service=orders principal=peer:west",),
     "event create": (

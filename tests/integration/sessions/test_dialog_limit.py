@@ -17,7 +17,7 @@ USERS = {"alice": 7001, "bob": 7002}
 
 
 def limited(most: int) -> dict[str, Any]:
-    return {"clients": Clients(listen=ADDRESS, max_dialogs_per_user=most)}
+    return {"clients": Clients(listen=ADDRESS, trust_network=True, max_dialogs_per_user=most)}
 
 
 @pytest.mark.rule("REL-45")
