@@ -2,12 +2,14 @@
 
 import asyncio
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from brokerd import Contract, sync
 from brokerd.app.session import Session
+from brokerd.errors import QueueFull
 from brokerd.ids import show
 from brokerd.model import END_DIALOG
 from tests.acceptance.appendix import (
@@ -257,6 +259,19 @@ async def more_than_is_retained(_place: Place, bk: Session) -> None:
 def more_than_is_retained_by_a_command(place: Place) -> Words:
     handle = place.bk.begin_dialog("narrow", "shop", "talk")
     place.bk.send(handle, b"x", "Ask")
+    return on()(show(handle))
+
+
+async def more_than_a_queue_takes(_place: Place, bk: Session) -> None:
+    handle = await bk.begin_dialog("desk", "full", "talk")
+    for _ in range(2):
+        await bk.send(handle, b"x", "Ask")
+
+
+def more_than_a_queue_takes_by_a_command(place: Place) -> Words:
+    handle = place.bk.begin_dialog("desk", "full", "talk")
+    with suppress(QueueFull):  # the other test may have filled it
+        place.bk.send(handle, b"x", "Ask")
     return on()(show(handle))
 
 
@@ -694,6 +709,15 @@ ROWS = [
         75,
         retryable=True,
     ),
+    Row(
+        "QueueFull",
+        None,
+        "'full'.*limit of 1 message",
+        more_than_a_queue_takes,
+        more_than_a_queue_takes_by_a_command,
+        75,
+        retryable=True,
+    ),
     # Objects.
     Row(
         "ActivationIncomplete",
@@ -812,6 +836,7 @@ NOT_YET = {
     "HandlerLeftTransactionOpen": "logged about a reader, and met by nobody (ACT-23)",
     "AccessDenied": "takes a second user: see tests/integration/sessions/test_permissions.py",
     "AlreadyAcknowledgedElsewhere": "takes two instances with one service: the tests of the wire",
+    "DialogIdle": "takes months without a message: tests/integration/broker/test_idle_dialogs.py",
     "HistoryLost": "takes a peer that was restored: the tests of the wire",
     "NoBinding": "takes an encrypted dialog: see tests/integration/verbs/test_sending.py",
     "NoCertificate": "takes two instances: see tests/integration/delivery/test_dialog_security.py",

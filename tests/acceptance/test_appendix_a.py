@@ -160,6 +160,7 @@ NUMBERS_WITHOUT_A_ROW = {
     9727: "NoBinding",
     9731: "NoCertificate",
     60001: "HistoryLost",
+    60002: "DialogIdle",
     8415: "HandlerLeftTransactionOpen",
     8424: "the same as 8419: neither number nor text is the plain end",
     8437: "as 8457, from the target: see test_dialog_state",

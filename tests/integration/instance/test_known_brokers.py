@@ -35,7 +35,10 @@ from tests.integration.one_daemon import Daemon, play
 from tests.integration.scenarios import given
 
 NEW_ID = bytes(range(16))
-LATER_TABLES = ("certificates", "principals", "grants", "audit", "remote_service_bindings")
+LATER_TABLES = (
+    *("certificates", "principals", "grants", "audit", "remote_service_bindings"),
+    *("idle_dialogs", "dialog_owners"),
+)
 """Tables that revision 0022 makes."""
 
 

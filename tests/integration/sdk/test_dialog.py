@@ -311,7 +311,7 @@ async def test_waiting_in_the_transaction_that_asks_fails_at_once(
     async with bk.dialog("warehouse", orders) as d:
         async with bk.transaction() as tx:
             await d.send(Order("A1"), tx=tx)
-            with pytest.raises(WouldWaitForever, match="has yet to send") as caught:
+            with pytest.raises(WouldWaitForever, match="has sent the question") as caught:
                 await d.receive(Packed, tx=tx)
             assert "commit" in caught.value.hint
             with pytest.raises(WouldWaitForever):

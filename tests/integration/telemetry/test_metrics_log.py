@@ -310,5 +310,7 @@ def test_who_holds_a_lock_for_long_is_said_with_since_when(tmp_path: Path) -> No
     assert 5 <= len(held) <= 7, "one line an interval while it was held"
     assert {(one["group"], one["conversation_id"]) for one in held} == {(group, conversation)}
     assert len({one["since_at"] for one in held}) == 1, "whatever the clock did meanwhile"
-    assert all(re.match(r"client [0-9a-f]{8} \(pid \d+\), latest verb ", one["by"]) for one in held)
+    assert all(
+        re.match(r"client [0-9a-f]{8} \(pid \d+.*\), latest verb ", one["by"]) for one in held
+    )
     assert [one["by"].rpartition(" ")[2] for one in (held[0], held[-1])] == ["receive", "send"]
