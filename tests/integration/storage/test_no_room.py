@@ -146,7 +146,10 @@ def test_a_small_disk_is_filled_and_drained_again_and_again(tmp_path: Path) -> N
                 ballast.drop()
                 await daemon.pass_time(60)
                 assert not daemon.broker.is_full
-        assert told(daemon) == ["full", "room_again"] * 5
+        # Once a round, or more often where what is left lies within a page of the limit.
+        turns = told(daemon)
+        assert turns == ["full", "room_again"] * (len(turns) // 2)
+        assert 5 <= len(turns) // 2 <= 10
         daemon.check()
 
     with mounted(tmp_path / "disk") as folder:
