@@ -185,7 +185,7 @@ def may_arrive(broker: Broker, live: Live, item: Fragment) -> bool:
         and item.sequence == live.endpoint.receive_sequence  # otherwise early, or a repeat (DLP-19)
         and len(item.body) <= broker.options.max_message  # otherwise the dialog fails (SND-12)
         and live.queue.queue.enqueue_enabled  # otherwise its sender is notified (DSP-11)
-        and may_fill(live.queue)  # otherwise its sender is notified (REL-42)
+        and (live.queue.room is None or may_fill(live.queue))  # else its sender hears (REL-42)
     )
 
 

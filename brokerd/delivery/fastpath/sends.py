@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.broker import ordinary
 from brokerd.broker.broker import Broker
 from brokerd.broker.outgoing import Outgoing
 from brokerd.broker.queues import publish
-from brokerd.broker.state import Live
+from brokerd.broker.state import HomeQueue, Live
 from brokerd.broker.transaction import Transaction
 from brokerd.delivery.fastpath.rows import OrdinaryRows
 from brokerd.ids import ClientId, Handle, MessageId
@@ -91,8 +91,8 @@ former state if this broker has it, type, id and body of the message.
 A plain tuple, because there is one per message and a named one takes four times as long to make."""
 
 
-NOTHING = 0, 0
-"""Number and bytes of no messages."""
+NOTHING: Final[Sequence[_Sent]] = ()
+"""No messages."""
 
 
 class _Run(OrdinaryRows):
@@ -105,7 +105,7 @@ class _Run(OrdinaryRows):
         self._holder = holder
         self._most = broker.options.max_bytes
         self._terms: object = None  # of the latest message; nearly all of a run have the same
-        self._ahead = NOTHING  # of the same transaction, but not written yet
+        self._ahead = NOTHING  # messages of the same transaction that are not written yet
         self.leaving: list[tuple[Outgoing, OutgoingRow]] = []
 
     def add(self, messages: Sequence[Message]) -> bool:
@@ -121,8 +121,8 @@ class _Run(OrdinaryRows):
             return one is not None
         sent: list[_Sent] = []
         size = 0
+        self._ahead = sent
         for handle, message_type, body in messages:
-            self._ahead = len(sent), size
             one = self._step(handle, message_type, body or None)
             if body:
                 size += len(body)
@@ -162,7 +162,7 @@ class _Run(OrdinaryRows):
         if (
             peer is None
             or not ordinary.may_hand_over(broker, live)
-            or not ordinary.may_fill(peer.queue, *self._ahead)
+            or (peer.queue.room is not None and not self._may_fill(peer.queue))
         ):
             return None
         if not self._target.accept(peer.contract, message_type, body, from_initiator=side):
@@ -176,6 +176,12 @@ class _Run(OrdinaryRows):
         live.endpoint = sent
         peer.endpoint = got
         return live, before, peer, peer_before, message_type, message_id, body
+
+    def _may_fill(self, queue: HomeQueue) -> bool:
+        """Return whether a queue with limits takes a message; all those ahead count against it."""
+        return ordinary.may_fill(
+            queue, len(self._ahead), sum([len(one[-1] or b"") for one in self._ahead])
+        )
 
     def _step_alone(
         self, live: Live, sent: DialogEndpoint, message_type: str, body: bytes | None

@@ -107,7 +107,7 @@ class _Run(OrdinaryRows):
         size, message_type = len(body) if body else 0, terms.message_type
         if (
             not ordinary.may_send(broker, ordinary.NEW_GROUP, self._queue, size, None)
-            or not ordinary.may_fill(self._targets.queue)
+            or (self._targets.queue.room is not None and not ordinary.may_fill(self._targets.queue))
             or not self._target.accept(self._contract, message_type, body, from_initiator=True)
         ):
             return False
