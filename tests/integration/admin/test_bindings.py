@@ -63,7 +63,7 @@ async def test_a_binding_is_made_altered_shown_and_dropped(
     await fails(ObjectNotFound, session.drop(kind, "to orders"))
 
 
-@pytest.mark.rule("SEC-18")
+@pytest.mark.rule("SEC-18", "ERR-28083")
 @scenario
 async def test_what_a_binding_cannot_say(daemon: Daemon, session: Session) -> None:
     kind = "remote_service_binding"

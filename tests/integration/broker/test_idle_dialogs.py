@@ -59,7 +59,7 @@ async def errors(session: Session, queue: str) -> list[Any]:
     return found
 
 
-@pytest.mark.rule("REL-44", "PER-23")
+@pytest.mark.rule("REL-44", "PER-23", "ERR-B4")
 @idle
 async def test_a_silent_dialog_is_announced_and_then_ended_at_both_sides(
     daemon: Daemon, session: Session

@@ -78,7 +78,7 @@ async def test_an_endpoint_is_encrypted_while_it_is_in_use(
         assert (login["actor"], login["outcome"]) == (f"peer:{there.name}", "success")
 
 
-@pytest.mark.rule("SEC-3", "SEC-12", "NBT-20", "XMT-19")
+@pytest.mark.rule("SEC-1", "SEC-3", "SEC-12", "NBT-20", "XMT-19")
 async def test_a_stranger_s_messages_wait_with_a_reason_that_names_what_to_do(
     brokerd_pair: Pair, brokerd_clock: RigClock
 ) -> None:
