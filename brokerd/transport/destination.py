@@ -161,6 +161,11 @@ class Destination:
         """End the suppression (TRN-19, NBT-8)."""
         self.suppressed_until = 0.0
 
+    def forgive(self) -> None:
+        """End the suppression, and forget the reason, which may be mended."""
+        self.release()
+        self._explain("", "")
+
     def status(self) -> DestinationStatus:
         """Return the status, as views show it."""
         wait = self.suppressed_until - self._clock.monotonic()

@@ -86,7 +86,10 @@ class EndpointLife:
             self._dialer.connect_due(self._known.values())
 
     def check_identities(self) -> None:
-        """End the connections whose peer may not be connected any longer (SX-3, SEC-9)."""
+        """Apply changed credentials and grants (SX-3, SEC-9).
+
+        Connections whose peer may not be connected any longer end at once, those that show a
+        replaced certificate in an orderly way. What failed may succeed now, so no address waits."""
         guard = self.peers.guard
         if guard is None:
             return
@@ -97,8 +100,12 @@ class EndpointLife:
             why = guard.why_no_longer(connection, peer.instance_id)
             if why:
                 connection.abort(why)
-            elif guard.has_dropped(connection.own_certificate_id):
+            elif guard.has_dropped(connection.own_certificate_id) or guard.is_replaced(connection):
                 self.peers.leave(connection, GoodbyeReason.DRAIN)
+        for destination in [one for one in self._known.values() if one.is_suppressed]:
+            destination.forgive()
+            if destination.pending:
+                self._dialer.connect(destination)
 
     def _authorise(self, connection: PeerConnection, peer: Hello) -> Refusal | None:
         """Return why a peer is refused; None = it may log in (END-4, END-8)."""

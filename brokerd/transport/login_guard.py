@@ -17,7 +17,7 @@ from brokerd.errors import BrokerError
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.connection_effects import LoginOutcome, Refusal
 from brokerd.protocol.neighbour import Hello, RejectReason
-from brokerd.security.credentials import Credentials
+from brokerd.security.credentials import Credentials, Purpose
 from brokerd.security.secure_stream import Handshake, SecureStream
 from brokerd.security.tls import NOBODY, SELF, Contexts, Identity, explain
 
@@ -199,7 +199,8 @@ class LoginGuard:
         if self.is_open or identity.name == SELF:
             return ""
         if identity.certificate_id is not None:
-            if identity.certificate_id not in self._credentials.certificates:
+            is_gone = identity.certificate_id not in self._credentials.certificates
+            if is_gone and not self.is_replaced(connection):
                 return f"the certificate of {identity.name} was removed"
             principal = self._credentials.principals.get(identity.name)
             if principal is None or principal.instance_id not in (None, instance_id):
@@ -207,6 +208,16 @@ class LoginGuard:
         if not self.events.may_connect(identity.name):
             return f"{identity.name} has no CONNECT any longer"
         return ""
+
+    def is_replaced(self, connection: Side) -> bool:
+        """Return whether the certificate of the far end was removed, and its owner has another.
+
+        The owner can log in again at once, so nothing has to wait (SEC-9)."""
+        identity, credentials = connection.identity, self._credentials
+        if identity.certificate_id is None or identity.certificate_id in credentials.certificates:
+            return False
+        owned = credentials.owned_by(identity.name)
+        return any(one.purpose is Purpose.TRANSPORT for one in owned)
 
     def has_dropped(self, own_certificate_id: bytes | None) -> bool:
         """Return whether a certificate that this side has shown was removed since (END-6)."""

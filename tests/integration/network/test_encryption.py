@@ -96,6 +96,10 @@ async def test_a_stranger_s_messages_wait_with_a_reason_that_names_what_to_do(
     (refused,) = await audited(two)
     assert refused["outcome"] == "refused"
     assert refused["actor"] == "TCP://one"  # without the port: repeats are counted together
+    await introduce(two, one)
+    await one.session.admin.grant("send on urn:shop to peer:two")  # a change ends all pauses
+    await brokerd_clock.advance(3)
+    assert ready(two) == 1
 
 
 @pytest.mark.rule("SX-3", "SEC-6", "SEC-9")
@@ -147,14 +151,20 @@ async def test_a_certificate_is_replaced_without_interruption(
     await talk(one, two, b"2")
     await brokerd_clock.advance(5)
     assert (await only(one, "connections"))["connection_id"] == before["connection_id"]
+    # whoever accepted the old one removes it: the connection ends in an orderly way
+    await one.instance.parts.credential_store.remove_certificate(old.certificate.id, actor="test")
+    await talk(one, two, b"3")
+    await brokerd_clock.advance(12)  # the connect pass at the latest: no pause as after a loss
+    assert ready(two) == 3
+    assert (await only(one, "destinations"))["losses"] == 0
     # the old one is removed: what began with it ends in an orderly way, and is made anew
     await store.remove_certificate(old.certificate.id, actor="test")
-    await talk(one, two, b"3")
+    await talk(one, two, b"4")
     await brokerd_clock.advance(30)
     after = await only(one, "connections")
     assert after["connection_id"] != before["connection_id"]
     assert after["peer_certificate_id"] == show_id(new.certificate.id)
-    assert ready(two) == 3
+    assert ready(two) == 4
 
 
 @pytest.mark.rule("SEC-5", "SEC-38")
