@@ -264,8 +264,9 @@ class Session(VerbSession):
             BrokerError: an error common to all requests.
         """
         if service not in self._queues:
-            rows = await self.view("services")
-            self._queues = {str(row["name"]): str(row["service_queue_id"]) for row in rows}
+            # Not the view, which needs CONTROL: a program may have no right but to receive.
+            rows = await self.objects("service")
+            self._queues = {str(row["name"]): str(row["queue"]) for row in rows}
         if service not in self._queues:
             raise ServiceNotFound(f"there is no service {service} in {self.welcome.broker}")
         return self._queues[service]

@@ -93,6 +93,7 @@ async def test_a_program_with_an_installed_certificate_has_the_rights_of_its_nam
         await session.send(handle, b"a" * 60_000)
         (message,) = await session.receive("box", autocommit=True)
         assert message.body == b"a" * 60_000
+        assert await session.queue_of("urn:shop") == "box"  # without the right to see views
         with pytest.raises(AccessDenied):
             await session.create("queue", "mine")
 
