@@ -238,7 +238,7 @@ def choose_principal(
     if server is not None and server.name != full:
         raise InvalidArgument(
             f"the address {one.address} of the other machine is that of {server.name} here",
-            hint=f"give another --address there, or first: brokerd peer revoke "
+            hint=f"give another --own-address there, or first: brokerd peer revoke "
             f"{_short(server.name)}",
         )
     return full, present

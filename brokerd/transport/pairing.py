@@ -116,7 +116,7 @@ class PairingCall(asyncio.Protocol):
             raise PairingFailed(
                 f"{address} cannot be reached: {error.strerror or error}",
                 hint="the code has the address of the other machine; give one that this machine "
-                "reaches there: brokerd peer pair --address TCP://HOST:PORT",
+                "reaches there: brokerd peer pair --own-address TCP://HOST:PORT",
             ) from error
 
     async def ask(self, frame: PairingFrame) -> PairingFrame:

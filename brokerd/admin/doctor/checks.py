@@ -420,12 +420,17 @@ def _destinations(seen: Seen) -> Iterator[Finding]:
             failed = row["consecutive_failures"]
             text = f"it is left alone until {_clock_time(row['suppressed_until'])}, after "
             text += f"{failed} failed attempts: {row['last_error']}"
-            mend = f"brokerd destination retry {quote(address)}"
-            yield warning("D40", f"destination {address}", text, mend)
+            yield warning("D40", f"destination {address}", text, _mend(row))
         elif row["consecutive_failures"] and row["state"] != "online":
             text = f"the last {row['consecutive_failures']} attempts failed: {row['last_error']}"
-            mend = f"brokerd destination retry {quote(address)}"
-            yield warning("D37", f"destination {address}", text, mend)
+            yield warning("D37", f"destination {address}", text, _mend(row))
+
+
+def _mend(row: Row) -> str:
+    """Return the command that helps a destination with which connecting failed."""
+    if row.get("status_key") == Reason.AUTH_FAILED:
+        return "brokerd peer pair"  # no attempt helps before each side knows the other
+    return f"brokerd destination retry {quote(str(row['address']))}"
 
 
 def _waiting(seen: Seen) -> Iterator[Finding]:

@@ -265,7 +265,10 @@ def _way(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:
     reason = str(row["status_key"] or "")
     code = _CONNECTING.get(Reason(reason), "D38") if reason in set(Reason) else "D38"
     text = row["last_error"] or f"it does not answer within {ping.seconds:.1f} s"
-    yield error(code, about, str(text), f"brokerd destination retry {quote(last.where)}")
+    mend = f"brokerd destination retry {quote(last.where)}"
+    if reason == Reason.AUTH_FAILED:  # no attempt helps before each knows the other
+        mend = "brokerd peer pair"
+    yield error(code, about, str(text), mend)
 
 
 def _endpoints(pair: PairSeen, ping: PingAnswer) -> Iterator[Finding]:

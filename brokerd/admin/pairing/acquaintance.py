@@ -131,7 +131,7 @@ class Self:
         if host is None or not self._endpoint.port:
             raise InvalidArgument(
                 "the address at which the other machine reaches this one is not known",
-                hint="say it: --address TCP://HOST:PORT",
+                hint="say it: --own-address TCP://HOST:PORT",
             )
         if local_host and not is_loopback(local_host) and is_loopback(host):
             raise InvalidArgument(
