@@ -24,7 +24,7 @@ from tests.engine.simulation.world import Result, World
 from tests.simulation.batches import Batches
 
 KEPT = Path(__file__).with_name("seeds.txt")
-FIRST, BATCH, BATCHES = 1000, 20, 10
+FIRST, BATCH, BATCHES = 1200, 20, 10
 
 
 @pytest.fixture(scope="module")
