@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -94,15 +95,19 @@ async def test_one_that_ignores_sigterm_is_killed_with_its_group_after_the_grace
     async with running(tmp_path, application("stays", STAYS)) as log:
         line = str((await log.until("output"))["line"])
     for pid in line.split():
-        assert not _lives(int(pid))
+        assert _ends(int(pid))
     (ended,) = log.of("ended")
     assert "killed by SIGKILL" in str(ended["error"])
     assert len(log.of("started")) == 1
 
 
-def _lives(pid: int) -> bool:
+def _ends(pid: int) -> bool:
+    """Whether a process has ended, or does within moments: a killed one needs some to go."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z" and os.getpgid(pid) > 0
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([process], [], [], 10)[0])
+    finally:
+        os.close(process)
