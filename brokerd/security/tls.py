@@ -224,11 +224,7 @@ class Contexts:
     def _there(self) -> Own:
         if self._own is not None:
             return self._own
-        expired = [
-            one.certificate
-            for one in self._credentials.certificates.values()
-            if one.principal is None and one.purpose is Purpose.TRANSPORT
-        ]
+        expired = [one.certificate for one in self._credentials.own_all(Purpose.TRANSPORT)]
         why = "; ".join(filter(None, (why_not_valid(one, self._utc()) for one in expired)))
         raise InvalidArgument(
             f"this instance has no valid certificate for connections{': ' if why else ''}{why}",
@@ -241,11 +237,7 @@ class Contexts:
         Certificates that are not valid now are among them: `identify` says what is wrong with one,
         where OpenSSL would only end the handshake."""
         installed = self._credentials.installed(Purpose.TRANSPORT, self._kind)
-        own = [
-            one
-            for one in self._credentials.certificates.values()
-            if one.principal is None and one.purpose is Purpose.TRANSPORT
-        ]
+        own = self._credentials.own_all(Purpose.TRANSPORT)
         return [one.certificate for one in (*installed, *own)]
 
 

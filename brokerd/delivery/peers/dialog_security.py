@@ -300,8 +300,6 @@ class DialogSecurity:
 
     def stored_keys(self, broker: Broker, endpoint: DialogEndpoint) -> DialogKeys | None:
         """Return the keys of an endpoint that may not be in memory; None = it is not secured."""
-        if endpoint.security is None:
-            return None
         return self._unwrap(broker.broker_id, endpoint)
 
     def _usable(self, certificate_id: bytes, *, is_own: bool, now: Instant) -> Installed:
@@ -329,9 +327,7 @@ class DialogSecurity:
     def _why_no_certificate(self, principal: str, now: Instant) -> tuple[Reason, str]:
         """Return why a principal has no certificate to begin a dialog with (SEC-22)."""
         owned = [
-            one
-            for one in self._credentials.certificates.values()
-            if one.principal == principal and one.purpose is Purpose.DIALOG
+            one for one in self._credentials.owned_by(principal) if one.purpose is Purpose.DIALOG
         ]
         if not owned:
             return Reason.NO_CERTIFICATE, f"no dialog certificate of {principal} is installed"
