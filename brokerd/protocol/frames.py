@@ -33,6 +33,7 @@ from brokerd.protocol.items import (
     dialog_header,
     encode_item,
     error_header,
+    header_fields,
     pack_error,
 )
 from brokerd.protocol.wire import FRAME_LIMIT, LOGIN_LIMIT, Buffer
@@ -63,6 +64,7 @@ __all__ = [
     "encode_frame",
     "encode_item",
     "error_header",
+    "header_fields",
     "pack_error",
     "read_error",
 ]

@@ -13,9 +13,10 @@ invalid can be dropped alone, since its end is still known (TRN-44). Fields that
 appends to the array are ignored.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from brokerd.clock import Instant
 from brokerd.ids import BrokerId, ConversationId, Incarnation, MessageId
@@ -33,6 +34,10 @@ ITEM_BROKER_ERROR: Final = 2
 ITEM_SECURED_FRAGMENT: Final = 3
 ITEM_SECURED_ACK: Final = 4
 ITEM_SECURED_ERROR: Final = 5
+
+
+HEADER_FIELDS: Final = 14
+"""Number of fields of a `Fragment` before its acknowledgement: its header (DLP-7)."""
 
 
 class Ack(Struct, frozen=True, gc=False):
@@ -191,27 +196,15 @@ def encode_item(item: Item) -> bytes:
 
 def dialog_header(item: Fragment, key_id: bytes) -> bytes:
     """Return the header of a fragment as its seal covers it (DLP-7, SEC-35)."""
-    header: bytes = packer.pack(
-        (
-            ITEM_SECURED_FRAGMENT,
-            item.conversation_id,
-            item.from_initiator,
-            item.message_id,
-            item.sequence,
-            item.fragment,
-            item.fragments,
-            item.flags,
-            item.from_service,
-            item.to_service,
-            item.from_broker,
-            item.contract,
-            item.message_type,
-            item.expires_at,
-            item.incarnation,
-            key_id,
-        )
-    )
+    header: bytes = packer.pack((ITEM_SECURED_FRAGMENT, *header_fields(item), key_id))
     return header
+
+
+def header_fields(item: Fragment) -> tuple[Any, ...]:
+    """Return the fields of a fragment from its conversation to its incarnation, in their order.
+
+    These never change after the first transmission (DLP-7)."""
+    return astuple(item)[:HEADER_FIELDS]
 
 
 def ack_header(item: Fragment | AckOnly, ack: Ack) -> bytes:
@@ -287,20 +280,7 @@ def _encode_secured(item: SecuredFragment) -> bytes:
         (
             ITEM_SECURED_FRAGMENT,
             len(body),
-            item.conversation_id,
-            item.from_initiator,
-            item.message_id,
-            item.sequence,
-            item.fragment,
-            item.fragments,
-            item.flags,
-            item.from_service,
-            item.to_service,
-            item.from_broker,
-            item.contract,
-            item.message_type,
-            item.expires_at,
-            item.incarnation,
+            *header_fields(item),
             None if ack is None else _ack_block(ack),
             _hop_block(item.hop),
             item.key_id,

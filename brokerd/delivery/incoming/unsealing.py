@@ -7,6 +7,7 @@ Never: answers what is not authentic (SEC-25), or lets a plain item pass for a s
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from brokerd.broker.state import Live
 from brokerd.delivery.incoming.counters import PLAIN_ON_SECURED, ArrivalCounters
@@ -24,6 +25,7 @@ from brokerd.protocol.frames import (
     ack_header,
     dialog_header,
     error_header,
+    header_fields,
     read_error,
 )
 from brokerd.routing.reasons import Reason
@@ -157,22 +159,5 @@ def _only_header(keys: AnswerKeys, item: SecuredFragment) -> Fragment:
 
 
 def _plain(item: SecuredFragment, body: bytes) -> Fragment:
-    return Fragment(
-        item.conversation_id,
-        item.from_initiator,
-        item.message_id,
-        item.sequence,
-        item.fragment,
-        item.fragments,
-        item.flags,
-        item.from_service,
-        item.to_service,
-        item.from_broker,
-        item.contract,
-        item.message_type,
-        item.expires_at,
-        item.incarnation,
-        item.ack,
-        item.hop,
-        body,
-    )
+    fields: tuple[Any, ...] = (*header_fields(item), item.ack, item.hop, body)
+    return Fragment(*fields)

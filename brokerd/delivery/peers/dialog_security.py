@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -33,6 +33,7 @@ from brokerd.protocol.frames import (
     ack_header,
     dialog_header,
     error_header,
+    header_fields,
     pack_error,
 )
 from brokerd.routing.reasons import Reason
@@ -180,21 +181,8 @@ class DialogSecurity:
         """Return a fragment, sealed; `with_header`: whether the far side may lack the keys."""
         header = self._header(keys, item) if with_header and item.from_initiator else b""
         ack = item.ack
-        return SecuredFragment(
-            item.conversation_id,
-            item.from_initiator,
-            item.message_id,
-            item.sequence,
-            item.fragment,
-            item.fragments,
-            item.flags,
-            item.from_service,
-            item.to_service,
-            item.from_broker,
-            item.contract,
-            item.message_type,
-            item.expires_at,
-            item.incarnation,
+        fields: tuple[Any, ...] = (
+            *header_fields(item),
             ack,
             item.hop,
             keys.seal(dialog_header(item, keys.key_id), item.sequence, item.fragment, item.body),
@@ -202,6 +190,7 @@ class DialogSecurity:
             b"" if ack is None else keys.authenticate_carried(ack, partial(ack_header, item, ack)),
             header,
         )
+        return SecuredFragment(*fields)
 
     def seal_answer(self, item: Item, keys: AnswerKeys | None) -> Item:
         """Return an acknowledgement or an error of a dialog as its security demands.
