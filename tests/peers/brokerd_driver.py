@@ -13,6 +13,8 @@ queues on 64 dialogs each begin 4,096 while they are measured.
 
 import asyncio
 import os
+import re
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from peerbench.api import Server as BaseServer
 from peerbench.api import free_port
 
 from brokerd.client.session import Session, connect
+from brokerd.client.tls import Tls
 from brokerd.client.transaction import Transaction
 
 DIALOGS = 4
@@ -31,12 +34,12 @@ DIALOGS = 4
 OBJECTS = """
 [broker]
 name = "bench"
-default_encryption = "off"
+default_encryption = "{dialogs}"
 [[message_type]]
 name = "Item"
 [[contract]]
 name = "bench/v1"
-types = { Item = "any" }
+types = {{ Item = "any" }}
 [[queue]]
 name = "senders"
 [[service]]
@@ -48,13 +51,19 @@ SETTINGS = """
 name = "{name}"
 data_dir = "data"
 [clients]
-listen = "unix:{socket}"
+listen = "{clients}"
 [endpoint]
 listen = ["127.0.0.1"]
 port = {port}
-encryption = "disabled"
-authentication = "none"
+{transport}
 """
+HOST = os.environ.get("BROKERD_BENCH_HOST", "192.0.2.1")
+"""Address beyond loopback that this machine has: only there do clients have to encrypt.
+
+For example in a network namespace: `ip addr add 192.0.2.1/32 dev lo`."""
+PLAIN = 'encryption = "disabled"\nauthentication = "none"'
+CODE = re.compile(r"^\s*([0-9A-Z-]{40,})\s*$", re.MULTILINE)
+"""The code that `brokerd peer pair` prints."""
 
 
 class Server(BaseServer):
@@ -68,9 +77,23 @@ class Server(BaseServer):
     )
     ack_modes = ("batch",)
 
-    def __init__(self, *, linked: bool = False, in_transactions: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        linked: bool = False,
+        in_transactions: bool = False,
+        over_tcp: bool = False,
+        tls: bool = False,
+        secured: bool = False,
+    ) -> None:
+        """Describe a row.
+
+        `over_tcp`: clients connect by TCP on loopback, and with `tls` encrypted. Between linked
+        daemons `tls` encrypts the connection, and `secured` the dialogs from end to end as well."""
         super().__init__()
         self._in_transactions = in_transactions
+        self._over_tcp, self._tls, self._secured = over_tcp, tls, secured
+        self._client_ports: dict[str, int] = {}
         self.workloads: tuple[str, ...] = BaseServer.workloads
         if in_transactions:
             self.workloads, self.windows = ("W1",), (100,)
@@ -87,34 +110,102 @@ class Server(BaseServer):
     def launch(self) -> None:
         """Start the daemons, each in a directory of its own, and wait for their sockets."""
         for side in self._sides:
-            self._ports[side] = free_port()
+            self._ports[side], self._client_ports[side] = free_port(), free_port()
         for side in self._sides:
             directory = Path(self.root) / side
             directory.mkdir()
-            settings, objects = directory / "settings.toml", directory / "objects.toml"
+            settings, objects = self._settings(side), directory / "objects.toml"
             settings.write_text(
-                SETTINGS.format(name=side, socket=directory / "s", port=self._ports[side])
+                SETTINGS.format(
+                    name=side,
+                    clients=self._listen(side),
+                    port=self._ports[side],
+                    transport="" if self._tls and len(self._sides) > 1 else PLAIN,
+                )
             )
-            objects.write_text(OBJECTS)
+            objects.write_text(OBJECTS.format(dialogs="on" if self._secured else "off"))
             command = [sys.executable, "-m", "brokerd", "serve", "-c", str(settings)]
-            self.spawn([*command, "--objects", str(objects)], env=dict(os.environ))
+            command += ["--objects", str(objects)]
+            if self._has_tls_clients:
+                self._certify(side, command)
+            self.spawn(command, env=dict(os.environ))
         asyncio.run(self._reach_all())
+        if self._tls and len(self._sides) > 1:
+            self._pair()
+
+    def _certify(self, side: str, first: list[str]) -> None:
+        """Make the client's certificate, over a socket that is there for that alone."""
+        daemon = self.spawn(first, env=dict(os.environ) | {"BROKERD_CLIENTS__LISTEN": ""})
+        asyncio.run(self._reach_unix(side))
+        self._run(side, "client", "new", "bench", "--out", str(self._keys(side)), unix=True)
+        self._run(side, "grant", "control on * to client:bench", unix=True)
+        self.terminate(daemon)
+        self.procs.remove(daemon)
+
+    def _settings(self, side: str) -> Path:
+        return Path(self.root) / side / "settings.toml"
+
+    def _pair(self) -> None:
+        """Let the two daemons know each other's certificates."""
+        shown = self._run("send", "peer", "pair", "--no-wait")
+        code = CODE.search(shown)
+        if code is None:
+            raise RuntimeError(f"no pairing code in: {shown}")
+        self._run("recv", "peer", "pair", code[1])
+        for side, far in (("send", "recv"), ("recv", "send")):
+            who = f"peer:{far}" if self._secured else "public"  # in clear nobody is proven
+            self._run(side, "grant", f"send on * to {who}")
+
+    @property
+    def _has_tls_clients(self) -> bool:
+        return self._tls and len(self._sides) == 1
+
+    def _keys(self, side: str) -> Path:
+        return Path(self.root) / side / "keys"
+
+    def _socket(self, side: str) -> str:
+        return f"unix:{Path(self.root) / side / 'data' / 'brokerd.sock'}"
+
+    async def _reach_unix(self, side: str) -> None:
+        await (await connect(self._socket(side), broker="bench", wait=30)).close()
+
+    def _run(self, side: str, *command: str, unix: bool = False) -> str:
+        full = [sys.executable, "-m", "brokerd", *command]
+        where = self._socket(side) if unix else self._listen(side)
+        done = subprocess.run(
+            [*full, "--address", where],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+        return done.stdout
 
     async def _reach_all(self) -> None:
         for side in self._sides:
-            await (await connect(self._address(side), broker="bench", wait=30)).close()
+            where = self.endpoint(side)
+            await (await connect_to(where, wait=30)).close()
 
-    def _address(self, side: str) -> str:
+    def _listen(self, side: str) -> str:
+        if self._over_tcp:
+            return f"TCP://{HOST if self._tls else '127.0.0.1'}:{self._client_ports[side]}"
         return f"unix:{Path(self.root) / side / 's'}"
 
     def endpoint(self, side: str) -> dict[str, object]:
         """The daemon on that side."""
         mine = side if side in self._sides else "both"
         return {
-            "address": self._address(mine),
+            "address": self._listen(mine),
             "receives": mine != "send",
             "in_transactions": self._in_transactions,
+            "tls": self._files(mine) if self._has_tls_clients else None,
         }
+
+    def _files(self, side: str) -> dict[str, str]:
+        keys = self._keys(side)
+        files = {"certificate": "bench.pem", "key": "bench.key", "server": "server.pem"}
+        return {name: str(keys / file) for name, file in files.items()}
 
     def link(self, q: str) -> None:
         """Routes there and back between two daemons."""
@@ -122,11 +213,23 @@ class Server(BaseServer):
 
     async def _link(self, q: str) -> None:
         for side, far, service in (("send", "recv", q), ("recv", "send", "sender")):
-            async with await connect(self._address(side), broker="bench") as session:
+            async with await connect_to(self.endpoint(side)) as session:
                 if any(one["name"] == f"to_{service}" for one in await session.objects("route")):
                     continue
                 address = f"TCP://127.0.0.1:{self._ports[far]}"
                 await session.create("route", f"to_{service}", service=service, address=address)
+                if self._secured:
+                    peer = f"peer:{far}"
+                    await session.create(
+                        "remote_service_binding", f"to_{service}", service=service, principal=peer
+                    )
+
+
+async def connect_to(ep: dict[str, object], *, wait: float = 0) -> Session:
+    """Connect to a daemon as its `Server.endpoint` describes it."""
+    files = ep["tls"]
+    tls = Tls(**files) if isinstance(files, dict) else None
+    return await connect(str(ep["address"]), broker="bench", wait=wait, tls=tls)
 
 
 class Client(BaseClient):
@@ -136,7 +239,7 @@ class Client(BaseClient):
         """Connect; what is below is filled in as queues are used."""
         self._ep = ep
         self.pipelined = not ep["in_transactions"]
-        self._session: Session = await connect(str(ep["address"]), broker="bench", wait=30)
+        self._session: Session = await connect_to(ep, wait=30)
         self._dialogs: dict[str, deque[bytes]] = {}
         self._queue = ""
         self._tx: Transaction | None = None
@@ -227,4 +330,8 @@ SERVERS = {
     "brokerd": Server(),
     "brokerd-transactions": Server(in_transactions=True),
     "brokerd-link": Server(linked=True),
+    "brokerd-tcp": Server(over_tcp=True),
+    "brokerd-tls": Server(over_tcp=True, tls=True),
+    "brokerd-link-tls": Server(linked=True, tls=True),
+    "brokerd-link-secured": Server(linked=True, tls=True, secured=True),
 }
