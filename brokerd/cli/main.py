@@ -75,6 +75,7 @@ COMMANDS: Final = (
     _Entry("event", "brokerd.cli.event", "Event notifications: send events to services."),
     _Entry("doctor", "brokerd.cli.doctor", "Find faults, and the commands that fix them."),
     _Entry("status", "brokerd.cli.status", "Show the state of the instance on one screen."),
+    _Entry("page", "brokerd.cli.page", "Print an address for a browser that shows the daemon."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
     _Entry("receive", "brokerd.cli.receive", "Receive the next messages of a queue."),
     _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),
@@ -106,7 +107,7 @@ COMMANDS: Final = (
 """All commands; in its module each is a click command, in the attribute that the entry names."""
 
 GROUPS: Final = {
-    "Start here": ("demo", "serve", "config", "apply", "status", "doctor"),
+    "Start here": ("demo", "serve", "config", "apply", "status", "doctor", "page"),
     "Send and receive": ("send", "receive", "worker", "activator"),
     "Declared objects": (
         "message-type",

@@ -86,6 +86,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "group end": ("end_group",),
     "group release": ("release_group",),
     "monitor ls": ("view",),
+    "page": ("open_page",),
     "periodic ls": ("view",),
     "peer add": ("install_principal",),
     "peer pair": (

@@ -137,6 +137,17 @@ class PingAnswer(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class PageAddress(msgspec.Struct, frozen=True):
+    """An address at which a browser is let in as the client that asked for it (MON-28)."""
+
+    url: str
+    """Secret until it has been used: whoever opens it first is let in."""
+    user: str
+    """The principal as whom the browser is let in."""
+    seconds: float
+    """Time for which the address can be used, once."""
+
+
 class Admin(CredentialVerbs, GrantVerbs, PairingVerbs):
     """The verbs of an administrator, `session.admin`.
 
@@ -518,6 +529,15 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs):
         """
         asked = (broker or self._broker, wire_text(queue, "queue"), _seconds(grace))
         return msgspec.convert(await self._link.ask("drain_queue", asked), Drained)
+
+    async def open_page(self) -> PageAddress:
+        """Return an address at which a browser is let in with the rights of this client (MON-28).
+
+        Raises:
+            ObjectNotFound: the daemon has no HTTP listener that browsers reach.
+            BrokerError: an error common to all requests; see `Session`.
+        """
+        return msgspec.convert(await self._link.ask("open_page", ()), PageAddress)
 
     async def _of_group(
         self, verb: str, broker: str | None, group: bytes, *rest: object

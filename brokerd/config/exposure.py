@@ -6,7 +6,8 @@ Never:  resolves a name. The operator of the resolver could change the answer be
 
 The far end of an unencrypted TCP connection proves nothing. The listeners returned by
 `beyond_this_machine` are refused unless the settings permit them, and are reported by
-`config check`, `status`, `doctor` and the log.
+`config check`, `status`, `doctor` and the log. So is the HTTP listener, although it is encrypted
+there: it speaks the language that every scanner of ports speaks (SX-25).
 """
 
 import ipaddress
@@ -17,7 +18,12 @@ import msgspec
 
 CLIENTS: Final = "clients"
 PEERS: Final = "peers"
-PERMITTED_BY: Final = {CLIENTS: "clients.trust_network", PEERS: "transport.allow_plaintext"}
+HTTP: Final = "http"
+PERMITTED_BY: Final = {
+    CLIENTS: "clients.trust_network",
+    PEERS: "transport.allow_plaintext",
+    HTTP: "http.tls",
+}
 """The setting that permits each kind of listener beyond this machine."""
 _TCP: Final = "tcp://"
 
@@ -26,7 +32,7 @@ class OpenListener(msgspec.Struct, frozen=True, kw_only=True):
     """A listener that can be reached from other machines."""
 
     who: str
-    """Users of the listener: `clients` or `peers`."""
+    """Users of the listener: `clients`, `peers` or `http`."""
     address: str
     permitted_by: str
     """The setting that permits the listener."""
@@ -52,6 +58,16 @@ def beyond_this_machine(
         for who, address in doors
         if not is_local_address(address)
     )
+
+
+def encrypted_http(address: str) -> tuple[OpenListener, ...]:
+    """Return the HTTP listener, if other machines can reach it. `address`: empty = there is none.
+
+    It is always encrypted there (SX-25)."""
+    if not address or is_local_address(address):
+        return ()
+    risk = "callers with an installed client certificate read metrics and the page, as granted"
+    return (OpenListener(who=HTTP, address=address, permitted_by=PERMITTED_BY[HTTP], risk=risk),)
 
 
 def describe(door: OpenListener) -> str:

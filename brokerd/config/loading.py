@@ -21,7 +21,7 @@ from typing import Annotated, Final, TypeVar, Union, get_args, get_origin, get_t
 
 import msgspec
 
-from brokerd.config.exposure import is_loopback_host
+from brokerd.config.exposure import is_local_address, is_loopback_host
 from brokerd.config.field_docs import field_docs
 from brokerd.config.settings import (
     Authentication,
@@ -380,9 +380,12 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         return Path(os.path.normpath(base / path))
 
     replace = msgspec.structs.replace
-    log, listen = settings.log, settings.clients.listen
-    if listen.startswith("unix:") and listen != "unix:":
-        listen = f"unix:{below(listen.removeprefix('unix:'))}"
+    def socket_below(listen: str) -> str:
+        if listen.startswith("unix:") and listen != "unix:":
+            return f"unix:{below(listen.removeprefix('unix:'))}"
+        return listen
+
+    log = settings.log
     return replace(
         settings,
         instance=replace(settings.instance, data_dir=below(settings.instance.data_dir)),
@@ -390,7 +393,8 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
             settings.mirroring,
             directory=below(settings.mirroring.directory) if settings.mirroring.directory else None,
         ),
-        clients=replace(settings.clients, listen=listen),
+        clients=replace(settings.clients, listen=socket_below(settings.clients.listen)),
+        http=replace(settings.http, listen=socket_below(settings.http.listen)),
         store=replace(
             settings.store, backup_dirs=tuple(below(one) for one in settings.store.backup_dirs)
         ),
@@ -404,6 +408,7 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
 
 def _check_whole(settings: Settings, problems: Problems) -> None:
     _check_clients(settings, problems)
+    _check_http(settings, problems)
     _check_endpoint(settings, problems)
     _check_mirroring(settings, problems)
     for low, high in _ORDERED:
@@ -441,22 +446,45 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
             parse_grant(text)
         except ValueError as error:
             problems.add("clients.grants", str(error))
-    address = settings.client_address
-    if address.startswith("unix:"):
-        length = len(os.fsencode(address.removeprefix("unix:")))
-        if length == 0:
-            problems.add("clients.listen", "the path is missing: write unix:PATH")
-        elif length > MAX_SOCKET_PATH:
-            problems.add(
-                "clients.listen",
-                f"the socket path has {length} bytes, the system takes {MAX_SOCKET_PATH}; "
-                "give a shorter one or use TCP",
-            )
+    _check_address("clients.listen", settings.client_address, problems)
+
+
+def _check_http(settings: Settings, problems: Problems) -> None:
+    """Check the address of the HTTP listener, which beyond this machine is encrypted (SX-25)."""
+    if not settings.http.enabled:
         return
-    try:
-        parse_tcp(address, any_port=True)
-    except InvalidArgument:
-        problems.add("clients.listen", f"{address!r} is neither unix:PATH nor TCP://host:port")
+    address, tls = settings.http_address, settings.http.tls
+    if not _check_address("http.listen", address, problems):
+        return
+    if not tls and not is_local_address(address):
+        problems.add(
+            "http.listen",
+            f"{address} can be reached from other machines: set http.tls = true, so that callers "
+            "prove who they are, or listen at TCP://127.0.0.1:8022 or a Unix socket (SX-25)",
+        )
+    if tls and address.startswith("unix:"):
+        problems.add("http.tls", "a Unix socket is not encrypted: give http.listen a TCP address")
+
+
+def _check_address(key: str, address: str, problems: Problems) -> bool:
+    """Add the problem of an address for listening; return whether it has none."""
+    if not address.startswith("unix:"):
+        try:
+            parse_tcp(address, any_port=True)
+        except InvalidArgument:
+            problems.add(key, f"{address!r} is neither unix:PATH nor TCP://host:port")
+            return False
+        return True
+    length = len(os.fsencode(address.removeprefix("unix:")))
+    if length == 0:
+        problems.add(key, "the path is missing: write unix:PATH")
+    elif length > MAX_SOCKET_PATH:
+        problems.add(
+            key,
+            f"the socket path has {length} bytes, the system takes {MAX_SOCKET_PATH}; "
+            "give a shorter one or use TCP",
+        )
+    return 0 < length <= MAX_SOCKET_PATH
 
 
 def _check_mirroring(settings: Settings, problems: Problems) -> None:

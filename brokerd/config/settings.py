@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from brokerd.config.exposure import OpenListener, beyond_this_machine
+from brokerd.config.exposure import OpenListener, beyond_this_machine, encrypted_http
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
 
@@ -172,6 +172,33 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     grants: Annotated[tuple[str, ...], Range(0, 10_000)] = ()
     """Permissions, such as `send on SERVICE to alice`, in addition to those that `brokerd grant`
     makes. Without any, everyone who can connect may do everything (CLP-130)."""
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP listener: metrics, health and the page (MON-23)."""
+
+    enabled: bool = True
+    """Whether the daemon listens for HTTP at all."""
+    listen: str = ""
+    """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/http.sock`. Browsers and
+    Prometheus need TCP, for example `TCP://127.0.0.1:8022`."""
+    tls: bool = False
+    """Whether connections are encrypted with the instance's certificate; callers then show a
+    certificate that is installed for them. Beyond this machine it must be on (SX-25)."""
+    hosts: Annotated[tuple[str, ...], Range(0, 100)] = ()
+    """Further names by which browsers may address the listener, such as `brokerd.example.com`.
+    Names of this machine and addresses need no entry (MON-26)."""
+    max_connections: Annotated[int, Range(4, 65_536)] = 128
+    """Most connections at a time."""
+    max_per_address: Annotated[int, Range(1, 65_536)] = 32
+    """Most connections from one address of another machine."""
+    request_timeout: Moment = _seconds(10)
+    """Longest time that a connection may take for a request, or be unable to take an answer."""
+    page_lifetime: Annotated[timedelta, Span(_seconds(60), timedelta(days=7))] = timedelta(hours=12)
+    """Time after which a browser needs a new `brokerd page`."""
+    metrics_series: Annotated[int, Range(1, 1000)] = 50
+    """Most queues, destinations and pairs of services with series of their own in `/metrics`, of
+    each kind: those in most trouble. The rest is added up under `other` (MON-33)."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -462,6 +489,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instance: Instance = Instance()
     mirroring: Mirroring = Mirroring()
     clients: Clients = Clients()
+    http: HttpSettings = HttpSettings()
     endpoint: Endpoint | None = None
     """The broker endpoint; None = without the section there is no endpoint (END-1)."""
     clock: ClockSettings = ClockSettings()
@@ -481,6 +509,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def client_address(self) -> str:
         """Address that clients connect to: `unix:PATH` or `TCP://host:port`."""
         return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
+
+    @property
+    def http_address(self) -> str:
+        """Address of the HTTP listener: `unix:PATH` or `TCP://host:port`; empty = there is none."""
+        if not self.http.enabled:
+            return ""
+        return self.http.listen or f"unix:{self.instance.data_dir / 'http.sock'}"
 
     def store_path(self, broker: str) -> Path:
         """Return the file of the store of a broker."""
@@ -518,7 +553,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def open_listeners(
         self, peer_addresses: Iterable[str], encryption: Encryption | None = None
     ) -> tuple[OpenListener, ...]:
-        """Return the unencrypted listeners that other machines can reach.
+        """Return the listeners that other machines can reach: those that are not encrypted, and
+        the HTTP listener.
 
         `peer_addresses`: the addresses of the broker endpoint. `encryption`: as the endpoint was
         altered while it ran; None = as the settings have it."""
@@ -527,8 +563,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         is_encrypted = encryption is Encryption.REQUIRED or (
             encryption is Encryption.SUPPORTED and not self.transport.allow_plaintext
         )
-        return beyond_this_machine(
-            self.client_address if self.clients.trust_network else "unix:",
-            () if is_encrypted else peer_addresses,
-            has_grants=bool(self.clients.grants),
+        return (
+            *beyond_this_machine(
+                self.client_address if self.clients.trust_network else "unix:",
+                () if is_encrypted else peer_addresses,
+                has_grants=bool(self.clients.grants),
+            ),
+            *encrypted_http(self.http_address),
         )

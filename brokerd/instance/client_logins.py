@@ -1,5 +1,8 @@
 """ClientLogins: TLS for clients that connect over TCP, each with its certificate (SX-21, CLP-130).
 
+Programs connect to the listener for clients, browsers and monitoring to the HTTP listener; the
+certificates and the logins are the same.
+
 Reads:  the settings, credentials.      Calls: `security.tls`, the sessions, the audit, the log.
 Never:  lets a client of another machine in unencrypted, unless `clients.trust_network` is set.
 Fails:  a client is refused alone, with a text that names nobody else.
@@ -8,8 +11,10 @@ Fails:  a client is refused alone, with a text that names nobody else.
 import asyncio
 import hashlib
 import ssl
-from typing import cast
+from typing import Protocol, cast
 from weakref import WeakSet
+
+import msgspec
 
 from brokerd.config.exposure import is_local_address
 from brokerd.config.settings import Settings
@@ -23,9 +28,9 @@ from brokerd.security.credentials import Kind
 from brokerd.security.secure_stream import SecureStream
 from brokerd.security.tls import Contexts, NoProof, explain
 from brokerd.sessions.principals import PRINCIPAL
-from brokerd.sessions.session import ClientSession
 from brokerd.telemetry.audit import Action, Outcome
 from brokerd.telemetry.logs import DAEMON
+from brokerd.transport.door import Seat
 
 _NOT_ENCRYPTED = AccessDenied(
     "clients of other machines have to encrypt their connections",
@@ -38,14 +43,43 @@ _NOT_KNOWN = AccessDenied(
 )
 
 
-class ClientLogins:
-    """The listener for clients, as far as certificates are concerned."""
+class Refusals(msgspec.Struct, frozen=True):
+    """The last words to connections that are refused, in the language of the listener."""
 
-    def __init__(self, parts: Parts, settings: Settings, world: Surroundings) -> None:
+    not_encrypted: bytes = encode_failed(0, _NOT_ENCRYPTED)
+    not_known: bytes = encode_failed(0, _NOT_KNOWN)
+
+
+class Occupant(Protocol):
+    """The protocol object of a client, inside the encryption."""
+
+    seat: Seat | None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: the far end has shown a certificate that is installed."""
+
+
+class ClientLogins:
+    """A listener for clients, as far as certificates are concerned."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        world: Surroundings,
+        *,
+        admits_plain: bool,
+        kind: str = "clients",
+        refusals: Refusals = Refusals(),  # noqa: B008  # frozen
+    ) -> None:
+        """Create the logins of a listener.
+
+        `admits_plain`: whether clients connect unencrypted. `kind`: name of the listener, for the
+        log and the audit."""
         self._parts = parts
         self._log = world.log
-        self._address = settings.client_address
-        self._trusts_network = settings.clients.trust_network
+        self._kind = kind
+        self._admits_plain = admits_plain
+        self.refusals = refusals
         self._secured: WeakSet[SecureStream] = WeakSet()
         parts.credentials.watch(self._check_certificates)
         self.contexts = Contexts(
@@ -55,18 +89,15 @@ class ClientLogins:
             utc=world.clock.utc,
         )
 
-    @property
-    def admits_plain(self) -> bool:
-        """Whether clients connect unencrypted: on this machine, or over a trusted network."""
-        return self._trusts_network or is_local_address(self._address)
-
     def factory(self) -> asyncio.Protocol:
-        """Return the protocol object of an accepted connection."""
+        """Return the protocol object of an accepted connection to the listener for clients."""
         session = self._parts.sessions.factory()
-        if self.admits_plain:
-            return session
-        login = _ClientLogin(self, session)
-        return SecureStream(session, login, context=self.contexts.server, accepting=True)
+        return session if self._admits_plain else self.secure(session)
+
+    def secure(self, client: asyncio.Protocol) -> SecureStream:
+        """Return the encryption around the protocol object of a client, an `Occupant`."""
+        login = _ClientLogin(self, cast("Occupant", client))
+        return SecureStream(client, login, context=self.contexts.server, accepting=True)
 
     def record(
         self, outcome: LoginOutcome, stream: SecureStream, name: str | None, why: str
@@ -78,14 +109,19 @@ class ClientLogins:
         certificate = stream.peer_certificate
         if not is_success:
             self._log.warning(
-                DAEMON, subclass="client_refused", remote=remote, reason=outcome.value, error=why
+                DAEMON,
+                subclass="client_refused",
+                listener=self._kind,
+                remote=remote,
+                reason=outcome.value,
+                error=why,
             )
         else:
             self._secured.add(stream)
         self._parts.audit.record(
             Action.LOGIN,
             actor=name or remote.rpartition(":")[0],  # repeats of one machine count together
-            subject="clients",
+            subject=self._kind,
             outcome=Outcome.SUCCESS if is_success else Outcome.REFUSED,
             kind=outcome.value,
             remote=remote,
@@ -105,7 +141,7 @@ class ClientLogins:
 class _ClientLogin:
     """The handshake of one client."""
 
-    def __init__(self, logins: ClientLogins, session: ClientSession) -> None:
+    def __init__(self, logins: ClientLogins, session: Occupant) -> None:
         self._logins = logins
         self._session = session
 
@@ -122,7 +158,7 @@ class _ClientLogin:
             identity, why = None, str(error)
         if identity is None or why or not identity.name.startswith(f"{Kind.CLIENT}:"):
             self._logins.record(failure, stream, None, why or "it is no client")
-            stream.turn_away(encode_failed(0, _NOT_KNOWN))
+            stream.turn_away(self._logins.refusals.not_known)
             return
         stream.extra[PRINCIPAL] = identity.name
         self._logins.record(LoginOutcome.SUCCESS, stream, identity.name, "")
@@ -131,7 +167,7 @@ class _ClientLogin:
     def stream_plain(self, transport: asyncio.Transport) -> None:
         """Refuse a client that does not encrypt."""
         transport.set_protocol(_Leaving(self._session))
-        transport.write(encode_failed(0, _NOT_ENCRYPTED))
+        transport.write(self._logins.refusals.not_encrypted)
         transport.close()
 
     def stream_refused(self, stream: SecureStream, error: Exception) -> None:
@@ -151,13 +187,18 @@ class _ClientLogin:
 class _Leaving(asyncio.Protocol):
     """The end of a connection that was refused."""
 
-    def __init__(self, session: ClientSession) -> None:
+    def __init__(self, session: Occupant) -> None:
         self._session = session
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Free the place."""
         if self._session.seat is not None:
             self._session.seat.leave()
+
+
+def admits_plain(settings: Settings) -> bool:
+    """Return whether programs connect unencrypted: on this machine, or over a trusted network."""
+    return settings.clients.trust_network or is_local_address(settings.client_address)
 
 
 def _id(encoded: bytes) -> str:

@@ -15,11 +15,13 @@ from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.instance import part_options
 from brokerd.instance.assembly import VERSION, Assembly
-from brokerd.instance.client_logins import ClientLogins
+from brokerd.instance.client_logins import ClientLogins, admits_plain
+from brokerd.instance.http_parts import build_listener, connect_listener
 from brokerd.instance.pairing_parts import build_pairing
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.connections import SQLITE_VERSION
+from brokerd.storage.private_files import make_private_directory
 from brokerd.telemetry.logs import DAEMON
 from brokerd.transport.network import Listening, let_others_in
 
@@ -41,6 +43,8 @@ class Instance:
         self.failed = self.parts.tasks.failed
         """Future of the error with which the instance cannot continue; the daemon then stops."""
         self._listening: Listening | None = None
+        self.http = build_listener(self.parts, settings, self.surroundings, VERSION)
+        """The HTTP listener; None = the instance does not listen for HTTP."""
         self._tick_task: asyncio.Task[None]
         self._reader_task: asyncio.Task[None]
 
@@ -61,7 +65,12 @@ class Instance:
         parts.started_at = self.surroundings.clock.utc()
         self._log_event("starting", version=VERSION, data_dir=str(self.settings.instance.data_dir))
         try:
+            if self.http is not None:
+                make_private_directory(self.settings.instance.data_dir)
+                await self.http.start()  # before the stores: opening them may take minutes
             await stores.open_all(declared)
+            if self.http is not None:
+                self.http.raise_failure()
             parts.clock_watch.check()
             self._assembly.build()
             build_pairing(parts, self.settings, self.surroundings)
@@ -75,6 +84,8 @@ class Instance:
             parts.journal.begin()
             await self._let_in(must_listen=must_listen)
         except BaseException:
+            if self.http is not None:
+                await self.http.stop()
             await parts.checker.stop()
             await stores.close()
             raise
@@ -98,7 +109,7 @@ class Instance:
         return {name for name, changes in done if changes}
 
     async def _let_in(self, *, must_listen: bool) -> None:
-        """Admit peers first, then start readers, then admit clients."""
+        """Admit peers first, then start readers, then admit clients and answer over HTTP."""
         parts, address = self.parts, self.settings.client_address
         await parts.destinations.start(must_listen=must_listen)
         self._assembly.changes.own_addresses_changed()
@@ -106,12 +117,15 @@ class Instance:
         self._tick_task = parts.tasks.run(parts.ticker.run())
         try:
             self._listening = await self.surroundings.network.listen(
-                ClientLogins(parts, self.settings, self.surroundings).factory,
+                ClientLogins(
+                    parts, self.surroundings, admits_plain=admits_plain(self.settings)
+                ).factory,
                 address,
                 parts.sessions.door,
             )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
+        connect_listener(self.http, parts, self.local_clients)
         self._let_users_in()
         parts.grants.watch(self._let_users_in)
 
@@ -122,6 +136,9 @@ class Instance:
         if self.parts.grants.lets_users_in:
             with suppress(FileNotFoundError):
                 let_others_in(self.settings.client_address)
+            if self.http is not None:
+                with suppress(FileNotFoundError):
+                    self.http.let_users_in()
 
     def use_settings(self, settings: Settings) -> None:
         """Take over the settings that may change while the instance runs (REL-38)."""
@@ -157,6 +174,8 @@ class Instance:
         # before the stores that the tasks read from are closed
         await asyncio.gather(self._tick_task, return_exceptions=True)
         await parts.audit.finish()
+        if self.http is not None:  # until here it says that the instance is draining
+            await self.http.stop()
         await parts.tasks.cancel_tasks()
         await parts.checker.stop()
         await self.stores.close()

@@ -186,7 +186,10 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:
     """Yield why listening on addresses fails: in use, or not of this machine (BI-C5)."""
     wanted = [(address, "endpoint") for address in settings.peer_addresses]
-    for address, section in [*wanted, (settings.client_address, "clients")]:
+    wanted.append((settings.client_address, "clients"))
+    if settings.http_address:
+        wanted.append((settings.http_address, "http"))
+    for address, section in wanted:
         try:
             try_listening(address)
         except OSError as error:
@@ -224,7 +227,7 @@ def check_handlers(declared: Declared) -> None:
 
 
 def _directory_problems(settings: Settings) -> Iterator[str]:
-    data_dir, socket = settings.instance.data_dir, unix_path(settings.client_address)
+    data_dir = settings.instance.data_dir
     wanted = [("instance.data_dir", data_dir), ("log.metrics_dir", settings.metrics_dir)]
     if settings.mirroring.brokers and (shared := settings.mirroring.directory) is not None:
         wanted.append(("mirroring.directory", shared))
@@ -233,7 +236,12 @@ def _directory_problems(settings: Settings) -> Iterator[str]:
             yield f"{setting}: {path}: {problem}"
     if settings.log.file is not None and (problem := _file_problem(settings.log.file)):
         yield f"log.file: {settings.log.file}: {problem}"
-    for setting, file in (("log.file", settings.log.file), ("clients.listen", socket)):
+    files = (
+        ("log.file", settings.log.file),
+        ("clients.listen", unix_path(settings.client_address)),
+        ("http.listen", unix_path(settings.http_address)),
+    )
+    for setting, file in files:
         folder = Path(file).absolute().parent if file else data_dir
         if folder == data_dir:
             continue

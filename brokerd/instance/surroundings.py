@@ -51,5 +51,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """Checker of bodies; None = a checker in this process, without limits (OBJ-61)."""
     keys: Callable[[int], bytes] | None = secret_bytes
     """Source of the random bytes of keys and certificates; None = the instance makes none."""
+    serves_http: bool = False
+    """Whether the instance listens for HTTP, as a daemon does."""
     only: str | None = None
     """The only broker to open in addition to `msdb`, though other files exist; None = all."""

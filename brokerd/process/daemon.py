@@ -122,6 +122,7 @@ async def _serve(
             metrics=metrics,
             summarise=events.summarise,
             identify=events.identify,
+            serves_http=True,
         ),
     )
     stop = asyncio.Event()

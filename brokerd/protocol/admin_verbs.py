@@ -261,6 +261,10 @@ class CureQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     description: Annotated[str, Meta(min_length=1, max_length=3000)]
 
 
+class OpenPage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request for an address at which a browser is let in as this client (MON-28)."""
+
+
 PoisonVerb = ReleaseGroup | DiscardGroup | EndGroup | EditGroup | CureQueue
 POISON_VERBS: Final[dict[str, type[PoisonVerb]]] = {
     "release_group": ReleaseGroup,
@@ -287,6 +291,7 @@ AdminVerb = (
     | GrantPermission
     | RevokePermission
     | WhoCan
+    | OpenPage
     | CredentialVerb
 )
 ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
@@ -307,5 +312,6 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "grant": GrantPermission,
     "revoke": RevokePermission,
     "who_can": WhoCan,
+    "open_page": OpenPage,
     **CREDENTIAL_VERBS,
 }

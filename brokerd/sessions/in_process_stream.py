@@ -5,7 +5,7 @@ Never: copies or frames bytes: it passes them on as written, one turn of the loo
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 Factory = Callable[[], asyncio.Protocol]
@@ -17,6 +17,8 @@ class LocalStream(asyncio.Transport):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
+        self.extra: dict[str, object] = {}
+        """What is known of the far end, for `get_extra_info`."""
         self._loop = loop
         self._protocol: asyncio.BaseProtocol | None = None
         self._far: LocalStream | None = None
@@ -33,8 +35,8 @@ class LocalStream(asyncio.Transport):
         protocol.connection_made(self)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return the default: a local stream has no extra information."""
-        return default
+        """Return what is known of the far end under that name."""
+        return self.extra.get(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Pass bytes to the far end."""
@@ -123,10 +125,15 @@ class LocalStream(asyncio.Transport):
             self._protocol = None
 
 
-def connect_local(server: Factory, client: Factory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    """Create both protocols and connect them; return the client's transport and protocol."""
+def connect_local(
+    server: Factory, client: Factory, *, extra: Mapping[str, object] | None = None
+) -> tuple[asyncio.Transport, asyncio.Protocol]:
+    """Create both protocols and connect them; return the client's transport and protocol.
+
+    `extra`: what the server's stream knows of the client."""
     loop = asyncio.get_running_loop()
     near, far = LocalStream(loop), LocalStream(loop)
+    far.extra.update(extra or {})
     protocol = client()
     far.join(near, server())
     near.join(far, protocol)

@@ -115,8 +115,12 @@ WHERE: Final[dict[Callable[[Any, str], Iterable[str]], str]] = {
 }
 """Meaning of each function of `CONTROL`, for the reference page."""
 
-ANYONE: Final[frozenset[type]] = frozenset({wire.Status, wire.Objects, wire.TxOutcome})
-"""Verbs that every connected client may use."""
+ANYONE: Final[frozenset[type]] = frozenset(
+    {wire.Status, wire.Objects, wire.TxOutcome, admin.OpenPage}
+)
+"""Verbs that every connected client may use.
+
+OPEN PAGE gives no right: the browser may do what the client may do, and each request is checked."""
 
 IN_TRANSACTIONS: Final[frozenset[type]] = frozenset(
     {

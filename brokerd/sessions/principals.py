@@ -13,6 +13,8 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 from brokerd.config.toml_file import did_you_mean
 from brokerd.security.grants import PUBLIC, Grant, Grants, Rights
 from brokerd.security.names import Kind
@@ -29,6 +31,19 @@ _CREDENTIALS: Final = struct.Struct("3i")
 Names = tuple[str, ...] | None
 """Names of a principal, to which something can be granted, without `public`; None = the daemon's
 own user, or root, who need no grants."""
+
+
+class Who(msgspec.Struct, frozen=True):
+    """A principal that was recognised on one connection, for work on its behalf on another."""
+
+    names: Names
+    user: str
+    """The principal under which its dialogs are counted (REL-45), and which is shown."""
+
+
+ON_BEHALF: Final = "on_behalf"
+"""Name of the extra information in which a stream inside the process gives the `Who` for whom it
+was opened (MON-27); without it, the stream is the daemon's own."""
 
 
 class Principals:
@@ -57,11 +72,12 @@ class Principals:
     def names(self, transport: asyncio.BaseTransport) -> Names:
         """Return the names of a client, which stay the same while it is connected.
 
-        A client in this process is the daemon's own user. The kernel names the user at the other
+        A client in this process is the daemon's own user, or works for a `Who`. The kernel names the user at the other
         end of a Unix socket, and a certificate the client at the other end of a TCP connection.
         Without either, nobody is known there."""
         if isinstance(transport, LocalStream):
-            return None
+            who = _on_behalf(transport)
+            return None if who is None else who.names
         uid = _uid(transport)
         if uid is None:
             principal = transport.get_extra_info(PRINCIPAL)
@@ -84,14 +100,20 @@ class Principals:
     def user(transport: asyncio.BaseTransport) -> str:
         """Return the principal under which the dialogs of a client are counted (REL-45).
 
-        Empty: the client is in this process."""
+        Empty: the client is in this process, and works for nobody else."""
         if isinstance(transport, LocalStream):
-            return ""
+            who = _on_behalf(transport)
+            return "" if who is None else who.user
         uid = _uid(transport)
         if uid is None:
             principal = transport.get_extra_info(PRINCIPAL)
             return principal if isinstance(principal, str) else PUBLIC
         return _name(uid) or str(uid)
+
+
+def _on_behalf(stream: LocalStream) -> Who | None:
+    who = stream.get_extra_info(ON_BEHALF)
+    return who if isinstance(who, Who) else None
 
 
 def user_names(uid: int) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from brokerd.errors import (
     StoreFault,
 )
 from brokerd.ids import ID_SIZE, BootId, ClientId, InstanceId
+from brokerd.protocol import admin_verbs as admin
 from brokerd.protocol import client_frames as frames
 from brokerd.protocol import client_verbs as wire
 from brokerd.security.grants import Grants
@@ -34,7 +35,7 @@ from brokerd.sessions.expiry import end_expired
 from brokerd.sessions.flow_control import Congestion
 from brokerd.sessions.options import SessionOptions
 from brokerd.sessions.permissions import check
-from brokerd.sessions.principals import Principals
+from brokerd.sessions.principals import Principals, Who
 from brokerd.sessions.session import ClientSession
 from brokerd.telemetry.audit import Audit
 from brokerd.telemetry.log import Log
@@ -115,6 +116,9 @@ class Sessions:
         """The brokers that are reserved for administration; their clients are kept out."""
         self.congestion = Congestion(options)
         """The pauses of clients while the writer is behind."""
+        self.open_page: Callable[[Who], object] = _no_page
+        """Called when a client asks for an address at which a browser is let in (MON-28); returns
+        the answer. The HTTP listener sets it."""
         self.transactions = self.waiting = 0
         """Numbers of open transactions and of waiting receives, over all clients."""
 
@@ -269,7 +273,10 @@ class Sessions:
         try:
             if session.rights is not None:
                 check(session.rights, session.broker, verb, session.owner, self._brokers)
-            value = await self._administer(session.broker, verb, session.owner)
+            if isinstance(verb, admin.OpenPage):
+                value = self.open_page(Who(session.names, session.user))
+            else:
+                value = await self._administer(session.broker, verb, session.owner)
             session.responses.answer(request, value)
         except StoreFault:
             raise  # the instance stops (REL-5)
@@ -344,6 +351,13 @@ def _for_strangers(error: BrokerError) -> BrokerError:
     if isinstance(error, BrokerUnavailable):
         return BrokerUnavailable("the broker cannot be opened", hint="ask its administrator")
     return ObjectNotFound("there is no such broker", hint="ask the administrator for its name")
+
+
+def _no_page(_who: Who) -> object:
+    raise ObjectNotFound(
+        "the daemon has no HTTP listener",
+        hint='set http.enabled = true and http.listen = "TCP://127.0.0.1:8022"; then restart it',
+    )
 
 
 async def _raise(error: Exception) -> None:

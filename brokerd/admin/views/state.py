@@ -148,17 +148,14 @@ class StateReport:
             started_at=about.started_at,
             state=self._condition(),
             listening=tuple(one.address for one in listeners if one.address is not None),
-            listen_error="; ".join(one.listen_error for one in listeners if one.listen_error),
+            listen_error=self.listen_error,
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
             doors=tuple(door.status() for door in self._doors),
             queues=tuple(queue for one in self._brokers.values() for queue in self._queues(one)),
             destinations=tuple(self._waiting()),
             dialogs=dialogs,
-            stores=(
-                *(self._open_store(one) for one in self._brokers.values()),
-                *(self._refused(one, reason) for one, reason in self._absent.items()),
-            ),
+            stores=tuple(self.stores()),
             duplicates=tuple(self._duplicates()),
             warnings=tuple(
                 f"periodic work {name} fails: {why}; brokerd periodic ls"
@@ -178,6 +175,19 @@ class StateReport:
             idle_dialogs=self._idle(),
             dialog_limits=tuple(self._dialog_limits()),
         )
+
+    @property
+    def listen_error(self) -> str:
+        """Why the instance does not listen for peers where it should; empty = it does."""
+        listeners = self._destinations.listeners
+        return "; ".join(one.listen_error for one in listeners if one.listen_error)
+
+    def stores(self) -> Iterator[StoreStatus]:
+        """Yield the state of every store, from memory and the file system alone."""
+        for broker in self._brokers.values():
+            yield self._open_store(broker)
+        for name, reason in self._absent.items():
+            yield self._refused(name, reason)
 
     def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
         rows = [one.row for one in broker.held.by_id.values()]

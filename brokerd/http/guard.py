@@ -1,0 +1,281 @@
+"""Guard: what every request passes before a route answers it, and every answer on its way out.
+
+Reads:  headers of requests.      Calls: `identity`, the connection of a request, the event log.
+Never:  answers a name that is not the listener's own (DNS rebinding), lets a page of another site
+        change something, or sends an answer without the headers that keep strangers' texts inert.
+Fails:  an unforeseen error is logged once and answered with 500; the connection stays.
+
+| who | is known by | may see |
+| --- | --- | --- |
+| a Unix socket | the user, from the kernel | what the user may see as a client |
+| TLS | the owner of the certificate | what `client:NAME` may see as a client |
+| plain TCP, with a cookie | the principal who made the address by `brokerd page` | the same |
+| plain TCP | nothing | `/livez`, `/readyz`, `/metrics` |
+"""
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from brokerd.config.exposure import is_loopback_host
+from brokerd.errors import (
+    AccessDenied,
+    BadRequest,
+    BrokerError,
+    BrokerUnavailable,
+    Busy,
+    ConnectionLost,
+    ConversationNotFound,
+    InUse,
+    InvalidArgument,
+    ObjectNotFound,
+)
+from brokerd.http.identity import Browsers
+from brokerd.http.reads import CALLER, Caller, Reads
+from brokerd.sessions.principals import Who
+from brokerd.telemetry.log import Log
+from brokerd.telemetry.logs import DAEMON
+
+CSRF_HEADER: Final = "X-Brokerd-CSRF"
+CSRF_FIELD: Final = "csrf"
+TOKEN: Final = "token"
+LARGEST_BODY: Final = 64 * 1024
+"""Bytes of the body of a POST (SX-11)."""
+LONGEST: Final = 60.0
+"""Seconds that a route may take for an answer."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST"})
+FOR_ALL: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""Paths that need no principal where strangers can connect, which is loopback."""
+ALWAYS: Final = frozenset({"/livez", "/readyz"})
+"""Paths that are answered before the stores are open."""
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every answer; a route may set another `Cache-Control`."""
+_STATUS: Final[tuple[tuple[type[BrokerError], int], ...]] = (
+    (AccessDenied, 403),
+    (ObjectNotFound, 404),
+    (ConversationNotFound, 404),
+    (InvalidArgument, 400),
+    (BadRequest, 400),
+    (InUse, 409),
+    (Busy, 503),
+    (BrokerUnavailable, 503),
+    (ConnectionLost, 503),
+)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Connection(Protocol):
+    """The connection that a request came over."""
+
+    def who(self) -> Who | None:
+        """Return the principal at the far end; None = the connection proves nothing."""
+        ...
+
+    def request_began(self) -> None:
+        """Note that a request is complete, so that the client owes nothing."""
+        ...
+
+    def request_ended(self) -> None:
+        """Note that the request is answered, so that the client owes the next one."""
+        ...
+
+
+class Guard:
+    """The middlewares of the listener."""
+
+    def __init__(
+        self,
+        *,
+        reads: Reads,
+        browsers: Browsers,
+        cookie: str,
+        hosts: Iterable[str],
+        is_local: bool,
+        is_tls: bool,
+        connection_of: Callable[[web.Request], Connection | None],
+        log: Log,
+    ) -> None:
+        """Create the guard.
+
+        `cookie`: its name. `hosts`: names of the listener, beside addresses and names of this
+        machine. `is_local`: whether only this machine reaches the listener."""
+        self._reads = reads
+        self._browsers = browsers
+        self._cookie = cookie
+        self._hosts = frozenset(one.lower() for one in hosts)
+        self._is_local = is_local
+        self._is_tls = is_tls
+        self._connection_of = connection_of
+        self._log = log
+
+    @property
+    def middlewares(self) -> list[Middleware]:
+        """The middlewares, the outermost first."""
+        return [self._keep_time, self._explain, self._inspect, self._identify]
+
+    async def add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """Add the headers of every answer."""
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        response.headers["Server"] = "brokerd"
+
+    @web.middleware
+    async def _keep_time(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Tell the connection when it is the daemon's turn, and limit how long that lasts."""
+        connection = self._connection_of(request)
+        if connection is None:  # closed meanwhile
+            raise web.HTTPServiceUnavailable
+        connection.request_began()
+        try:
+            async with asyncio.timeout(LONGEST):
+                return await handler(request)
+        except TimeoutError:
+            return _text(503, "this takes too long; ask for less\n")
+        finally:
+            connection.request_ended()
+
+    @web.middleware
+    async def _explain(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer with an error what a route raises."""
+        try:
+            return await handler(request)
+        except web.HTTPException as answer:
+            if answer.status >= 400 and answer.content_type == "text/html":  # aiohttp's own text
+                answer.content_type = "text/plain"
+            raise
+        except (asyncio.CancelledError, TimeoutError):
+            raise
+        except BrokerError as error:
+            return _refusal(request, error)
+        except ConnectionResetError:
+            raise  # the client has left
+        except Exception as error:  # noqa: BLE001  # per request, as per command
+            self._log.error(DAEMON, subclass="http_failed", path=request.path, exc_info=error)
+            return _text(500, "the daemon failed at this; its log says why\n")
+
+    @web.middleware
+    async def _inspect(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Refuse other methods, other names, and whatever cannot be answered yet (MON-26)."""
+        if request.method not in METHODS:
+            raise web.HTTPMethodNotAllowed(request.method, sorted(METHODS))
+        if not self._is_own_name(request.headers.get("Host", "")):
+            raise web.HTTPMisdirectedRequest(
+                text="this is no name of this listener; add it to http.hosts\n"
+            )
+        is_open = self._reads.sources is not None
+        if not is_open and request.path not in ALWAYS or (
+            self._reads.condition != "ready" and request.path not in FOR_ALL
+        ):
+            return _text(503, f"the daemon is {self._reads.condition}\n", {"Retry-After": "1"})
+        return await handler(request)
+
+    def _is_own_name(self, host: str) -> bool:
+        """Return whether a request was made to this machine by address, or by a name of its own.
+
+        A page of another site can make a name of its own point to this machine, but not use an
+        address or our name without its browser noticing that the site is another."""
+        name = _without_port(host).lower()
+        if is_loopback_host(name) or name in self._hosts:
+            return True
+        return not self._is_local and _is_address(name)
+
+    @web.middleware
+    async def _identify(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Find the caller; let a browser in that brings a token; check that a POST is meant."""
+        token = request.query.get(TOKEN)
+        if token is not None and request.method == "GET":
+            self._let_in(request, token)
+        caller = None if self._reads.sources is None else self._caller(request)
+        request[CALLER] = caller
+        if caller is None:
+            if request.path not in FOR_ALL or request.method == "POST":
+                raise web.HTTPForbidden(
+                    text="nobody is known here: run `brokerd page` on the daemon's machine, and "
+                    "open the address that it prints\n"
+                )
+            return await handler(request)
+        try:
+            if request.method == "POST":
+                await self._check_meant(request, caller)
+            return await handler(request)
+        finally:
+            await caller.close()
+
+    def _let_in(self, request: web.Request, token: str) -> None:
+        """Give a browser a cookie for its token, and send it on to the same path without it."""
+        cookie = self._browsers.let_in(token)
+        if cookie is None:
+            raise web.HTTPForbidden(
+                text="this address has been used, or it is too old: run `brokerd page` again\n"
+            )
+        answer = web.HTTPSeeOther(str(request.rel_url.without_query_params(TOKEN)))
+        answer.set_cookie(
+            self._cookie, cookie, httponly=True, samesite="Strict", secure=self._is_tls, path="/"
+        )
+        raise answer
+
+    def _caller(self, request: web.Request) -> Caller | None:
+        connection = self._connection_of(request)
+        who = None if connection is None else connection.who()
+        if who is not None:
+            csrf = self._browsers.csrf_of(f"principal {who.user}")
+            return Caller(who, csrf=csrf, reads=self._reads)
+        browser = self._browsers.find(request.cookies.get(self._cookie, ""))
+        if browser is None:
+            return None
+        return Caller(browser.who, csrf=browser.csrf, reads=self._reads)
+
+    async def _check_meant(self, request: web.Request, caller: Caller) -> None:
+        """Raise `HTTPForbidden` unless a page of this listener has sent the POST (SX-26)."""
+        origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
+        is_ours = origin is None or origin.partition("://")[2] == request.headers.get("Host")
+        if is_ours and site in (None, "same-origin", "none"):
+            sent = request.headers.get(CSRF_HEADER)
+            if sent is None and request.content_type == "application/x-www-form-urlencoded":
+                sent = str((await request.post()).get(CSRF_FIELD, ""))
+            if sent is not None and hmac.compare_digest(sent.encode(), caller.csrf.encode()):
+                return
+        raise web.HTTPForbidden(
+            text=f"no page of this daemon has sent this: reload it, or send {CSRF_HEADER}\n"
+        )
+
+
+def _refusal(request: web.Request, error: BrokerError) -> web.Response:
+    """Return the answer for an error of a view or a verb."""
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    if request.path.endswith(".json") or "json" in request.headers.get("Accept", ""):
+        said = {"code": error.code, "message": error.message, "hint": error.hint}
+        return web.json_response({"error": said}, status=status)
+    return _text(status, f"{error.message}\n" + (f"fix: {error.hint}\n" if error.hint else ""))
+
+
+def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, text=text, headers=headers)
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
