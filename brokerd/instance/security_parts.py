@@ -94,5 +94,4 @@ def build_dialog_security(parts: Parts, world: Surroundings) -> DialogSecurity:
         binding_for=lambda broker, service: parts.brokers[broker].store.catalog.binding_of.get(
             service
         ),
-        may_deliver=parts.grants.may_deliver,
     )

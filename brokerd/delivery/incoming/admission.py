@@ -15,6 +15,7 @@ from typing import Final
 from brokerd.broker.broker import Broker
 from brokerd.ids import InstanceId, show
 from brokerd.protocol.frames import Fragment
+from brokerd.security.grants import PUBLIC
 from brokerd.telemetry.audit import Action, Audit, Outcome
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import AUDIT_CONVERSATION
@@ -23,6 +24,11 @@ NO_SEND_PERMISSION: Final = -8494
 """Code of the error for an authenticated sender without the permission (SEC-54)."""
 MaySend = Callable[[str | None, str], bool]
 """Function that returns whether a principal may send to a service; None = acts as `public`."""
+
+
+def no_permission(principal: str | None, item: Fragment) -> str:
+    """Return what a sender without the permission is told, if it has proven itself."""
+    return f"{principal or PUBLIC} has no send permission on service {item.to_service!r}"
 
 
 class Admission:
@@ -45,7 +51,7 @@ class Admission:
         service = item.to_service
         if neighbour is None or self._may_send(principal, service):
             return True
-        sender = principal or "public"
+        sender = principal or PUBLIC
         # Only names of this instance: a stranger may draw new ones for ever, and each would be a
         # line of its own.
         target = f"{broker.name}/{service}" if service in broker.services else broker.name

@@ -18,6 +18,7 @@ from brokerd.broker import checks
 from brokerd.broker.broker import Broker
 from brokerd.broker.state import HomeQueue, Live
 from brokerd.clock import Clock, Instant
+from brokerd.delivery.incoming.admission import NO_SEND_PERMISSION, Admission, no_permission
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.buffer import Arrivals
 from brokerd.delivery.incoming.counters import STORE_FAILED, ArrivalCounters
@@ -27,13 +28,13 @@ from brokerd.delivery.incoming.open_changesets import OpenChangesets
 from brokerd.delivery.incoming.opening_dialogs import OpeningDialogs
 from brokerd.delivery.outgoing.orphan_replies import OrphanReplies
 from brokerd.delivery.outgoing.transmitter import Transmitter
-from brokerd.delivery.peers.dialog_security import DialogSecurity, proven
+from brokerd.delivery.peers.dialog_security import DialogSecurity
 from brokerd.delivery.peers.refusal_notices import RefusalNotices
 from brokerd.ids import BrokerId, InstanceId, show
 from brokerd.protocol import dialog
 from brokerd.protocol.frames import Fragment
 from brokerd.protocol.transitions import State
-from brokerd.routing.reasons import Reason
+from brokerd.routing.reasons import DropReason, Reason
 from brokerd.security.kept_keys import DialogKeys
 
 Batch = tuple[ArrivingDialog, Live, list[Fragment], int]
@@ -46,6 +47,7 @@ class ArrivalWriter:
     """The writer that stores the due runs of all dialogs."""
 
     __slots__ = (
+        "_admission",
         "_answers",
         "_changesets",
         "_clock",
@@ -79,6 +81,7 @@ class ArrivalWriter:
         openings: OpeningDialogs,
         notices: RefusalNotices,
         security: DialogSecurity,
+        admission: Admission,
         clock: Clock,
         batch: int,
         retries: int,
@@ -95,6 +98,7 @@ class ArrivalWriter:
         self._clock = clock
         self._notices = notices
         self._security = security
+        self._admission = admission
         self._limit = batch
         self._inspecting = ArrivalInspection(
             is_here=lambda one: dialogs.known.get(one.key) is one, resume=self.schedule
@@ -299,10 +303,9 @@ class ArrivalWriter:
     def _check_run(self, one: ArrivingDialog, run: list[Fragment]) -> _Verdict:
         """Decide which part of a run may be stored, without changing anything."""
         if one.live is None:
-            service = run[0].to_service
-            # Inside an instance there is nothing to prove (SEC-53).
-            if one.neighbour is not None and not self._security.may_open(one.keys, service):
-                return None, (checks.ACCESS_DENIED, f"{service} is not open to the sender")
+            # Asked when the fragment arrived, too: the grant may have been revoked since (SEC-50).
+            if not self._admission.admits(one.broker, run[0], one.neighbour, one.principal):
+                return None, (NO_SEND_PERMISSION, no_permission(one.principal, run[0]))
             refusal = refuse_opening(one.broker, run[0], self._clock.utc())
             if refusal is not None:
                 return None, refusal
@@ -323,10 +326,14 @@ class ArrivalWriter:
         good, refusal = verdict
         if good is None:
             assert refusal is not None
-            counters.undeliverable(one.broker, first, None, refusal[1], counted="refused")
-            counters.drop(run[1:], "refused")
+            is_denied = refusal[0] == NO_SEND_PERMISSION
+            if is_denied:  # `admission` has logged it
+                counters.drop(run, DropReason.NO_SEND_PERMISSION)
+            else:
+                counters.undeliverable(one.broker, first, None, refusal[1], counted="refused")
+                counters.drop(run[1:], "refused")
             # Only a sender that has proven itself is told that it has no right (SEC-54).
-            if refusal[0] != checks.ACCESS_DENIED or proven(one.keys) is not None:
+            if not is_denied or one.principal is not None:
                 self._answers.refuse(
                     one.broker, first, *refusal, neighbour=one.neighbour, keys=one.keys
                 )

@@ -175,6 +175,7 @@ class Dispatcher:
             openings=openings,
             notices=notices,
             security=security,
+            admission=admission,
             clock=clock,
             batch=options.batch,
             retries=options.store_retries,

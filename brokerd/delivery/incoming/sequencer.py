@@ -15,7 +15,7 @@ from brokerd.broker import ordinary
 from brokerd.broker.state import Live
 from brokerd.clock import Clock, later
 from brokerd.delivery.incoming.acknowledgements import Acknowledgements
-from brokerd.delivery.incoming.admission import NO_SEND_PERMISSION, Admission
+from brokerd.delivery.incoming.admission import NO_SEND_PERMISSION, Admission, no_permission
 from brokerd.delivery.incoming.arrival_memory import ArrivalMemory, EarlyShares
 from brokerd.delivery.incoming.arrival_writer import ArrivalWriter
 from brokerd.delivery.incoming.buffer import Arrivals, weight
@@ -256,7 +256,7 @@ class Sequencer:
         """Drop a fragment of a sender without the permission; answer one that is known (SEC-54)."""
         self._counters.drop((item,), DropReason.NO_SEND_PERMISSION)
         if one.principal is not None:
-            text = f"{one.principal} has no send permission on service {item.to_service!r}"
+            text = no_permission(one.principal, item)
             answer = partial(self._answers.refuse, one.broker, item, NO_SEND_PERMISSION, text)
             settle = partial(answer, neighbour=one.neighbour, keys=one.keys)
             self._changesets.when_durable(one.broker, settle)

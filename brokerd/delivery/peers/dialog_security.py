@@ -94,13 +94,11 @@ class DialogSecurity:
         clock: Clock,
         random: Random,
         binding_for: BindingFor,
-        may_deliver: Callable[[str | None, str], bool],
     ) -> None:
         """Create the keys.
 
         `master_key`: returns the master key; None = there is none. `private_key`: returns the
-        decrypted private keys of an own certificate, or raises `NoMasterKey`. `may_deliver`:
-        returns whether a principal may begin dialogs with a service; None = everybody (SEC-50)."""
+        decrypted private keys of an own certificate, or raises `NoMasterKey`."""
         self._credentials = credentials
         self._master_key = master_key
         self._private_key = private_key
@@ -112,7 +110,6 @@ class DialogSecurity:
         self._own_keys: dict[bytes, PrivateKeys] = {}
         self._parsed: dict[bytes, DialogCertificate] = {}
         self._binding_for = binding_for
-        self._may_deliver = may_deliver
         credentials.watch(self._forget)
 
     # A dialog is about to leave.
@@ -271,12 +268,6 @@ class DialogSecurity:
         kept = KeptKeys(kind, secrets, principal)
         return DialogKeys(kept, is_initiator=False, random=self._random)
 
-    def may_open(self, keys: AnswerKeys | None, service: str) -> bool:
-        """Return whether the initiator with these keys may begin a dialog with a service.
-
-        Its identity is that of the certificate, whatever the message says (SX-7)."""
-        return self._may_deliver(proven(keys), service)
-
     def answer_keys(self, broker: Broker, conversation_id: ConversationId) -> AnswerKeys | None:
         """Return the keys for answers of a dialog that a broker began and has no more.
 
@@ -365,11 +356,6 @@ class DialogSecurity:
         """Forget what was parsed of certificates that have gone."""
         self._own_keys.clear()
         self._parsed.clear()
-
-
-def proven(keys: AnswerKeys | None) -> str | None:
-    """Return the principal that a dialog with these keys has proven; None = nobody (SEC-19)."""
-    return keys.kept.principal or None if isinstance(keys, DialogKeys) else None
 
 
 def _place(item: Fragment) -> Place:

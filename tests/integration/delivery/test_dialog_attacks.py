@@ -288,8 +288,11 @@ async def test_a_certificate_that_is_not_installed_is_named_to_the_sender(
 
 
 @pytest.mark.rule("SEC-24", "SEC-50", "SEC-54", "SX-7")
+@pytest.mark.parametrize("admitted", [0, 1], ids=["before it arrives", "before it is stored"])
 @pytest.mark.parametrize("kind", ["full", "anonymous", "none"])
-def test_who_may_not_send_is_told_so_if_it_has_proven_itself(tmp_path: Path, kind: str) -> None:
+def test_who_may_not_send_is_told_so_if_it_has_proven_itself(
+    tmp_path: Path, kind: str, admitted: int
+) -> None:
     @peers("west", "east")
     async def play(net: Net, west: Peer, east: Peer) -> None:
         if kind != "none":
@@ -298,15 +301,18 @@ def test_who_may_not_send_is_told_so_if_it_has_proven_itself(tmp_path: Path, kin
 
         def refuse(principal: str | None, _service: str) -> bool:
             asked.append(principal)
-            return False
+            return len(asked) <= admitted
 
-        east.instance.parts.dialog_security._may_deliver = refuse
+        east.instance.parts.dispatcher._writer._admission._may_send = refuse
         await west.talk("urn:east", b"1")
         await net.wait(3)
         errors = [one for one in await west.messages() if one.error is not None]
         assert set(asked) == {"peer:west" if kind == "full" else None}
         assert [one.error.number for one in errors] == ([-8494] if kind == "full" else [])
         assert await east.bodies() == []
+        assert east.instance.parts.dispatcher.dropped["no_send_permission"] >= 1
+        (line, *_) = east.log.of("audit.broker_conversation")
+        assert line["subclass"] == "no_send_permission"
 
     play(tmp_path)
 

@@ -82,7 +82,8 @@ def writer(
         early=something(update=lambda _one: None),
         openings=something(stored=lambda *_about: None),
         clock=something(utc=lambda: 0),
-        security=something(may_open=lambda *_about: True),
+        security=nothing,
+        admission=something(admits=lambda *_about: True),
         batch=2,
         notices=nothing,
         retries=3,
@@ -124,6 +125,7 @@ def test_what_waits_behind_a_refused_opening_is_dropped_in_the_books_too(
     one: Any = SimpleNamespace(
         key=0,
         keys=None,
+        principal=None,
         live=None,
         arrivals=arrivals,
         broker=broker,
