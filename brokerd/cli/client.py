@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-from cryptography.hazmat.primitives import serialization
 
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.principals import (
@@ -25,6 +24,7 @@ from brokerd.errors import UsageError
 from brokerd.model import MSDB
 from brokerd.security.certificates import DAYS, make_certificate
 from brokerd.security.credentials import Kind, principal_name
+from brokerd.security.pem import PRIVATE_KEY, to_pem
 from brokerd.storage.private_files import make_private_directory, write_private
 
 SERVER: Final = "server.pem"
@@ -61,7 +61,10 @@ def _new(
     short = name.removeprefix(f"{Kind.CLIENT}:")
     principal_name(Kind.CLIENT, short)
     certificate, private = make_certificate(short, now=SystemClock().utc(), days=days)
-    files = {f"{short}.key": _pem(private), f"{short}.pem": certificate.pem.encode()}
+    files = {
+        f"{short}.key": to_pem(PRIVATE_KEY, private).encode(),
+        f"{short}.pem": certificate.pem.encode(),
+    }
     taken = [one for one in (*files, SERVER) if (out / one).exists()]
     if taken:
         raise UsageError(
@@ -103,15 +106,6 @@ def _write(path: Path, content: bytes) -> Path:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     return path
-
-
-def _pem(private: bytes) -> bytes:
-    key = serialization.load_der_private_key(private, None)
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 command = noun(

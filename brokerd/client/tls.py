@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from brokerd.errors import InvalidArgument
 from brokerd.security.secure_stream import SecureStream
+from brokerd.security.tls_rules import harden
 
 CERTIFICATE_VARIABLE: Final = "BROKERD_TLS_CERTIFICATE"
 KEY_VARIABLE: Final = "BROKERD_TLS_KEY"
@@ -63,8 +64,7 @@ def context_of(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the server's certificate itself is what is trusted (SEC-3)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    harden(context, checks_dates=True)
     try:
         if os.stat(tls.key).st_mode & 0o077:
             raise InvalidArgument(

@@ -14,13 +14,14 @@ from brokerd.errors import InvalidArgument
 from brokerd.security.certificates import Certificate, read_certificate
 from brokerd.security.credentials import Purpose
 from brokerd.security.dialog_certificates import read_dialog_certificate
+from brokerd.security.pem import DIALOG_CERTIFICATE
 
 MOST: Final = 16
 """Most certificates in one file."""
 MOST_BYTES: Final = 64 * 1024
 """Largest file that is parsed."""
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,64})-----.*?-----END \1-----", re.DOTALL)
-_DIALOG: Final = b"BROKERD DIALOG CERTIFICATE"
+_DIALOG: Final = DIALOG_CERTIFICATE.encode()
 _SEQUENCE: Final = 0x30
 """First byte of an X.509 certificate in DER."""
 

@@ -7,7 +7,6 @@ A certificate is identified by the SHA-256 of its DER encoding. Neither its issu
 in it means anything (SEC-3), unless certificates come from a company's own authority.
 """
 
-import base64
 import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from msgspec import Struct
 from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import secret_bytes
+from brokerd.security.pem import CERTIFICATE, begin_of, to_pem
 
 DAYS: Final = 398
 """Days for which a certificate made here is valid, unless its maker says otherwise."""
@@ -40,7 +40,7 @@ _REFUSALS: Final = (
 """Exceptions by which the package refuses bytes; they have no common base."""
 _KEY_BYTES: Final = 32
 _SERIAL_BYTES: Final = 20
-_PEM: Final = b"-----BEGIN CERTIFICATE-----"
+_PEM: Final = begin_of(CERTIFICATE).encode()
 
 
 class Certificate(Struct, frozen=True):
@@ -61,9 +61,7 @@ class Certificate(Struct, frozen=True):
     @property
     def pem(self) -> str:
         """The certificate as text."""
-        text = base64.encodebytes(self.encoded).decode().replace("\n", "")
-        lines = (text[at : at + 64] for at in range(0, len(text), 64))
-        return "\n".join([_PEM.decode(), *lines, "-----END CERTIFICATE-----", ""])
+        return to_pem(CERTIFICATE, self.encoded)
 
 
 def make_certificate(

@@ -8,6 +8,7 @@ name has its kind in front, `peer:west` or `client:billing`, so that no user of 
 have the same name. `public` is everybody, and owns nothing.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
@@ -129,11 +130,8 @@ class Credentials:
             ObjectNotFound: nobody here owns the certificate.
             InvalidArgument: the certificate is not valid now; the text says why (SEC-11).
         """
-        found = next(
-            (one for one in self.installed(purpose) if one.certificate.encoded == encoded),
-            None,
-        )
-        if found is None or found.principal is None:
+        found = self.certificates.get(hashlib.sha256(encoded).digest())
+        if found is None or found.principal is None or found.purpose is not purpose:
             raise ObjectNotFound("the certificate is not installed here")
         if why := why_not_valid(found.certificate, now):
             raise InvalidArgument(why)

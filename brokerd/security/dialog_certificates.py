@@ -22,6 +22,7 @@ from brokerd.clock import SECOND, Instant
 from brokerd.errors import InvalidArgument
 from brokerd.ids import secret_bytes
 from brokerd.security.certificates import DAYS, Certificate
+from brokerd.security.pem import DIALOG_CERTIFICATE, begin_of, end_of, to_pem
 
 MOST_BYTES: Final = 4096
 """Largest dialog certificate that is parsed, in either form."""
@@ -31,8 +32,8 @@ _VERSION: Final = 1
 _LONGEST_SUBJECT: Final = 64
 _LATEST: Final = 253_402_300_799 * SECOND
 """The last second of the year 9999."""
-_BEGIN: Final = b"-----BEGIN BROKERD DIALOG CERTIFICATE-----"
-_END: Final = b"-----END BROKERD DIALOG CERTIFICATE-----"
+_BEGIN: Final = begin_of(DIALOG_CERTIFICATE).encode()
+_END: Final = end_of(DIALOG_CERTIFICATE).encode()
 _SIGNED: Final = b"brokerd dialog certificate\0"
 """Prefix of the bytes that are signed, so that no other signature can pass for this one."""
 _PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(range(KEY_SIZE)))
@@ -49,9 +50,7 @@ class DialogCertificate(Certificate, frozen=True):
     @property
     def pem(self) -> str:
         """The certificate as text."""
-        text = base64.b64encode(self.encoded).decode()
-        lines = (text[at : at + 64] for at in range(0, len(text), 64))
-        return "\n".join([_BEGIN.decode(), *lines, _END.decode(), ""])
+        return to_pem(DIALOG_CERTIFICATE, self.encoded)
 
 
 class PrivateKeys:

@@ -9,7 +9,7 @@ proves that the far end holds the private key of one of them. It does not check 
 does, by the clock of the instance, so that a refusal says which date is wrong (SEC-11).
 """
 
-import base64
+import hashlib
 import os
 import ssl
 from collections.abc import Callable, Iterable
@@ -22,11 +22,11 @@ from brokerd.errors import InvalidArgument, ObjectNotFound
 from brokerd.security.certificates import Certificate, show_id, why_not_valid
 from brokerd.security.credentials import Credentials, Installed, Kind, Purpose
 from brokerd.security.grants import PUBLIC
+from brokerd.security.pem import PRIVATE_KEY, to_pem
+from brokerd.security.tls_rules import harden
 
 SELF: Final = "self"
 """Name of the identity of this instance, when it has connected to itself (TRN-26)."""
-_NO_CHECK_TIME: Final = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the module `ssl` has no name for."""
 
 
 class Identity(Struct, frozen=True):
@@ -69,7 +69,7 @@ def server_context(own: Own, trusted: Iterable[Certificate]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_OPTIONAL
     context.num_tickets = 0  # a resumed session would not be checked again (SX-4)
-    _harden(context)
+    harden(context, checks_dates=False)
     _use(context, own)
     _trust(context, trusted)
     return context
@@ -84,23 +84,15 @@ def client_context(own: Own | None, trusted: Iterable[Certificate]) -> ssl.SSLCo
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is what is trusted (SEC-3)
     context.verify_mode = ssl.CERT_REQUIRED
-    _harden(context)
+    harden(context, checks_dates=False)
     if own is not None:
         _use(context, own)
     _trust(context, trusted)
     return context
 
 
-def _harden(context: ssl.SSLContext) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.verify_flags = ssl.VerifyFlags(
-        ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_TRUSTED_FIRST | _NO_CHECK_TIME
-    )
-
-
 def _use(context: ssl.SSLContext, own: Own) -> None:
-    text = own.certificate.pem.encode() + _pem("PRIVATE KEY", own.private_key)
+    text = (own.certificate.pem + to_pem(PRIVATE_KEY, own.private_key)).encode()
     descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, text)
@@ -135,9 +127,10 @@ def identify(encoded: bytes | None, credentials: Credentials, kind: Kind, now: I
     """
     if encoded is None:
         return NOBODY
-    for own in credentials.certificates.values():
-        if own.principal is None and own.certificate.encoded == encoded:
-            return Identity(SELF, own.certificate.id)
+    certificate_id = hashlib.sha256(encoded).digest()
+    found = credentials.certificates.get(certificate_id)
+    if found is not None and found.principal is None:
+        return Identity(SELF, certificate_id)
     try:
         principal = credentials.owner(encoded, Purpose.TRANSPORT, now)
     except ObjectNotFound as error:
@@ -146,12 +139,7 @@ def identify(encoded: bytes | None, credentials: Credentials, kind: Kind, now: I
         raise NoProof(error.message) from error
     if principal.kind is not kind:
         raise NoProof(f"the certificate belongs to {principal.name}, which is no {kind}")
-    found = next(
-        one
-        for one in credentials.installed(Purpose.TRANSPORT)
-        if one.certificate.encoded == encoded
-    )
-    return Identity(principal.name, found.certificate.id)
+    return Identity(principal.name, certificate_id)
 
 
 class Contexts:
@@ -269,8 +257,3 @@ _ABOUT_CERTIFICATES: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DEC
 
 def _short(certificate: Certificate) -> str:
     return f"{show_id(certificate.id)[:16]}… ({certificate.subject})"
-
-
-def _pem(label: str, encoded: bytes) -> bytes:
-    body = base64.encodebytes(encoded)
-    return b"-----BEGIN %b-----\n%b-----END %b-----\n" % (label.encode(), body, label.encode())

@@ -23,7 +23,7 @@ from brokerd.ids import secret_bytes
 from brokerd.security.certificates import Certificate, make_certificate
 from brokerd.security.credentials import Kind, Purpose
 from brokerd.security.grants import Entry, Origin, parse_grant
-from brokerd.security.tls import _pem
+from brokerd.security.pem import PRIVATE_KEY, to_pem
 from tests.acceptance.one_process import Served
 
 OBJECTS: dict[str, Any] = {
@@ -46,7 +46,7 @@ class Program:
         Path(self.tls.certificate).write_text(self.certificate.pem)
         self.trust(server)
         Path(self.tls.key).touch(0o600)
-        Path(self.tls.key).write_bytes(_pem("PRIVATE KEY", key))
+        Path(self.tls.key).write_text(to_pem(PRIVATE_KEY, key))
 
     def trust(self, server: Certificate) -> None:
         Path(self.tls.server).write_text(server.pem)
