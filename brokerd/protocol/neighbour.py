@@ -73,6 +73,8 @@ class GoodbyeReason(StrEnum):
     IDLE = "idle"
     DRAIN = "drain"
     ARBITRATION = "arbitration"
+    RENEW = "renew"
+    """It is to be made anew at once, by either side, with other certificates (SEC-89)."""
 
 
 class Hello(Struct, frozen=True):

@@ -270,12 +270,15 @@ class Destinations(EndpointLife, Neighbours):
     def on_ended(self, connection: PeerConnection, end: Closed) -> None:
         """Release the destinations of a connection; if it was lost, suppress them (TRN-15)."""
         log_ended(self._log, connection, end)
-        for destination in self._bound.pop(connection, ()):
+        served = self._bound.pop(connection, deque())
+        for destination in served:
             if end.outcome is Outcome.LOST:
                 destination.lost(end.key, end.detail)
             else:
                 destination.closed()
             self._events.address_changed(destination.address, False)
+        if end.detail == GoodbyeReason.RENEW.value:
+            self._dialer.connect_again(served)
         peer = connection.machine.peer
         if peer is not None and peer.instance_id not in self.peers.online:
             self._events.neighbour_left(peer.instance_id)

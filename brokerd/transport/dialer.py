@@ -49,10 +49,20 @@ class Dialer:
         """Connect all destinations with pending items that may connect now (TRN-14).
 
         If they are many, spread the attempts (TRN-21). Return the number of destinations."""
+        return self._connect_pending(destinations, at_work=0)
+
+    def connect_again(self, destinations: Iterable[Destination]) -> None:
+        """Connect destinations with pending items anew, whose connection ended for that (SEC-89).
+
+        Connections of many peers may end at a time, so running attempts count for the spread."""
+        self._connect_pending(destinations, at_work=len(self._tasks))
+
+    def _connect_pending(self, destinations: Iterable[Destination], *, at_work: int) -> int:
         if not self.running:
             return 0
         due = [d for d in destinations if d.pending and d.may_connect and d.due is None]
-        spread = self._options.connect_spread.total_seconds() if len(due) > MOST_AT_ONCE else 0.0
+        is_spread = at_work + len(due) > MOST_AT_ONCE
+        spread = self._options.connect_spread.total_seconds() if is_spread else 0.0
         for destination in due:
             if spread:
                 wait = self._rng.uniform(0.0, spread)

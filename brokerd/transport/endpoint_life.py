@@ -101,7 +101,7 @@ class EndpointLife:
             if why:
                 connection.abort(why)
             elif guard.has_dropped(connection.own_certificate_id) or guard.is_replaced(connection):
-                self.peers.leave(connection, GoodbyeReason.DRAIN)
+                self.peers.leave(connection, GoodbyeReason.RENEW)
         for destination in [one for one in self._known.values() if one.is_suppressed]:
             destination.forgive()
             if destination.pending:

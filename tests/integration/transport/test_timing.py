@@ -16,7 +16,7 @@ from brokerd.testing.clock import SimClock
 from brokerd.testing.loop import VirtualLoop, run
 from brokerd.testing.network import SimNetwork
 from brokerd.transport.destination import DestinationState
-from brokerd.transport.options import TransportOptions
+from brokerd.transport.options import MOST_AT_ONCE, TransportOptions
 
 from .conftest import Node, fragment
 
@@ -280,6 +280,26 @@ def test_many_destinations_are_tried_over_two_seconds(count: int, spread: bool) 
         tried = sum(d.attempts - 1 for d in known)
         assert (0 < tried < count) == spread
         await world.until(62)
+        assert [d.attempts for d in known] == [2] * count
+
+    play(script)
+
+
+@pytest.mark.rule("SEC-89", "TRN-21")
+@pytest.mark.parametrize("count", [3, 30])
+def test_connections_that_are_made_anew_do_not_wait_for_the_pass_and_are_spread(count: int) -> None:
+    async def script(world: World) -> None:
+        names = [f"tcp://host{n}:4022" for n in range(count)]
+        transport = world.west.transport
+        for name in names:
+            world.west.send(name, b"x")
+        await world.until(1)  # nobody is there
+        known = transport.known()
+        for one in known:
+            one.release()
+            transport._dialer.connect_again([one])  # as if each connection had ended for that
+        assert sum(d.attempts for d in known) == count + min(count, MOST_AT_ONCE)
+        await world.until(3.1)
         assert [d.attempts for d in known] == [2] * count
 
     play(script)
