@@ -27,6 +27,7 @@ from brokerd.admin.objects.plan import (
     plan_switch,
 )
 from brokerd.admin.objects.terminate import Tell
+from brokerd.admin.pairing.objects import keep_paired
 from brokerd.broker.broker import Broker
 from brokerd.errors import (
     BrokerError,
@@ -101,9 +102,10 @@ class ObjectAdministration:
         A broker that does not exist is made. Nothing is changed if the change of any broker has to
         be refused. Raises `Busy` if one of the brokers is being administered (MAN-1).
         With `ensure` missing objects are added, and nothing else changes; with `keep` declared
-        objects are made and altered, and no others are dropped.
+        objects are made and altered, and no others are dropped. Otherwise the broker has only the
+        declared objects afterwards, and what pairing made (SEC-80).
         """
-        merge = add_missing if ensure else keep_undeclared if keep else None
+        merge = add_missing if ensure else keep_undeclared if keep else self._keep_paired
         async with self.lock:
             # Everything that can refuse is checked for all brokers before the first is changed:
             # each broker commits on its own, so a later refusal could not undo an earlier one.
@@ -137,7 +139,10 @@ class ObjectAdministration:
                 "file open at a time",
             )
 
-    def _plan(self, wanted: Declared, merge: Merge | None, actor: str) -> Plan:
+    def _keep_paired(self, have: Declared, wanted: Declared) -> Declared:
+        return keep_paired(have, wanted, has_principal=self.has_principal)
+
+    def _plan(self, wanted: Declared, merge: Merge, actor: str) -> Plan:
         instance = self._brokers[MSDB]
         broker = self._brokers.get(wanted.broker)
         now = instance.clock.utc()

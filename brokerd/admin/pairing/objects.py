@@ -4,7 +4,7 @@ PURE.   Reads: the objects of a broker.      Calls: nothing.
 Never:  changes a route or a binding that was not made by pairing with that peer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -65,6 +65,42 @@ def restored(before: Declared, now: Declared, peer: PeerServices) -> Declared:
         routes=back(before.routes, now.routes),
         remote_service_bindings=back(before.remote_service_bindings, now.remote_service_bindings),
     )
+
+
+def keep_paired(
+    have: Declared, wanted: Declared, *, has_principal: Callable[[str], bool]
+) -> Declared:
+    """Return the wanted objects, and those that pairing made and that nothing in them replaces.
+
+    A file cannot declare what pairing will make, so applying one must not undo it (SEC-80)."""
+    routed = {one.service_name for one in wanted.routes.values()} | wanted.services.keys()
+    bound = {one.service_name for one in wanted.remote_service_bindings.values()}
+    routes = {
+        name: one
+        for name, one in have.routes.items()
+        if one.service_name not in routed
+        and one.service_name is not None
+        and has_principal(_paired(name, one.service_name))
+    }
+    bindings = {
+        name: one
+        for name, one in have.remote_service_bindings.items()
+        if one.service_name not in bound | wanted.services.keys()
+        and one.principal == _paired(name, one.service_name)
+        and has_principal(one.principal)
+    }
+    return msgspec.structs.replace(
+        wanted,
+        routes={**routes, **wanted.routes},
+        remote_service_bindings={**bindings, **wanted.remote_service_bindings},
+    )
+
+
+def _paired(name: str, service: str) -> str:
+    """Return the principal whose pairing made the object of this name; empty = none did."""
+    principal = f"peer:{name.partition('/')[0]}"
+    peer = PeerServices(principal=principal, address="", services=(), is_secured=True)
+    return principal if name == peer.object_name(service) else ""
 
 
 def _without(routes: Mapping[str, Route], peer: PeerServices) -> dict[str, Route]:
