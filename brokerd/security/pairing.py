@@ -29,6 +29,8 @@ FINGERPRINT_BYTES: Final = 16
 PROOF_BYTES: Final = 32
 LIFETIME: Final = 600.0
 """Seconds after which a code that was not used is void."""
+REMEMBERED: Final = 2 * LIFETIME
+"""Seconds for which an instance says what became of a code, to those that prove to have it."""
 MOST_WRONG: Final = 5
 """Number of wrong proofs after which a code is void."""
 
@@ -135,6 +137,18 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
+WRONG: Final = "the code is wrong: it is another than the one that the other machine has shown last"
+VOID: Final[dict[Phase, str]] = {
+    Phase.IN_USE: "the code is being used at this moment",
+    Phase.USED: "the code was used already",
+    Phase.EXPIRED: "the code has expired, 10 minutes after it was shown",
+    Phase.GUESSED: "the code is void after five wrong ones",
+    Phase.CANCELLED: "the code was cancelled, or another was shown since",
+}
+"""What a far end is told that has a code which cannot be used, by its phase."""
+ANEW: Final = "show a new code on the other machine: brokerd peer pair"
+
+
 class Invitation:
     """A code that this instance has shown. `now` is monotonic seconds everywhere."""
 
@@ -146,12 +160,22 @@ class Invitation:
         """Number of wrong proofs."""
         self._phase = Phase.WAITING
         self._until = now + LIFETIME
+        self._known_until = now + REMEMBERED
 
     def phase(self, now: float) -> Phase:
         """Return where the code is in its life."""
         if self._phase is Phase.WAITING and now >= self._until:
             self._phase = Phase.EXPIRED
         return self._phase
+
+    def is_remembered(self, now: float) -> bool:
+        """Return whether a far end that has the code is still told what became of it."""
+        return now < self._known_until
+
+    def is_known_by(self, proof: bytes, joining: Certificate) -> bool:
+        """Return whether a far end has proven that it has this code, whether usable or not."""
+        secret, inviting = self.code.secret, self.certificate
+        return is_proof(proof, secret, Side.JOINING, inviting=inviting, joining=joining)
 
     def seconds_left(self, now: float) -> float:
         """Return the seconds for which the code may still be used."""
@@ -164,7 +188,7 @@ class Invitation:
         if self.phase(now) is not Phase.WAITING:
             return None
         secret, inviting = self.code.secret, self.certificate
-        if not is_proof(proof, secret, Side.JOINING, inviting=inviting, joining=joining):
+        if not self.is_known_by(proof, joining):
             self.wrong += 1
             if self.wrong >= MOST_WRONG:
                 self._phase = Phase.GUESSED

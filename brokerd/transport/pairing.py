@@ -16,16 +16,16 @@ from brokerd.protocol.frames import FrameReader, Kind
 from brokerd.protocol.neighbour import Reject
 from brokerd.protocol.neighbour import decode as decode_neighbourly
 from brokerd.protocol.pairing import OFFER_LIMIT, Failed, PairingFrame, decode, encode
+from brokerd.security.pairing import ANEW
 from brokerd.security.secure_stream import SecureStream
+from brokerd.security.tls_rules import harden
 from brokerd.transport.network import ALL, Network, host_and_port
 
 STEP: Final = 20.0
 """Seconds in which the other side has to answer a frame; it writes to its stores meanwhile."""
 _NO_CODE: Final = (
-    "the other machine takes no code now: it was used, is too old, or was cancelled; or that "
-    "machine was started anew"
+    "the other machine has shown no code for some time, or was started anew since; the code is void"
 )
-_SHOW_ANEW: Final = "show a new one there: brokerd peer pair"
 
 
 class Visit(Protocol):
@@ -66,7 +66,7 @@ class Invites(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a far end without a certificate may send PAIR."""
+        """Whether a far end without a certificate may send PAIR: a code waits, or did lately."""
         ...
 
     def visit(self, connection: VisitedConnection) -> Visit:
@@ -77,9 +77,9 @@ class Invites(Protocol):
 def pairing_context() -> ssl.SSLContext:
     """Return the context of the joining side, which compares the fingerprint itself (SEC-62)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
+    harden(context, checks_dates=False)
     return context
 
 
@@ -197,7 +197,7 @@ class PairingCall(asyncio.Protocol):
         if not isinstance(frame, Reject):
             raise ProtocolError("the other machine sent another frame than an answer")
         if self.certificate:
-            self._end(_NO_CODE, hint=_SHOW_ANEW)
+            self._end(_NO_CODE, hint=ANEW)
         else:
             self._end(
                 f"the other machine refuses encrypted connections ({frame.reason})",

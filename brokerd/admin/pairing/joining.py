@@ -15,7 +15,7 @@ from brokerd.errors import BrokerError, PairingFailed
 from brokerd.ids import InstanceId
 from brokerd.protocol.pairing import VERSION, Done, Failed, Offer, PairingFrame, Proof
 from brokerd.security.certificates import Certificate, read_certificate
-from brokerd.security.pairing import Code, Side, is_proof, prove
+from brokerd.security.pairing import ANEW, VOID, WRONG, Code, Side, is_proof, prove
 from brokerd.transport.network import Network, tcp_address
 from brokerd.transport.pairing import PairingCall
 
@@ -116,7 +116,16 @@ class Joining:
 
 def _expect(kind: type[_Frame], frame: PairingFrame) -> _Frame:
     if isinstance(frame, Failed):
-        raise PairingFailed(f"the other machine has given up: {frame.reason}")
+        if frame.reason == WRONG:
+            raise PairingFailed(
+                frame.reason, hint="copy the code that it shows now, or show a new one there"
+            )
+        if frame.reason in VOID.values():
+            raise PairingFailed(frame.reason, hint=ANEW)
+        raise PairingFailed(
+            f"the other machine has given up: {frame.reason}",
+            hint="mend that there; the same code may be used again while it is valid",
+        )
     if not isinstance(frame, kind):
         raise PairingFailed("the other machine sent another frame than was expected")
     return frame

@@ -6,7 +6,9 @@ Wakes:  clients that wait, when the state of the code changes.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 from brokerd.admin.pairing.acquaintance import Self, Wishes
 from brokerd.admin.pairing.introductions import Introduced, Introductions
@@ -38,6 +40,8 @@ from brokerd.transport.network import Network, host_and_port
 from brokerd.transport.pairing import Visit, VisitedConnection
 
 Row = dict[str, object]
+_MOST_FORMER: Final = 4
+"""Most codes shown before the last one of which this instance says what became of them."""
 
 
 class Shown:
@@ -109,6 +113,8 @@ class Pairing:
         self._clock = clock
         self._audit = audit
         self._shown: Shown | None = None
+        self._former: deque[Invitation] = deque(maxlen=_MOST_FORMER)
+        """Codes that were shown before."""
         self._joining = Joining(
             own=own,
             instance_id=instance_id,
@@ -147,6 +153,7 @@ class Pairing:
         if self._shown is not None:
             self._shown.invitation.cancel()
             self._shown.notify()
+            self._former.append(self._shown.invitation)
         offer = self._own.offer(wishes, self._instance_id(), address)
         shown = self._shown = Shown(Invitation(code, certificate, now), wishes, offer)
         self._audit.record(
@@ -185,8 +192,10 @@ class Pairing:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a far end without a certificate may send PAIR."""
-        return self._shown is not None and self._phase(self._shown) is Phase.WAITING
+        """Whether a far end without a certificate may send PAIR: a code waits, or did lately."""
+        return self._shown is not None and self._shown.invitation.is_remembered(
+            self._clock.monotonic()
+        )
 
     def visit(self, connection: VisitedConnection) -> Visit:
         """Begin the inviting side of a pairing on an accepted connection."""
@@ -195,6 +204,7 @@ class Pairing:
         return PairingVisit(
             connection,
             self._shown,
+            former=[one for one in self._former if one.is_remembered(self._clock.monotonic())],
             instance_id=self._instance_id(),
             introductions=self._introductions,
             spawn=self._spawn,

@@ -5,7 +5,7 @@ Never:  says more than "no" to a far end that has not proven that it has the cod
 Fails:  with a `Failed` frame, which says why; the code may then be tried again.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 from brokerd.admin.pairing.acquaintance import Stranger, Wishes, get_acquainted
@@ -24,12 +24,11 @@ from brokerd.protocol.pairing import (
     decode,
     encode,
 )
-from brokerd.security.certificates import read_certificate
-from brokerd.security.pairing import Invitation, Phase
+from brokerd.security.certificates import Certificate, read_certificate
+from brokerd.security.pairing import VOID, WRONG, Invitation, Phase
 from brokerd.telemetry.audit import Action, Audit, Outcome
 from brokerd.transport.pairing import VisitedConnection
 
-_NO = "the code is wrong, or no longer taken"
 _LEFT = "the other machine went away"
 
 
@@ -58,6 +57,7 @@ class PairingVisit:
         connection: VisitedConnection,
         invited: Invited,
         *,
+        former: Sequence[Invitation] = (),
         instance_id: InstanceId,
         introductions: Introductions,
         spawn: Callable[[Coroutine[object, object, None]], object],
@@ -66,6 +66,7 @@ class PairingVisit:
     ) -> None:
         self._connection = connection
         self._invited = invited
+        self._former = former
         self._instance_id = instance_id
         self._introductions = introductions
         self._spawn = spawn
@@ -120,15 +121,30 @@ class PairingVisit:
             self._refuse(f"this instance pairs by version {VERSION}, and not {frame.version}")
             return
         if joining is not None:
+            if why := self._why_void(frame.proof, joining):
+                self._record(Outcome.REFUSED, reason=why)
+                self._refuse(why)
+                return
             answer = invitation.attempt(frame.proof, joining, self._clock.monotonic())
         if answer is None:
             self._record(Outcome.REFUSED, reason="wrong code", wrong=invitation.wrong)
-            self._invited.progressed(error=_NO)
-            self._refuse(_NO)
+            self._invited.progressed(error=WRONG)
+            self._refuse(WRONG)
             return
         self._certificate = frame.certificate
         self._connection.proven()
         self._send(Proof(VERSION, b"", answer))
+
+    def _why_void(self, proof: bytes, joining: Certificate) -> str:
+        """Return why a code cannot be used, to a far end that has it; empty = it can, or is wrong.
+
+        Nobody else learns it: who has no code could only try 128 random bits (SEC-85)."""
+        now = self._clock.monotonic()
+        for one in (self._invited.invitation, *self._former):
+            phase = one.phase(now)
+            if phase is not Phase.WAITING and one.is_known_by(proof, joining):
+                return VOID[phase]
+        return ""
 
     def _on_offer(self, frame: Offer) -> None:
         try:

@@ -12,8 +12,8 @@ from brokerd.config.settings import Encryption
 from brokerd.errors import BrokerError, Busy, InvalidArgument, ObjectNotFound, PairingFailed
 from brokerd.ids import Handle
 from brokerd.security.credentials import Purpose
-from brokerd.security.pairing import MOST_WRONG, read_code
-from tests.integration.admin.pairing.machines import Machine, two_machines
+from brokerd.security.pairing import ANEW, MOST_WRONG, VOID, WRONG, Phase, read_code
+from tests.integration.admin.pairing.machines import Machine, objects, two_machines
 from tests.integration.shorthand import fails
 
 
@@ -78,14 +78,32 @@ async def test_both_install_each_other_and_a_ping_comes_back(east: Machine, west
         assert one.credentials.principals[principal].instance_id == other.instance.parts.instance_id
 
 
-@pytest.mark.rule("SEC-60", "SEC-62")
+@pytest.mark.rule("SEC-80")
+@two_machines
+async def test_applying_a_file_keeps_what_pairing_made(east: Machine, west: Machine) -> None:
+    await join(west, await invite(east))
+    assert await west.session.apply(objects("west")) == []
+    mine = {"name": "mine", "service": "urn:east", "address": "TCP://elsewhere:4022"}
+    await west.session.apply(objects("west") | {"route": [mine]})
+    catalog = west.broker.store.catalog
+    assert {"mine", "east/urn:east-secret"} <= catalog.routes.keys()
+    assert "east/urn:east" not in catalog.routes  # the file says otherwise
+    assert {"east/urn:east", "east/urn:east-secret"} <= catalog.remote_service_bindings.keys()
+    await west.session.admin.revoke_principal("peer:east")
+    await west.session.apply(objects("west"))
+    catalog = west.broker.store.catalog
+    assert not [name for name in catalog.routes if name.startswith("east/")]
+    assert not catalog.remote_service_bindings
+
+
+@pytest.mark.rule("SEC-60", "SEC-62", "SEC-85")
 @two_machines
 async def test_a_code_is_good_for_one_pairing(east: Machine, west: Machine) -> None:
     shown = await invite(east)
     await join(west, shown)
     before = pictures(east, west)
     error = await refused(west, shown)
-    assert "takes no code now" in error.message
+    assert (error.message, error.hint) == (VOID[Phase.USED], ANEW)
     assert pictures(east, west) == before
 
 
@@ -93,7 +111,7 @@ def with_secret(code: PairingCode, secret: bytes) -> str:
     return msgspec.structs.replace(read_code(code.code), secret=secret).text
 
 
-@pytest.mark.rule("SEC-60", "SEC-62")
+@pytest.mark.rule("SEC-60", "SEC-62", "SEC-85")
 @two_machines
 async def test_five_wrong_codes_end_it(east: Machine, west: Machine) -> None:
     before = pictures(east, west)
@@ -101,11 +119,11 @@ async def test_five_wrong_codes_end_it(east: Machine, west: Machine) -> None:
     state: PairingState = shown
     for number in range(MOST_WRONG):
         error = await refused(west, with_secret(shown, bytes([number]) * 16))
-        assert "the code is wrong, or no longer taken" in error.message
+        assert error.message == WRONG
         state = await east.session.admin.await_pairing()
         assert state.wrong == number + 1
     assert state.phase == "guessed"
-    await refused(west, shown)
+    assert (await refused(west, shown)).message == VOID[Phase.GUESSED]
     assert pictures(east, west) == before
 
 
@@ -122,7 +140,7 @@ async def test_another_machine_at_the_address_learns_nothing(east: Machine, west
     assert pictures(east, west) == before
 
 
-@pytest.mark.rule("SEC-60", "CLP-151", "CLP-152")
+@pytest.mark.rule("SEC-60", "SEC-85", "CLP-151", "CLP-152")
 @two_machines
 async def test_a_code_ends_by_age_by_its_maker_and_by_the_next_one(
     east: Machine, west: Machine
@@ -131,16 +149,20 @@ async def test_a_code_ends_by_age_by_its_maker_and_by_the_next_one(
     await fails(ObjectNotFound, admin.await_pairing())
     await fails(ObjectNotFound, admin.cancel_pairing())
     old, new = await invite(east), await invite(east)
-    await refused(west, old)
-    assert (await admin.await_pairing()).phase == "waiting"
+    assert (await refused(west, old)).message == VOID[Phase.CANCELLED]
+    state = await admin.await_pairing()
+    assert (state.phase, state.wrong) == ("waiting", 0)
     waiting = asyncio.create_task(admin.await_pairing(new.number + 1, wait=60.0))
     assert (await admin.cancel_pairing()).phase == "cancelled"
     assert (await waiting).is_over
-    await refused(west, new)
+    assert (await refused(west, new)).message == VOID[Phase.CANCELLED]
     aged = await invite(east)
     await east.clock.sleep_until(east.clock.monotonic() + 601.0)
     assert (await admin.await_pairing()).phase == "expired"
-    await refused(west, aged)
+    error = await refused(west, aged)
+    assert (error.message, error.hint) == (VOID[Phase.EXPIRED], ANEW)
+    await east.clock.sleep_until(east.clock.monotonic() + 601.0)
+    assert "the code is void" in (await refused(west, aged)).message
     await join(west, await invite(east))
 
 
