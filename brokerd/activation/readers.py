@@ -306,25 +306,26 @@ class Readers:
             return ""
         return f"its readers fail: {monitor.last_failure}"
 
-    def monitors(self) -> list[MonitorRow]:
-        """Return the rows of `queue_monitors` (VIEW-6).
+    @property
+    def known(self) -> list[tuple[str, str]]:
+        """Broker and name of every queue that has or had a monitor."""
+        return list(self._queues)
 
-        One row for each queue that has a monitor, or had one whose readers still run (ACT-28)."""
+    def monitors(self, of: tuple[str, str] | None = None) -> list[MonitorRow]:
+        """Return rows of `queue_monitors`: of queues with a monitor, or that still have readers."""
         now, utc = self._clock.monotonic(), self._clock.utc()
         return [
             monitor_row(
-                queue.broker,
-                queue.name,
-                queue.monitor,
-                self._facts(queue.broker, queue.name),
+                *(queue.broker, queue.name, queue.monitor, self._facts(queue.broker, queue.name)),
                 running=queue.running,
                 limits=queue.limits,
                 absent_reason=queue.absent_reason,
                 now=now,
                 utc=utc,
             )
-            for queue in self._queues.values()
-            if queue.monitor is not None
+            for queue in (self._queues.values() if of is None else (self._queues.get(of),))
+            if queue
+            and queue.monitor is not None
             and (queue.monitor.state is not MonitorState.DROPPED or queue.readers)
         ]
 
@@ -352,9 +353,9 @@ class Readers:
             for reader in self._all()
         ]
 
-    def decisions(self) -> list[Decision]:
-        """Return the rows of `activation_decisions` (VIEW-15)."""
-        return [one for queue in self._queues.values() for one in queue.decisions.rows()]
+    def decisions(self, of: tuple[str, str]) -> list[Decision]:
+        """Return the rows of `activation_decisions` of one queue (VIEW-15)."""
+        return [] if (queue := self._queues.get(of)) is None else queue.decisions.rows()
 
     def counters(self) -> dict[str, object]:
         """Return the row of `activation_counters` (VIEW-12)."""

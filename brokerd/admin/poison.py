@@ -31,7 +31,7 @@ from brokerd.errors import (
     QueueNotFound,
     ValidationFailed,
 )
-from brokerd.ids import ConversationId, GroupId, show
+from brokerd.ids import ConversationId, GroupId, parse, show
 from brokerd.model import SYSTEM_TYPES, QueueStatus
 from brokerd.objects.validation import is_json
 from brokerd.protocol import admin_verbs as admin
@@ -157,28 +157,26 @@ class Parked:
         )
 
 
-def rows(broker: Broker) -> list[Row]:
-    """Return the rows of `parked_groups` (VIEW-14)."""
-    found: list[Row] = []
-    for group_id, held in broker.held.by_id.items():
-        row, queue = held.row, broker.held.queue_of(held.row)
-        found.append(
-            {
-                "conversation_group_id": show(group_id),
-                "queue": None if queue is None else queue.name,
-                "state": "parked" if row.parked_at else "waiting" if held.holds else "counted",
-                "rollback_streak": row.attempts,
-                "disconnects": row.disconnects,
-                "retry_at": row.retry_at,
-                "parked_at": row.parked_at,
-                "park_reason": row.reason or None,
-                "last_error": row.error or None,
-                "messages": held.messages if held.holds else None,
-                "culprit_conversation_id": show(row.conversation_id),
-                "culprit_message_id": show(row.message_id),
-            }
-        )
-    return found
+def row_of(broker: Broker, group: str) -> Row | None:
+    """Return the row of `parked_groups` of a group (VIEW-14); None = it is not held any more."""
+    held = broker.held.by_id.get(GroupId(parse(group)))
+    if held is None:
+        return None
+    row, queue = held.row, broker.held.queue_of(held.row)
+    return {
+        "conversation_group_id": group,
+        "queue": None if queue is None else queue.name,
+        "state": "parked" if row.parked_at else "waiting" if held.holds else "counted",
+        "rollback_streak": row.attempts,
+        "disconnects": row.disconnects,
+        "retry_at": row.retry_at,
+        "parked_at": row.parked_at,
+        "park_reason": row.reason or None,
+        "last_error": row.error or None,
+        "messages": held.messages if held.holds else None,
+        "culprit_conversation_id": show(row.conversation_id),
+        "culprit_message_id": show(row.message_id),
+    }
 
 
 def _held(broker: Broker, group_id: GroupId) -> Held:

@@ -1,15 +1,15 @@
 """The views: rows of the content of an instance, a page at a time (VIEW-2 to VIEW-13, CLP-90).
 
-Reads: memory; `stored.py` reads the store.      Calls: stored, transport, statistics.
+Reads: memory; `stored.py` reads the store.      Calls: stored, keyed, transport, statistics.
 Never: takes a lock or changes anything (OBJ-47).
-A row is a map with the columns of `columns.py`. The content of memory is small (objects, readers,
+A row is a map with the columns of `columns.py`. Most content of memory is small (declared objects,
 passes), so all rows are made again for each page, and the rows up to the key of the previous page
-are dropped.
+are dropped. There may be many queues and held groups: of these, `keyed.py` makes only the rows of
+the page.
 """
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -18,11 +18,13 @@ from brokerd.admin import poison
 from brokerd.admin.grants import grant_row
 from brokerd.admin.metrics_rows import peak_memory
 from brokerd.admin.views.columns import COLUMNS, KEYS
+from brokerd.admin.views.keyed import Key, Keyed, after_of, page_of, sorted_as
 from brokerd.admin.views.security import SecurityViews
 from brokerd.admin.views.statistics import StatisticsViews
 from brokerd.admin.views.stored import Page, Row, StoredViews, is_wanted
 from brokerd.admin.views.transport import TransportViews
 from brokerd.broker.broker import Broker
+from brokerd.broker.queues import QueueState
 from brokerd.clock import Clock, Instant
 from brokerd.delivery.forwarding.forwarder import Forwarder
 from brokerd.delivery.incoming.dispatcher import Dispatcher
@@ -43,8 +45,13 @@ Dynamic = Callable[[str, str], bool]
 class ActivationRows(Protocol):
     """The queries to activation (VIEW-4, VIEW-6, VIEW-7, VIEW-12)."""
 
-    def monitors(self) -> Sequence[msgspec.Struct]:
-        """Return the rows of `queue_monitors`."""
+    @property
+    def known(self) -> Sequence[tuple[str, str]]:
+        """Broker and name of every queue that has or had a monitor."""
+        ...
+
+    def monitors(self, of: tuple[str, str], /) -> Sequence[msgspec.Struct]:
+        """Return the row of `queue_monitors` of a queue; none if it has no monitor."""
         ...
 
     def why_unmonitored(self, broker: str, queue: str) -> str:
@@ -55,8 +62,8 @@ class ActivationRows(Protocol):
         """Return the rows of `activated_tasks`."""
         ...
 
-    def decisions(self) -> Sequence[msgspec.Struct]:
-        """Return the rows of `activation_decisions`."""
+    def decisions(self, of: tuple[str, str], /) -> Sequence[msgspec.Struct]:
+        """Return the rows of `activation_decisions` of a queue."""
         ...
 
     def counters(self) -> Row:
@@ -128,8 +135,6 @@ class Views:
         self._readers = readers
         self._ticker = ticker
         self._in_memory: dict[str, Callable[[Broker], list[Row]]] = {
-            "queue_monitors": lambda _broker: self._of_queues(readers.monitors()),
-            "activation_decisions": lambda _broker: self._of_queues(readers.decisions()),
             "activated_tasks": lambda _broker: self._of_queues(readers.tasks()),
             "services": _services,
             "service_contract_usages": _contract_usages,
@@ -138,7 +143,6 @@ class Views:
             "service_message_types": _message_types,
             "conversation_priorities": _priorities,
             "remote_service_bindings": _bindings,
-            "parked_groups": poison.rows,
             "error_events": lambda _broker: error_events(),
             "brokers": lambda _broker: self._all_brokers(),
             "activation_counters": lambda _broker: [readers.counters()],
@@ -161,8 +165,13 @@ class Views:
             "certificates": lambda _broker: security.certificates(),
         }
         self._partly_stored: dict[str, Callable[[Broker], Awaitable[list[Row]]]] = {
-            "service_queues": partial(_service_queues, readers.why_unmonitored),
             "event_notifications": notifications,
+        }
+        self._keyed: dict[str, Keyed] = {
+            "service_queues": Keyed(_queue_keys, self._service_queues),
+            "parked_groups": Keyed(_group_keys, _held_groups),
+            "queue_monitors": Keyed(self._monitored, self._by_queue(readers.monitors)),
+            "activation_decisions": Keyed(self._monitored, self._by_queue(readers.decisions)),
         }
 
     async def page(self, broker: Broker, name: str, options: ViewOptions) -> Page:
@@ -180,10 +189,13 @@ class Views:
         if name == "audit":
             return await self._security.audit(options)
         in_memory, partly_stored = self._in_memory.get(name), self._partly_stored.get(name)
-        if in_memory is None and partly_stored is None:
+        keyed = self._keyed.get(name)
+        if in_memory is None and partly_stored is None and keyed is None:
             return await self._stored.page(broker, name, options)
         if options.older_than is not None:
             raise InvalidArgument(f"the rows of view {name} have no age")
+        if keyed is not None:
+            return await page_of(name, keyed, broker, options, self._clock)
         if in_memory is not None:
             return _cut(name, in_memory(broker), options)
         assert partly_stored is not None, "looked at above"
@@ -208,6 +220,44 @@ class Views:
             "acks_carried": transmitter.acks_carried,
             "peak_memory": peak_memory(),
         }
+
+    # Views of queues and groups, of which there may be many.
+
+    async def _service_queues(self, broker: Broker) -> Callable[[Key], list[Row]]:
+        """Return a function that returns the row of a queue."""
+        retained = await broker.store.retained.counts() if broker.retains else {}
+        incomplete = Counter(
+            broker.services[service].queue
+            for service in broker.incomplete.values()
+            if service in broker.services
+        )
+
+        def rows(key: Key) -> list[Row]:
+            state = broker.queues.get(key[0])
+            if state is None:
+                return []
+            why = self._readers.why_unmonitored(broker.name, state.name)
+            row = _service_queue(state, why)
+            row["retained_count"] = retained.get(state.queue.key, 0)
+            row["incomplete_count"] = incomplete[state.name]
+            return [row]
+
+        return rows
+
+    def _monitored(self, _broker: Broker) -> list[Key]:
+        ids = {name: show(one.broker_id) for name, one in self._brokers.items()}
+        return [(ids.get(broker, ""), queue) for broker, queue in self._readers.known]
+
+    def _by_queue(
+        self, read: Callable[[tuple[str, str]], Sequence[msgspec.Struct]]
+    ) -> Callable[[Broker], Awaitable[Callable[[Key], list[Row]]]]:
+        """Return what makes the rows of the queues of all brokers."""
+
+        async def prepare(_broker: Broker) -> Callable[[Key], list[Row]]:
+            names = {show(one.broker_id): name for name, one in self._brokers.items()}
+            return lambda key: self._of_queues(read((names.get(key[0], ""), key[1])))
+
+        return prepare
 
     # Views of the whole instance.
 
@@ -281,44 +331,47 @@ class Views:
 # Views of one broker.
 
 
-async def _service_queues(why_unmonitored: Callable[[str, str], str], broker: Broker) -> list[Row]:
-    retained = await broker.store.retained.counts() if broker.retains else {}
-    incomplete = Counter(
-        broker.services[service].queue
-        for service in broker.incomplete.values()
-        if service in broker.services
-    )
-    rows: list[Row] = []
-    for state in broker.own_queues:
-        queue, depth = state.queue, state.depth
-        activation = queue.activation
-        rows.append(
-            {
-                "name": queue.name,
-                "max_readers": activation.max_readers if activation is not None else 0,
-                "activation_procedure": activation.procedure if activation is not None else None,
-                "execute_as_principal_id": activation.run_as if activation is not None else None,
-                "is_activation_enabled": activation is not None and activation.enabled,
-                "is_receive_enabled": queue.receive_enabled,
-                "is_enqueue_enabled": queue.enqueue_enabled,
-                "is_retention_enabled": queue.retention,
-                "is_poison_message_handling_enabled": queue.poison_handling,
-                **_status(queue),
-                "ready_count": depth.ready,
-                "parked_count": depth.parked,
-                "retained_count": retained.get(queue.key, 0),
-                "incomplete_count": incomplete[queue.name],
-                "message_bytes": None if queue.max_bytes is None else state.size,
-                "max_messages": queue.max_messages,
-                "max_bytes": queue.max_bytes,
-                "is_full": state.is_at_limit(),
-                "refused_count": 0 if state.room is None else state.room.refused,
-                "oldest_ready_at": state.oldest_at,
-                "rollback_streak": state.streak.rollbacks,
-                "monitor_absent_reason": why_unmonitored(broker.name, queue.name) or None,
-            }
-        )
+def _queue_keys(broker: Broker) -> list[Key]:
+    return [(name,) for name, state in broker.queues.items() if not state.is_system]
+
+
+def _group_keys(broker: Broker) -> list[Key]:
+    return [(show(group),) for group in broker.held.by_id]
+
+
+async def _held_groups(broker: Broker) -> Callable[[Key], list[Row]]:
+    def rows(key: Key) -> list[Row]:
+        row = poison.row_of(broker, key[0])
+        return [] if row is None else [row]
+
     return rows
+
+
+def _service_queue(state: QueueState, why_unmonitored: str) -> Row:
+    queue, depth = state.queue, state.depth
+    activation = queue.activation
+    return {
+        "name": queue.name,
+        "max_readers": activation.max_readers if activation is not None else 0,
+        "activation_procedure": activation.procedure if activation is not None else None,
+        "execute_as_principal_id": activation.run_as if activation is not None else None,
+        "is_activation_enabled": activation is not None and activation.enabled,
+        "is_receive_enabled": queue.receive_enabled,
+        "is_enqueue_enabled": queue.enqueue_enabled,
+        "is_retention_enabled": queue.retention,
+        "is_poison_message_handling_enabled": queue.poison_handling,
+        **_status(queue),
+        "ready_count": depth.ready,
+        "parked_count": depth.parked,
+        "message_bytes": None if queue.max_bytes is None else state.size,
+        "max_messages": queue.max_messages,
+        "max_bytes": queue.max_bytes,
+        "is_full": state.is_at_limit(),
+        "refused_count": 0 if state.room is None else state.room.refused,
+        "oldest_ready_at": state.oldest_at,
+        "rollback_streak": state.streak.rollbacks,
+        "monitor_absent_reason": why_unmonitored or None,
+    }
 
 
 def _status(queue: Queue) -> Row:
@@ -429,24 +482,16 @@ def _cut(name: str, rows: list[Row], options: ViewOptions) -> Page:
     keys = columns[: KEYS[name]]
 
     def key(row: Row) -> list[str]:
-        return [_sorted_as(row[column]) for column in keys]
+        return [sorted_as(row[column]) for column in keys]
 
     wanted = sorted((row for row in rows if is_wanted(row, options.where)), key=key)
-    if options.after is not None:
-        try:
-            after = msgspec.json.decode(options.after, type=list[str])
-        except msgspec.MsgspecError:
-            raise InvalidArgument(f"after: {options.after[:64]!r} is no end of a page") from None
+    after = after_of(options)
+    if after is not None:
         wanted = [row for row in wanted if key(row) > after]
     page = [{column: row[column] for column in columns} for row in wanted[: options.limit]]
     if len(wanted) <= options.limit:
         return Page(page, None)
     return Page(page, msgspec.json.encode(key(page[-1])).decode())
-
-
-def _sorted_as(value: object) -> str:
-    """Return a text that sorts as the value does, such as 10 after 9."""
-    return f"{value:020d}" if type(value) is int else str(value)
 
 
 def _plain(value: msgspec.Struct) -> Row:
