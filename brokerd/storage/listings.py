@@ -49,7 +49,16 @@ SCAN: Final = 100_000
 
 T = TypeVar("T")
 Filter = Mapping[str, Sequence[object]]
-"""Allowed values by column name (the tables of columns are below)."""
+"""Allowed values by column name (the tables of columns are below); one may be a `Prefix`."""
+MOST_ALIKE: Final = 1_000
+"""Most endpoints that one beginning of an id names."""
+
+
+class Prefix(NamedTuple):
+    """All ids that begin alike: from the lowest to the highest of them."""
+
+    lowest: bytes
+    highest: bytes
 
 
 class Listed(NamedTuple, Generic[T]):
@@ -152,7 +161,12 @@ GROUP_COLUMNS: Final[dict[str, Column[Any]]] = {
     "service_id": endpoints.c.service,
 }
 """Columns by which `conversation_groups` can be filtered (VIEW-2)."""
-_INDEXED = {endpoints.c.handle, endpoints.c.conversation_id, endpoints.c.group_id}
+_INDEXED = {
+    endpoints.c.endpoint_key,
+    endpoints.c.handle,
+    endpoints.c.conversation_id,
+    endpoints.c.group_id,
+}
 
 
 # Messages of a queue that memory does not hold are found by index; those noted as removed count as
@@ -372,7 +386,16 @@ class Listings:
 
 
 def _conditions(columns: Mapping[str, Column[Any]], where: Filter) -> list[ColumnElement[bool]]:
-    return [columns[name].in_(list(values)) for name, values in where.items()]
+    return [_condition(columns[name], values) for name, values in where.items()]
+
+
+def _condition(column: Column[Any], values: Sequence[object]) -> ColumnElement[bool]:
+    if len(values) == 1 and isinstance(values[0], Prefix):
+        # A range alone might be searched for in the order of the keys, through the whole table.
+        key = endpoints.c.endpoint_key
+        alike = select(key).where(column.between(*values[0])).limit(MOST_ALIKE)
+        return key.in_(alike)
+    return column.in_(list(values))
 
 
 async def _page(

@@ -34,6 +34,7 @@ from brokerd.storage.listings import (
     ListedGroup,
     ListedMessage,
     ListedRetained,
+    Prefix,
 )
 
 Row = dict[str, object]
@@ -413,6 +414,10 @@ def _filter(columns: Mapping[str, object], options: ViewOptions) -> Filter:
                 hint=f"they can by: {', '.join(columns)}",
             )
         values = wanted if isinstance(wanted, list) else [wanted]
+        is_whole = columns is RETAINED_COLUMNS or name not in _PREFIXED or len(values) != 1
+        if not is_whole and str(values[0]).endswith("*"):
+            where[name] = [_prefix(name, str(values[0]))]
+            continue
         where[name] = [_id(name, str(one)) if name in _IDS else _value(name, one) for one in values]
     return where
 
@@ -433,6 +438,26 @@ def fits(value: int) -> bool:
 
 
 _STATES: Final = tuple(state.value for state in State if state is not State.NONE)
+
+
+def _prefix(name: str, text: str) -> Prefix:
+    """Return the ids that begin with a text such as `1f0a*`."""
+    digits = text.removesuffix("*").replace("-", "").lower()
+    if not LEAST_DIGITS <= len(digits) <= _DIGITS or not _HEX.issuperset(digits):
+        raise InvalidArgument(
+            f"{name}: {text[:64]!r} is not the beginning of an id",
+            hint=f"give {LEAST_DIGITS} of its digits or more, and a star",
+        )
+    lowest, highest = digits.ljust(_DIGITS, "0"), digits.ljust(_DIGITS, "f")
+    return Prefix(bytes.fromhex(lowest), bytes.fromhex(highest))
+
+
+LEAST_DIGITS: Final = 4
+"""Fewest digits of the beginning of an id."""
+_DIGITS: Final = 32
+_HEX: Final = frozenset("0123456789abcdef")
+_PREFIXED: Final = frozenset({"conversation_handle", "conversation_id", "conversation_group_id"})
+"""Columns of ids whose beginning is enough in the views of endpoints."""
 
 
 def _id(name: str, text: str) -> BrokerId:
