@@ -243,3 +243,24 @@ def as_datetime(at: Instant) -> datetime:
 def show_instant(at: Instant) -> str:
     """Return the instant as ISO 8601 text with microseconds and a Z."""
     return as_datetime(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def is_instant(name: str) -> bool:
+    """Return whether a field of this name is an instant, in microseconds since 1970."""
+    return name.endswith(_ENDINGS) or name in _INSTANTS
+
+
+_ENDINGS: Final = ("_at", "_date", "_time", "_since", "_until", "_timestamp")
+_INSTANTS: Final = frozenset(
+    {"dialog_timer", "last_start", "lifetime", "next_start_attempt", "now", "since"}
+)
+
+
+def dated(value: Any) -> Any:  # noqa: ANN401  # any JSON value
+    """Return a value for JSON with its instants as text: 2026-01-31T09:00:00.250000Z."""
+    if isinstance(value, dict):
+        return {
+            key: show_instant(Instant(one)) if type(one) is int and is_instant(key) else dated(one)
+            for key, one in value.items()
+        }
+    return [dated(one) for one in value] if isinstance(value, list) else value

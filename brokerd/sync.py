@@ -356,6 +356,7 @@ class Admin(Facade[AsyncAdmin]):
     forget_broker = same(AsyncAdmin.forget_broker)
     explain_route = same(AsyncAdmin.explain_route)
     ping = same(AsyncAdmin.ping)
+    timeline = same(AsyncAdmin.timeline)
     grant = same(AsyncAdmin.grant)
     revoke = same(AsyncAdmin.revoke)
     who_can = same(AsyncAdmin.who_can)

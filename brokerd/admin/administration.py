@@ -15,6 +15,7 @@ import msgspec
 from brokerd.admin.broker_endpoint import EndpointAdministration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.cleanup_and_backup import Upkeep
+from brokerd.admin.dialog_reports import DialogReports
 from brokerd.admin.dialogs import DialogAdministration
 from brokerd.admin.grants import GrantAdministration
 from brokerd.admin.objects.administration import ObjectAdministration
@@ -140,6 +141,8 @@ class Administration:
         """The verbs that change objects."""
         self.pairing: Pairing
         """The verbs of pairing; set by `instance.security_parts`, as they call `objects`."""
+        self.dialog_reports: DialogReports
+        """The reports of both sides of a dialog; set by `instance.report_parts`."""
         self.parked = Parked(log=events, switch=self.objects.switch)
         """The verbs for groups that are held because of poison."""
         switch_off = self.objects.switch_activation_off
@@ -167,6 +170,7 @@ class Administration:
                 | wire.TransmissionStatus()
                 | admin.ExplainRoute()
                 | admin.Ping()
+                | admin.DialogTimeline()
                 | admin.View()
             ):
                 return await self._read(broker, verb)
@@ -203,6 +207,8 @@ class Administration:
                 return await explain_route(self._router, self._state.attempts, broker, verb)
             case admin.Ping():
                 return await ping(self._pinging, broker, verb)
+            case admin.DialogTimeline():
+                return await self.dialog_reports.timeline(broker, verb)
             case wire.TransmissionStatus(handle):
                 return await self._dialogs.transmission_status(broker, Handle(handle))
             case _:

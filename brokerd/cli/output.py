@@ -7,12 +7,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
 
 import click
 import msgspec
 
-from brokerd.clock import SECOND, Instant, show_instant
+from brokerd.clock import SECOND, Instant, dated
 from brokerd.units import printable, printable_json, show_duration
 
 
@@ -43,33 +42,13 @@ def print_json(value: object, *, indent: int = 2) -> None:
     Every command prints an instant as a text such as 2026-01-31T09:00:00.250000Z, and a character
     that could change the look of the output as an escape of JSON.
     """
-    text = msgspec.json.encode(_dated(msgspec.to_builtins(value)))
+    text = msgspec.json.encode(dated(msgspec.to_builtins(value)))
     click.echo(printable_json(msgspec.json.format(text, indent=indent) if indent else text))
 
 
 def print_rows(rows: Sequence[object], after: str | None = None) -> None:
     """Print a list as JSON: `rows`, and in `next` the cursor for `--after`, or null."""
     print_json({"rows": rows, "next": after})
-
-
-def is_instant(name: str) -> bool:
-    """Return whether a field of this name is an instant, in microseconds since 1970."""
-    return name.endswith(_ENDINGS) or name in _INSTANTS
-
-
-_ENDINGS: Final = ("_at", "_date", "_time", "_since", "_until", "_timestamp")
-_INSTANTS: Final = frozenset(
-    {"dialog_timer", "last_start", "lifetime", "next_start_attempt", "now", "since"}
-)
-
-
-def _dated(value: Any) -> Any:  # noqa: ANN401  # any JSON value
-    if isinstance(value, dict):
-        return {
-            key: show_instant(Instant(one)) if type(one) is int and is_instant(key) else _dated(one)
-            for key, one in value.items()
-        }
-    return [_dated(one) for one in value] if isinstance(value, list) else value
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import click
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import ago, is_instant, print_line, print_rows, quoted, table
+from brokerd.cli.output import ago, print_line, print_rows, quoted, table
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
 from brokerd.client.views import ViewPage
-from brokerd.clock import Instant, SystemClock, show_instant
+from brokerd.clock import Instant, SystemClock, is_instant, show_instant
 from brokerd.errors import InvalidArgument, ObjectNotFound, UsageError
 from brokerd.protocol.admin_verbs import MOST_ROWS
 from brokerd.units import parse_duration

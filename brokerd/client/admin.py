@@ -16,6 +16,7 @@ from brokerd.client.arguments import wire_id, wire_text
 from brokerd.client.credentials import CredentialVerbs
 from brokerd.client.grants import GrantVerbs
 from brokerd.client.pairing import PairingVerbs
+from brokerd.client.timelines import TimelineVerbs
 from brokerd.clock import Instant
 from brokerd.errors import InvalidArgument, ProtocolError
 from brokerd.ids import ID_SIZE, IdSource, parse
@@ -148,7 +149,7 @@ class PageAddress(msgspec.Struct, frozen=True):
     """Time for which the address can be used, once."""
 
 
-class Admin(CredentialVerbs, GrantVerbs, PairingVerbs):
+class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
     """The verbs of an administrator, `session.admin`.
 
     The argument `broker` is a name, by default that of the session's broker. Every method may also

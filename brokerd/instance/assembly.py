@@ -469,7 +469,7 @@ class Assembly:
             secured=partial(secured, parts),
             log=world.log,
         )
-        views = Views(
+        views = parts.views = Views(
             brokers=parts.brokers,
             absent=parts.absent_brokers.reasons,
             known=parts.known_brokers.ids,

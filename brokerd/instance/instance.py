@@ -18,6 +18,7 @@ from brokerd.instance.assembly import VERSION, Assembly
 from brokerd.instance.client_logins import ClientLogins, admits_plain
 from brokerd.instance.http_parts import build_listener, connect_listener
 from brokerd.instance.pairing_parts import build_pairing
+from brokerd.instance.report_parts import build_reports
 from brokerd.instance.surroundings import Surroundings
 from brokerd.objects.declared import Declared
 from brokerd.storage.connections import SQLITE_VERSION
@@ -74,6 +75,7 @@ class Instance:
             parts.clock_watch.check()
             self._assembly.build()
             build_pairing(parts, self.settings, self.surroundings)
+            build_reports(parts, self.settings, self.surroundings)
             for name in stores.needed_brokers(declared):
                 await parts.events.load(self.brokers[name])
             changed = await self._apply(declared)

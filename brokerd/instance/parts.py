@@ -10,8 +10,11 @@ from brokerd.activation.readers import Readers
 from brokerd.admin.administration import Administration
 from brokerd.admin.broker_operations import Operations
 from brokerd.admin.credential_store import CredentialStore
+from brokerd.admin.doctor.own import OwnDoctor
 from brokerd.admin.metrics_rows import Figures, Times
 from brokerd.admin.views.state import StateReport
+from brokerd.admin.views.survey import Surveys
+from brokerd.admin.views.views import Views
 from brokerd.broker.broker import Broker
 from brokerd.checking.checker import Checker
 from brokerd.clock import Instant
@@ -106,4 +109,7 @@ class Parts:
     ticker: Ticker
     state: StateReport
     operations: Operations
+    views: Views
     administration: Administration
+    surveys: Surveys
+    own_doctor: OwnDoctor

@@ -186,6 +186,14 @@ class Ping(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     options: PingOptions = PingOptions()
 
 
+class DialogTimeline(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request for the reports of both sides of a dialog (MON-55)."""
+
+    handle: Id
+    wait: Annotated[float, Meta(gt=0, le=60)] = 3.0
+    """Longest wait for the far side, in seconds."""
+
+
 GrantText = Annotated[str, Meta(min_length=1, max_length=4096)]
 """A grant as in the settings: `send on SERVICE to WHO`."""
 
@@ -288,6 +296,7 @@ AdminVerb = (
     | ConfirmClock
     | ExplainRoute
     | Ping
+    | DialogTimeline
     | GrantPermission
     | RevokePermission
     | WhoCan
@@ -309,6 +318,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "confirm_clock": ConfirmClock,
     "explain_route": ExplainRoute,
     "ping": Ping,
+    "dialog_timeline": DialogTimeline,
     "grant": GrantPermission,
     "revoke": RevokePermission,
     "who_can": WhoCan,

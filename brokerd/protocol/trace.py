@@ -1,6 +1,6 @@
 """TRACE frames: a question that follows the routing of a service name, and its steps (NBT-7).
 
-Reads:  nothing; values in, fields out, and back.    Calls: `protocol.wire`.
+Reads:  nothing; values in, fields out, and back.    Calls: `protocol.wire`, `inquiry`.
 Never:  routes; `delivery.peers.ping` does.
 """
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from brokerd.ids import ID_SIZE
+from brokerd.protocol.inquiry import Inquiry, fields_of_inquiry, inquiry_of
 from brokerd.protocol.wire import MAX_NAME, MAX_TEXT
 
 MOST_HOPS: Final = 10
@@ -65,6 +66,8 @@ class Trace(Struct, frozen=True):
     hops: int
     """Number of neighbours that may still pass the TRACE on."""
     steps: tuple[Step, ...] = ()
+    inquiry: Inquiry | None = None
+    """The question about a dialog that this TRACE carries to the other side (MON-55)."""
 
 
 def fields_of(trace: Trace) -> tuple[object, ...]:
@@ -84,7 +87,10 @@ def fields_of(trace: Trace) -> tuple[object, ...]:
         for one in trace.steps
     )
     names = (trace.service, trace.broker_id, trace.from_service, trace.from_broker)
-    return (trace.number, trace.leg.value, *names, trace.hops, steps)
+    fields = (trace.number, trace.leg.value, *names, trace.hops, steps)
+    if trace.inquiry is None:
+        return fields
+    return (*fields, fields_of_inquiry(trace.inquiry))  # an older daemon ignores it (BI-F5)
 
 
 def trace_of(fields: tuple[Any, ...]) -> Trace:
@@ -109,6 +115,7 @@ def trace_of(fields: tuple[Any, ...]) -> Trace:
         _id(from_broker),
         hops,
         tuple(_step(one) for one in steps),
+        inquiry_of(fields[8]) if len(fields) > 8 and fields[8] is not None else None,  # noqa: PLR2004
     )
 
 

@@ -79,6 +79,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.View: _viewed,
     admin.ExplainRoute: _own,
     admin.Ping: _own,
+    admin.DialogTimeline: _own,
     admin.Enable: _named,
     admin.Disable: _named,
     admin.ErrorConversations: _named,

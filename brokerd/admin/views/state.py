@@ -7,7 +7,7 @@ Never: takes a lock (OBJ-47).
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -41,6 +41,8 @@ from brokerd.units import counted, show_size
 
 RECENT_S: Final = 3600.0
 """Seconds for which a refusal of a dialog is shown."""
+_SLICE: Final = 1_000
+"""Endpoints looked at between two turns of the loop."""
 _DESCRIPTORS: Final = "/dev/fd"
 """The directory in which the system lists the descriptors of the reading process."""
 
@@ -129,8 +131,12 @@ class StateReport:
         self._next_pass = next_pass
         self._doors = doors
 
-    async def status(self, broker: Broker) -> InstanceStatus:
-        """Return the state of the whole instance; `broker`: the broker of the session."""
+    async def status(
+        self, broker: Broker, only: Container[tuple[str, str]] | None = None
+    ) -> InstanceStatus:
+        """Return the state of the whole instance; `broker`: the broker of the session.
+
+        `only`: the queues to include, as pairs of broker and name; None = all."""
         about = self._about
         dialogs: dict[str, int] = {}
         for one in list(self._brokers.values()):  # a broker may be opened meanwhile
@@ -152,8 +158,10 @@ class StateReport:
             clients=self._clients(),
             peers=len(self._destinations.peers.online),
             doors=tuple(door.status() for door in self._doors),
-            queues=tuple(queue for one in self._brokers.values() for queue in self._queues(one)),
-            destinations=tuple(self._waiting()),
+            queues=tuple(
+                queue for one in self._brokers.values() for queue in self._queues(one, only)
+            ),
+            destinations=tuple(await self._waiting()),
             dialogs=dialogs,
             stores=tuple(self.stores()),
             duplicates=tuple(self._duplicates()),
@@ -189,7 +197,9 @@ class StateReport:
         for name, reason in self._absent.items():
             yield self._refused(name, reason)
 
-    def _queues(self, broker: Broker) -> Iterator[QueueStatus]:
+    def _queues(
+        self, broker: Broker, only: Container[tuple[str, str]] | None
+    ) -> Iterator[QueueStatus]:
         rows = [one.row for one in broker.held.by_id.values()]
         parked = Counter(row.queue for row in rows if row.parked_at is not None)
         waiting = [row for row in rows if row.parked_at is None and row.retry_at is not None]
@@ -197,6 +207,8 @@ class StateReport:
         waiting.sort(key=lambda row: row.retry_at or 0)
         errors = {row.queue: row.error for row in waiting}
         for state in broker.own_queues:
+            if only is not None and (broker.name, state.name) not in only:
+                continue
             key = state.queue.key
             held = {"retrying": retrying[key], "last_error": errors.get(key, "")}
             yield self._queue(broker, state.name, parked=parked[key], **held)
@@ -231,12 +243,14 @@ class StateReport:
             **held,
         )
 
-    def _waiting(self) -> list[DestinationStatus]:
+    async def _waiting(self) -> list[DestinationStatus]:
         """Return rows of waiting messages: one for each destination, even if no message waits, and
         one for each broker and reason of messages without a destination."""
         waiting: dict[tuple[str, str, str, str], list[Outgoing]] = {}
-        for broker in self._brokers.values():
-            for live in broker.endpoints.all():
+        for broker in list(self._brokers.values()):
+            for count, live in enumerate(broker.endpoints.all(), 1):
+                if count % _SLICE == 0:
+                    await broker.clock.sleep_until(0)  # let other tasks run
                 out = live.outgoing
                 if out is None or not out.pending:
                     continue

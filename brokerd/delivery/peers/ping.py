@@ -1,5 +1,7 @@
 """Pinging: follows the routing of a service name out and back, and reports each hop (NBT-7).
 
+A TRACE may carry a question about a dialog to the other side of it, and the report back (MON-55).
+
 Reads:  routing, the state of destinations.      Calls: the transport, by `send` and `send_to`.
 Never:  touches a dialog, a queue or a store, or uses a turn of the balancer.
 Wakes:  when a TRACE arrives, when a connection opens that a TRACE waits for.
@@ -20,6 +22,8 @@ from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
 from brokerd.delivery.peers.router import Router
 from brokerd.ids import BrokerId, IdSource, InstanceId
+from brokerd.protocol.endpoint import DialogEndpoint
+from brokerd.protocol.inquiry import Inquiry, SideReport
 from brokerd.protocol.trace import MOST_HOPS, MOST_STEPS, Leg, Step, Trace
 from brokerd.routing.classify import ArrivalKey, DialogKey
 from brokerd.routing.explain import Explanation
@@ -40,6 +44,24 @@ class Pong(msgspec.Struct, frozen=True):
     is_complete: bool
     """Whether the TRACE has gone out and come back."""
     seconds: float
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """The outcome of an inquiry about the other side of a dialog."""
+
+    steps: tuple[Step, ...]
+    """The way of the question, and that of its answer."""
+    report: SideReport | None
+    """The report of the other side; None = none came."""
+    seconds: float
+
+
+Reporter = Callable[[Broker, Trace, Callable[[SideReport], None]], None]
+"""Function that makes the report that a TRACE asks a broker for, and passes it on later."""
+
+
+def _answers_nothing(_broker: Broker, _trace: Trace, _done: Callable[[SideReport], None]) -> None:
+    """Make no report."""
 
 
 class Pinging:
@@ -75,6 +97,8 @@ class Pinging:
         self._came: OrderedDict[tuple[bytes, Leg], InstanceId] = OrderedDict()
         self._waiting: dict[str, dict[bytes, Trace]] = {}
         self._second, self._dealt = 0.0, 0
+        self.reporter: Reporter = _answers_nothing
+        """Makes the reports that inquiries ask for; set by `instance.assembly`."""
 
     async def ping(
         self,
@@ -87,10 +111,8 @@ class Pinging:
     ) -> Pong:
         """Ping a service from a broker of this instance; wait at most `wait` seconds."""
         began = self._clock.monotonic()
-        number = self._ids.fresh()
-        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         trace = Trace(
-            number,
+            self._ids.fresh(),
             Leg.OUT,
             service,
             broker_id or b"",
@@ -98,15 +120,43 @@ class Pinging:
             broker.broker_id,
             MOST_HOPS,
         )
+        last, done = await self._send_and_wait(broker, trace, wait)
+        return Pong(last.steps, done, self._clock.monotonic() - began)
+
+    async def inquire(self, broker: Broker, endpoint: DialogEndpoint, *, wait: float) -> Reported:
+        """Ask the other side of a dialog of `broker` how it is; wait at most `wait` seconds.
+
+        The question goes the way of the dialog's messages, its answer the way of the replies."""
+        began = self._clock.monotonic()
+        near = endpoint.service, broker.broker_id
+        far = endpoint.far_service, endpoint.far_broker
+        target, initiator = (far, near) if endpoint.is_initiator else (near, far)
+        trace = Trace(
+            self._ids.fresh(),
+            Leg.OUT if endpoint.is_initiator else Leg.BACK,
+            target[0],
+            target[1] or b"",
+            initiator[0],
+            initiator[1] or b"",
+            MOST_HOPS,
+            (),
+            Inquiry(endpoint.conversation_id, not endpoint.is_initiator),
+        )
+        last, _ = await self._send_and_wait(broker, trace, wait)
+        report = None if last.inquiry is None else last.inquiry.report
+        return Reported(last.steps, report, self._clock.monotonic() - began)
+
+    async def _send_and_wait(self, broker: Broker, trace: Trace, wait: float) -> tuple[Trace, bool]:
+        """Return the TRACE with the most steps that has come back, and whether it is complete."""
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         last = [trace]
-        self._pending[number] = over, last
+        self._pending[trace.number] = over, last
         try:
             self._leave(broker, trace)
             await asyncio.wait({over}, timeout=wait)
         finally:
-            del self._pending[number]
-        done = over.done() and over.result()
-        return Pong(last[0].steps, done, self._clock.monotonic() - began)
+            del self._pending[trace.number]
+        return last[0], over.done() and over.result()
 
     def process(self, neighbour: InstanceId, trace: Trace) -> None:
         """Process a TRACE of a neighbour."""
@@ -164,7 +214,11 @@ class Pinging:
             self._report(trace, is_complete=False)
 
     def _arrive(self, trace: Trace, broker: Broker) -> None:
-        if trace.leg is Leg.OUT:  # the reply goes by the routes of this broker (RTE-2)
+        asks = trace.inquiry is not None and trace.inquiry.report is None
+        if asks:
+            self.reporter(broker, trace, lambda report: self._answer(broker, trace, report))
+        elif trace.leg is Leg.OUT and trace.inquiry is None:
+            # the reply goes by the routes of this broker (RTE-2)
             back = msgspec.structs.replace(
                 trace, leg=Leg.BACK, broker_id=broker.broker_id, hops=MOST_HOPS
             )
@@ -174,6 +228,17 @@ class Pinging:
         else:
             text = "replies come to this instance, and not to the one that asks"
             self._report(_amended(trace, "", text), is_complete=False)
+
+    def _answer(self, broker: Broker, trace: Trace, report: SideReport) -> None:
+        """Send the report that a TRACE asks for back to the requester, as a message would go."""
+        assert trace.inquiry is not None, "it asks"
+        answered = msgspec.structs.replace(
+            trace,
+            leg=Leg.BACK if trace.leg is Leg.OUT else Leg.OUT,
+            hops=MOST_HOPS,
+            inquiry=msgspec.structs.replace(trace.inquiry, report=report),
+        )
+        self._leave(broker, answered)
 
     def _pass_on(self, address: str, trace: Trace) -> None:
         if self._send_to(address, trace):
@@ -213,6 +278,8 @@ class Pinging:
         leg = Leg.TOLD_BACK
         if neighbour is None:
             leg, neighbour = Leg.TOLD_OUT, self._came.get((trace.number, Leg.OUT))
+        if neighbour is None:  # the inquiry of a target turned round here, and its OUT leg fails
+            leg, neighbour = Leg.TOLD_BACK, self._came.get((trace.number, Leg.BACK))
         hops = trace.hops - 1 if trace.leg is leg else MOST_HOPS
         if neighbour is not None and hops >= 0:
             self._send(neighbour, msgspec.structs.replace(trace, leg=leg, hops=hops))

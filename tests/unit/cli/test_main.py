@@ -12,9 +12,9 @@ import pytest
 from brokerd.admin.views.columns import COLUMNS
 from brokerd.cli import main as frame
 from brokerd.cli.main import COMMANDS, main
-from brokerd.cli.output import ago, is_instant, print_json, table
+from brokerd.cli.output import ago, print_json, table
 from brokerd.cli.view_commands import took
-from brokerd.clock import Instant
+from brokerd.clock import Instant, is_instant
 from brokerd.process.exit_statuses import HELP
 from brokerd.resources import config_dir
 from brokerd.units import printable
