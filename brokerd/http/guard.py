@@ -254,9 +254,14 @@ class Guard:
         )
 
 
+def status_of(error: BrokerError) -> int:
+    """Return the status of the answer for an error of a view or a verb."""
+    return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+
+
 def _refusal(request: web.Request, error: BrokerError) -> web.Response:
     """Return the answer for an error of a view or a verb."""
-    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    status = status_of(error)
     if request.path.endswith(".json") or "json" in request.headers.get("Accept", ""):
         said = {"code": error.code, "message": error.message, "hint": error.hint}
         return web.json_response({"error": said}, status=status)

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from brokerd.admin.doctor.own import OwnDoctor
 from brokerd.admin.metrics_rows import Figures
 from brokerd.admin.views.state import StateReport
+from brokerd.admin.views.survey import Surveys
 from brokerd.app.session import Session
 from brokerd.broker.broker import Broker
 from brokerd.clock import Clock
@@ -21,6 +23,7 @@ from brokerd.model import MSDB
 from brokerd.protocol import client_verbs as wire
 from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals, Who
+from brokerd.telemetry.audit import Audit
 
 CALLER: Final = "brokerd_caller"
 """Key of a request under which `guard` puts its `Caller`, or None for a stranger."""
@@ -33,6 +36,9 @@ class Sources(msgspec.Struct, frozen=True):
     principals: Principals
     state: StateReport
     figures: Figures
+    surveys: Surveys
+    doctor: OwnDoctor
+    audit: Audit
     open_session: Callable[[str, Who], Awaitable[Session]]
     """Function that opens a session on a broker with the rights of a principal."""
 

@@ -76,6 +76,9 @@ def connect_listener(
         principals=parts.sessions.principals,
         state=parts.state,
         figures=parts.figures,
+        surveys=parts.surveys,
+        doctor=parts.own_doctor,
+        audit=parts.audit,
         open_session=clients.open_session,
     )
     parts.sessions.open_page = listener.open_page

@@ -55,6 +55,10 @@ class Action(StrEnum):
     END_GROUP = "end_group"
     EDIT_GROUP = "edit_group"
     CURE_QUEUE = "cure_queue"
+    BODY_SHOWN = "body_shown"
+    """The page has shown the body of a message (SX-10)."""
+    QUEUE_SWITCHED = "queue_switched"
+    """A queue was switched on or off by the page."""
 
 
 FROM_OUTSIDE = frozenset({Action.LOGIN, Action.ACCESS})

@@ -1,19 +1,11 @@
-"""The page for browsers.
+"""The page: the state of an instance as server-rendered HTML, and the deeds (MON-40 to MON-54).
 
-Reads:  views and status, with the rights of the caller.      Calls: nothing that changes anything.
+`sections.py` lists the sections and answers requests for them; each section is a module with a
+function that loads its content and one that draws it, so that the same content is served as HTML
+and as JSON. `deeds.py` changes something, after a confirmation. `desk.py` reads with the rights of
+the caller, `html.py` escapes every text.
 """
 
-from aiohttp import web
+from brokerd.http.page.sections import routes
 
-from brokerd.http.reads import Reads, caller_of
-
-
-def routes(reads: Reads) -> list[web.RouteDef]:
-    """Return the paths of the page."""
-
-    async def now(request: web.Request) -> web.Response:
-        session = await caller_of(request).session()
-        status = await session.status()
-        return web.Response(text=f"{reads.instance} is {status['state']}\n")
-
-    return [web.get("/", now)]
+__all__ = ["routes"]

@@ -1,0 +1,362 @@
+"""Queues: those of the instance by need or by name, and one queue with its messages (MON-47).
+
+Reads:  the survey, `service_queues`, `queue_monitors`, the messages without their bodies.
+Never:  reads a body; `bodies.py` does, on request.
+"""
+
+from typing import Any, Final
+
+from brokerd.admin.views.survey import SurveyedQueue
+from brokerd.client.messages import Message
+from brokerd.clock import Instant
+from brokerd.errors import QueueNotFound
+from brokerd.http.page.desk import Desk, Query, Row, broker_of
+from brokerd.http.page.html import Child, Html, el, join
+from brokerd.http.page.now import QUEUE_COLUMNS, queue_row
+from brokerd.http.page.shell import Column, choice, facts, field, pager, section, table
+from brokerd.http.page.words import age, badge, ident, link, moment, name, number, said, size
+from brokerd.ids import show
+from brokerd.objects.declared import Kind
+from brokerd.protocol import client_verbs as wire
+
+PAGE: Final = 50
+"""Queues and messages on a page."""
+SORTS: Final = ("need", "name")
+_STATUSES: Final = {0: "received", 1: "ready", 2: "incomplete", 3: "sent"}
+
+
+# All queues.
+
+
+async def load(desk: Desk, query: Query) -> Row:
+    """Return a page of queues: by need over all brokers, or by name in one broker."""
+    sort = query.get("sort", "need")
+    wanted = query.get("q", "")
+    survey = await desk.survey()
+    found: Row = {
+        "sort": sort if sort in SORTS else "need",
+        "brokers": list(desk.brokers),
+        "queues_total": survey.queues,
+        "surveyed_at": survey.at,
+        "q": wanted,
+        "next": None,
+    }
+    if found["sort"] == "need":
+        named = query.get("broker", "")
+        rows = [
+            one
+            for one in survey.worst
+            if named in ("", one.broker) and wanted.casefold() in one.name.casefold()
+        ]
+        start = _start(query.get("after", ""))
+        more = len(rows) > start + PAGE
+        return found | {
+            "broker": named,
+            "kept": len(survey.worst),
+            "queues": rows[start : start + PAGE],
+            "next": str(start + PAGE) if more else None,
+        }
+    broker = broker_of(desk, query)
+    options: dict[str, Any] = {"where": {"name": wanted}} if wanted else {}
+    page = await desk.view(
+        broker, "service_queues", limit=PAGE, after=query.get("after") or None, **options
+    )
+    return found | {"broker": broker, "queues": page.rows, "next": page.next}
+
+
+def _start(after: str) -> int:
+    return min(int(after), 10_000) if after.isdecimal() and len(after) < 6 else 0  # noqa: PLR2004
+
+
+def draw(data: Row, query: Query, now: Instant) -> Html:
+    """Return the list as HTML."""
+    kept = {"sort": data["sort"], "broker": data["broker"], "q": data["q"]}
+    find = el(
+        "form",
+        field("q", "Name" if data["sort"] == "name" else "Part of the name", data["q"]),
+        el("input", type="hidden", name="sort", value=data["sort"]),
+        el("input", type="hidden", name="broker", value=data["broker"]),
+        el("button", "Find"),
+        method="get",
+        action="/queues",
+        class_="find",
+    )
+    if data["sort"] == "need":
+        rows = [queue_row(one, now) for one in data["queues"]]
+        remark = f"The {data['kept']} of {data['queues_total']} queues that need somebody most."
+        shown = table("Queues by need", QUEUE_COLUMNS, rows, "No queue is like that.")
+    else:
+        rows = [_row(one, data["broker"], now) for one in data["queues"]]
+        remark = f"Queues of broker {data['broker']} by name."
+        shown = table("Queues by name", QUEUE_COLUMNS, rows, "No queue has this name.")
+    every = {**kept, "after": query.get("after", "")}
+    return join(
+        el(
+            "div",
+            choice("sort", "/queues", every, SORTS),
+            choice("broker", "/queues", every, data["brokers"]),
+            find,
+            class_="tools",
+        ),
+        el("p", remark, class_="remark"),
+        shown,
+        pager("/queues", every, data["next"]),
+    )
+
+
+def _row(row: Row, broker: str, now: Instant) -> list[Child]:
+    return queue_row(_surveyed(row, broker), now)
+
+
+def _surveyed(row: Row, broker: str) -> SurveyedQueue:
+    """Return a row of `service_queues` as the survey would show it."""
+    is_on = bool(row["is_receive_enabled"] and row["is_enqueue_enabled"])
+    why, pain = "", 0
+    if not is_on:
+        why, pain = row["status_reason"] or "off", 5 if row["ready_count"] else 2
+    elif row["parked_count"]:
+        why, pain = "groups are parked", 3
+    elif row["is_full"]:
+        why, pain = "full", 2
+    return SurveyedQueue(
+        broker=broker,
+        name=row["name"],
+        pain=pain,
+        why=why,
+        ready=row["ready_count"],
+        parked=row["parked_count"],
+        oldest_ready_at=row["oldest_ready_at"],
+        is_on=is_on,
+        readers=0,
+        max_readers=row["max_readers"],
+        handler=row["activation_procedure"] or "",
+    )
+
+
+# One queue.
+
+
+async def load_one(desk: Desk, query: Query) -> Row:
+    """Return one queue, its monitor, its latest decisions and a page of its messages."""
+    broker, wanted = broker_of(desk, query), query.get("name", "")
+    rows = (await desk.view(broker, "service_queues", where={"name": wanted}, limit=1)).rows
+    if not rows:
+        raise QueueNotFound(f"queue {wanted[:128]!r} is not in broker {broker!r}")
+    of_queue = {"queue_id": wanted, "broker_name": broker}
+    monitors = await desk.view(broker, "queue_monitors", where=of_queue, limit=1)
+    services = await desk.view(broker, "services", where={"service_queue_id": wanted}, limit=20)
+    tasks = await desk.view(broker, "activated_tasks", where=of_queue, limit=20)
+    verb = wire.Browse(wanted, _cursor(query.get("after", "")), PAGE, bodies=False)
+    found: Row = {
+        "broker": broker,
+        "queue": rows[0],
+        "monitor": monitors.rows[0] if monitors.rows else None,
+        "services": [one["name"] for one in services.rows],
+        "tasks": tasks.rows,
+        "messages": None,
+        "next": None,
+        "may_switch": desk.may(broker, wire.Alter(Kind.QUEUE, {"name": wanted})),
+    }
+    if desk.may(broker, verb):
+        session = await desk.session(broker)
+        page = await session.browse_page(wanted, verb.after, PAGE, bodies=False)
+        found["messages"] = [_message(one) for one in page.messages]
+        found["next"] = None if page.after is None else f"{page.after[0]}.{page.after[1]}"
+    return found
+
+
+def _cursor(after: str) -> tuple[int, int] | None:
+    stage, _, position = after.partition(".")
+    if not (stage.isdecimal() and position.lstrip("-").isdecimal()) or len(after) > 20:  # noqa: PLR2004
+        return None
+    return min(int(stage), 9), max(-1, int(position))
+
+
+def _message(one: Message) -> Row:
+    return {
+        "conversation_handle": show(one.handle),
+        "conversation_id": show(one.conversation_id),
+        "conversation_group_id": show(one.group_id),
+        "message_sequence_number": one.sequence,
+        "message_type_name": one.message_type,
+        "service_name": one.service,
+        "queuing_order": one.queuing_order,
+        "priority": one.priority,
+        "enqueued_at": one.enqueued_at or None,
+        "rollbacks": one.delivery_count,
+        "status": _STATUSES.get(one.status, str(one.status)),
+        "headers": dict(getattr(one, "headers", None) or {}),
+    }
+
+
+def draw_one(data: Row, query: Query, now: Instant) -> Html:
+    """Return one queue as HTML."""
+    queue, broker = data["queue"], data["broker"]
+    surveyed = _surveyed(queue, broker)
+    tone = "bad" if surveyed.pain > 2 else "warn" if surveyed.pain else "good"  # noqa: PLR2004
+    limits = [f"{queue['max_messages']} messages"] if queue["max_messages"] else []
+    if queue["max_bytes"]:
+        limits.append(f"{queue['max_bytes']} bytes")
+    return join(
+        el(
+            "p",
+            badge(surveyed.why or "on", tone),
+            " ",
+            name(queue["name"]),
+            " of broker ",
+            name(broker),
+            class_="lead",
+        ),
+        facts(
+            ("can be received", number(queue["ready_count"])),
+            ("oldest of them", age(queue["oldest_ready_at"], now)),
+            (
+                "parked",
+                link("/parked", number(queue["parked_count"]), {"broker": broker})
+                if queue["parked_count"]
+                else number(0),
+            ),
+            ("incomplete", number(queue["incomplete_count"])),
+            ("retained", number(queue["retained_count"])),
+            ("size of bodies", size(queue["message_bytes"])),
+            ("limit", " or ".join(limits) or "none"),
+            ("refused", number(queue["refused_count"])),
+            ("rollbacks in a row", number(queue["rollback_streak"])),
+            ("services", [join(name(one), " ") for one in data["services"]] or "none"),
+            (
+                "switched",
+                join(said(queue["status_reason"]), " ", age(queue["status_changed_at"], now)),
+            ),
+            ("last error", said(queue["last_error"])),
+        ),
+        _switch(data, surveyed.is_on),
+        _readers(data, now),
+        _messages(data, query, now),
+    )
+
+
+def _switch(data: Row, is_on: bool) -> Html | None:  # one place
+    if not data["may_switch"]:
+        return None
+    word = "Switch the queue off…" if is_on else "Switch the queue on…"
+    query = {
+        "broker": data["broker"],
+        "queue": data["queue"]["name"],
+        "status": "off" if is_on else "on",
+    }
+    return el("p", link("/confirm/switch", word, query, class_="deed"), class_="deeds")
+
+
+def _readers(data: Row, now: Instant) -> Html:
+    queue, monitor = data["queue"], data["monitor"]
+    if monitor is None:
+        why = queue["monitor_absent_reason"] or "it has no monitor"
+        return section(
+            "Readers",
+            el(
+                "p",
+                f"brokerd starts no reader: {why}. Programs that receive by themselves are "
+                "clients, and are not listed here.",
+                class_="empty",
+            ),
+        )
+    tasks: list[list[Child]] = [
+        [
+            name(one["procedure_name"]),
+            age(one["started_at"], now),
+            str(one["pid"]) if one["pid"] else "in the daemon",
+            number(one["receives"]),
+            age(one["last_receive_at"], now),
+        ]
+        for one in data["tasks"]
+    ]
+    columns = (
+        Column("handler"),
+        Column("runs for", is_number=True),
+        Column("process"),
+        Column("receives", is_number=True),
+        Column("last receive", is_number=True),
+    )
+    return section(
+        join(
+            "Readers ",
+            link(
+                "/readers", "why", {"broker": data["broker"], "queue": queue["name"]}, class_="more"
+            ),
+        ),
+        facts(
+            ("handler", name(queue["activation_procedure"])),
+            ("running", f"{monitor['tasks_running']} of {queue['max_readers']}"),
+            ("waiting in a receive", number(monitor["tasks_waiting"])),
+            ("monitor", monitor["state"]),
+            ("another one", said(monitor["necessary"])),
+            ("failed in a row", number(monitor["consecutive_failures"])),
+            ("last failure", said(monitor["last_failure"])),
+            ("no start until", age(monitor["backoff_until"], now)),
+        ),
+        table("Readers that run", columns, tasks, "None runs at this moment."),
+    )
+
+
+def _messages(data: Row, query: Query, now: Instant) -> Html:
+    if data["messages"] is None:
+        text = f"To see the messages you need receive on {data['queue']['name']}."
+        return section("Messages", el("p", text, class_="empty"))
+    broker, queue = data["broker"], data["queue"]["name"]
+    columns = (
+        Column("arrived"),
+        Column("dialog"),
+        Column("no.", is_number=True),
+        Column("type", is_wide=True),
+        Column("state"),
+        Column("priority", is_number=True),
+        Column("rollbacks", is_number=True),
+        Column("headers", is_wide=True),
+        Column("body"),
+    )
+    rows: list[list[Child]] = [
+        [
+            moment(one["enqueued_at"], now),
+            ident(
+                one["conversation_handle"],
+                "/dialog",
+                {"broker": broker, "handle": one["conversation_handle"]},
+            ),
+            number(one["message_sequence_number"]) if one["message_sequence_number"] >= 0 else "",
+            name(one["message_type_name"]),
+            one["status"],
+            number(one["priority"]) if one["priority"] >= 0 else "",
+            number(one["rollbacks"]),
+            headers(one["headers"]),
+            link(
+                "/confirm/body",
+                "show…",
+                {"broker": broker, "queue": queue, "order": one["queuing_order"]},
+            )
+            if one["status"] == "ready"
+            else "",
+        ]
+        for one in data["messages"]
+    ]
+    here = {"broker": broker, "name": queue, "after": query.get("after", "")}
+    return section(
+        "Messages",
+        table("Messages of the queue, in order of arrival", columns, rows, "The queue is empty."),
+        pager("/queue", here, data["next"]),
+        id_="messages",
+    )
+
+
+def headers(found: Row) -> Html:
+    """Return headers as a list, or nothing."""
+    if not found:
+        return Html()
+    return el(
+        "ul",
+        [el("li", el("code", key), " ", said(_plain(value), 120)) for key, value in found.items()],
+        class_="headers",
+    )
+
+
+def _plain(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
