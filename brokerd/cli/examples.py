@@ -22,6 +22,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "brokerd apply config/east.objects.toml",
     ),
     "page": ("brokerd page", "brokerd page -c config/east.toml"),
+    "import": (
+        "brokerd import setup.sql procedures.sql",
+        "brokerd import setup.sql procedures.sql --out imported",
+    ),
     "message-type create": ("brokerd message-type create Order validation=well_formed_json",),
     "contract create": ("brokerd contract create orders/v1 types.Order=initiator",),
     "queue create": ("brokerd queue create orders_q poison_mode=park",),

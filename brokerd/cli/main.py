@@ -49,6 +49,7 @@ COMMANDS: Final = (
     _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
     _Entry("config", "brokerd.cli.config", "Check a configuration, or show effective settings."),
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
+    _Entry("import", "brokerd.cli.import_", "Read T-SQL of Service Broker, write its successors."),
     _Entry(
         "message-type",
         "brokerd.cli.object_commands",
@@ -119,6 +120,7 @@ GROUPS: Final = {
         "instance-route",
         "binding",
         "event",
+        "import",
     ),
     "Dialogs and their messages": ("dialog", "group", "transmission"),
     "Who may connect": ("peer", "client", "certificate"),

@@ -81,6 +81,7 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "doctor": ("explain_route", "objects", "ping", "status", "transmission_status", "view"),
     "endpoint show": ("view",),
     "grant": ("grant",),
+    "import": (),
     "group discard": ("discard_group",),
     "group edit": ("edit_group",),
     "group end": ("end_group",),

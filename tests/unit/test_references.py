@@ -32,10 +32,12 @@ NAMED = re.compile(r"(?<![\w./*<-])((?:[\w.-]+/)*[\w-]+\.(?:md|py))(?![\w*-])")
 MADE_UP = frozenset(
     {
         "alone.py",
+        "assessment.md",
         "chain.py",
         "collect.py",
         "courier.py",
         "ledger.py",
+        "packing_handler.py",
         "replay.py",
         "shop.py",
         "soak.py",
