@@ -1,12 +1,14 @@
 """Bytes and texts from others, each parser a target of its own (BI-F, OBJ-17, SX-2).
 
-Addresses, object files, bodies, grants; certificates, pairing frames and codes, security headers.
+Addresses, object files, bodies, grants; certificates, pairing frames and codes, security headers;
+scripts in T-SQL.
 
 An input is the text.
 """
 
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from brokerd.clock import Instant
 from brokerd.errors import BrokerError
@@ -29,12 +31,14 @@ from brokerd.security.grants import parse_grant
 from brokerd.security.key_agreement import KeyAgreement, Place, read_header
 from brokerd.security.pairing import Code, read_code
 from brokerd.security.sealing import NotAuthentic, new_secrets
+from brokerd.tsql.translation import translate
 
 _well_formed_json = validation.check_of(Validation.WELL_FORMED_JSON, None)
 _well_formed_xml = validation.check_of(Validation.WELL_FORMED_XML, None)
 _LONGEST_REFUSAL = 16_384
 _FRAME_HEAD = 5
 """Bytes of a frame before its payload."""
+_SCRIPTS = Path(__file__).parent.parent / "data" / "tsql"
 _FILE = b"""[broker]
 name = "main"
 [[message_type]]
@@ -112,6 +116,14 @@ def _grant(data: bytes) -> None:
     parse_grant(data.decode("utf-8", "replace"))
 
 
+def _tsql(data: bytes) -> None:
+    made = translate([("a.sql", data.decode("utf-8", "surrogateescape"))])
+    if made.objects:
+        parse(tomllib.loads(made.objects))
+    for name, text in made.handlers.items():
+        compile(text, f"{name}.py", "exec")
+
+
 PARSERS: dict[str, Callable[[bytes], None]] = {
     "address": _address,
     "objects": _objects,
@@ -124,12 +136,14 @@ PARSERS: dict[str, Callable[[bytes], None]] = {
     "code": _code,
     "security_header": _security_header,
     "grant": _grant,
+    "tsql": _tsql,
 }
 _VALID: dict[str, list[bytes]] = {
     "address": [b"TCP://far:4022", b"tcp://[::1]:80/", b"LOCAL"],
     "objects": [_FILE],
     "json": [b'{"a": [1, 2.5e3, true, null, "\\u00e9"]}'],
     "xml": [b'<?xml version="1.0" encoding="utf-8"?><a b="c">d<!-- e --><f/></a>'],
+    "tsql": [one.read_bytes() for one in sorted(_SCRIPTS.glob("*.sql"))],
     "grant": [b"send on warehouse to alice", b"receive on main/orders to public"],
 }
 
