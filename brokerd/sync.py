@@ -343,6 +343,7 @@ class Admin(Facade[AsyncAdmin]):
     edit_group = same(AsyncAdmin.edit_group)
     cure_queue = same(AsyncAdmin.cure_queue)
     drain_queue = same(AsyncAdmin.drain_queue)
+    purge_queue = same(AsyncAdmin.purge_queue)
     enable = same(AsyncAdmin.enable)
     disable = same(AsyncAdmin.disable)
     error_conversations = same(AsyncAdmin.error_conversations)

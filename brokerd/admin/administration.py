@@ -24,6 +24,7 @@ from brokerd.admin.pairing.pairing import Pairing
 from brokerd.admin.poison import Parked
 from brokerd.admin.principals import PrincipalAdministration
 from brokerd.admin.queue_drain import Draining
+from brokerd.admin.queue_purge import Purging
 from brokerd.admin.route_queries import explain_route, ping
 from brokerd.admin.views.browse import browse
 from brokerd.admin.views.state import StateReport
@@ -146,6 +147,7 @@ class Administration:
         self.parked = Parked(log=events, switch=self.objects.switch)
         """The verbs for groups that are held because of poison."""
         switch_off = self.objects.switch_activation_off
+        self._purging = Purging(log=log)
         self._draining = Draining(switch_off=switch_off, drain=readers.drain, log=log)
 
     async def run(self, broker: Broker, verb: wire.Verb, actor: str) -> object:
@@ -214,7 +216,7 @@ class Administration:
             case _:
                 raise AssertionError(f"{verb} changes something")
 
-    async def _operate(  # noqa: C901, PLR0911  # one return a verb
+    async def _operate(  # noqa: C901, PLR0911, PLR0912  # one return a verb
         self, verb: wire.Verb, actor: str
     ) -> object:
         """Perform an operation on a broker as a whole (MAN), or on the broker endpoint."""
@@ -239,6 +241,8 @@ class Administration:
                 return await self._upkeep.clean_up(self._named(name), wanted, reason, actor)
             case admin.DrainQueue(name):
                 return await self._draining.run(self._named(name), verb, actor)
+            case admin.PurgeQueue(name):
+                return await self._purging.run(self._named(name), verb, actor)
             case admin.ForgetBroker(name):
                 async with self.objects.lock:  # an apply may be making a broker of that name
                     return await self._forget(name, actor)

@@ -51,6 +51,11 @@ def _of_queue(verb: Any, _own: str) -> tuple[str, Detail]:  # noqa: ANN401  # ea
     return f"{verb.broker}/{verb.queue}", {}
 
 
+def _purge(verb: admin.PurgeQueue, _own: str) -> tuple[str, Detail]:
+    detail: Detail = {"code": verb.code, "description": verb.description}
+    return f"{verb.broker}/{verb.queue}", detail
+
+
 def _new_broker(verb: admin.NewBroker, _own: str) -> tuple[str, Detail]:
     return verb.broker, {"broker_id": show(verb.broker_id)}
 
@@ -93,6 +98,7 @@ AUDITED: Final[Mapping[type, Callable[[Any, str], tuple[str, Detail]]]] = {
     admin.Backup: _backup,
     admin.ForgetBroker: _of_broker,
     admin.DrainQueue: _of_queue,
+    admin.PurgeQueue: _purge,
     admin.AlterEndpoint: _alter_endpoint,
     admin.ConfirmClock: _clock,
     admin.ReleaseGroup: _of_group,

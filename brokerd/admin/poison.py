@@ -128,9 +128,9 @@ class Parked:
             )
         ended = 0
         for initiator in (False, True):
-            live = await _find(broker, status.conversation_id, initiator)
+            live = await find_side(broker, status.conversation_id, initiator)
             if live is not None and live.queue is state:
-                ended += await _end(broker, live, code, text)
+                ended += await end_dialog(broker, live, code, text)
         await self._switch(broker, name, None, actor)
         self._log.info(
             ADMINISTRATION,
@@ -372,13 +372,17 @@ async def _end_all(broker: Broker, group_id: GroupId, code: int, text: str) -> i
     """End every dialog of a group with an error, and delete its messages (PSN-11)."""
     count = 0
     for stored in await broker.store.endpoints.in_group(group_id):
-        live = await _find(broker, stored.conversation_id, stored.is_initiator)
+        live = await find_side(broker, stored.conversation_id, stored.is_initiator)
         if live is not None and live.group.group_id == group_id:
-            count += await _end(broker, live, code, text)
+            count += await end_dialog(broker, live, code, text)
     return count
 
 
-async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
+async def end_dialog(broker: Broker, live: Live, code: int, text: str) -> int:
+    """End one side with an error, or without if it has ended with one; return whether, as 0 or 1.
+
+    The messages that wait for it are deleted, and the other side gets the error.
+    """
     trigger = Trigger.END_ERROR
     if not dialog.may(live.endpoint, trigger):
         if not dialog.may(live.endpoint, Trigger.END):
@@ -398,7 +402,8 @@ async def _end(broker: Broker, live: Live, code: int, text: str) -> int:
     return 1
 
 
-async def _find(broker: Broker, conversation_id: bytes, initiator: bool) -> Live | None:
+async def find_side(broker: Broker, conversation_id: bytes, initiator: bool) -> Live | None:
+    """Return one side of a dialog; None = it is not here, or not any more."""
     return await settle(
         lambda: broker.endpoints.look_up_conversation(ConversationId(conversation_id), initiator)
     )

@@ -8,6 +8,17 @@ from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "demo": ("brokerd demo", "brokerd demo --dialogs 4 --no-kill"),
+    "init": ("brokerd init", "brokerd init /etc/brokerd --pair --name east"),
+    "completion": ("brokerd completion bash",),
+    "call": (
+        """brokerd call warehouse '{"sku": "A1"}' --contract orders/v1 --type Order""",
+        "brokerd call warehouse --from shop --contract orders/v1 --type Order --wait 5s",
+    ),
+    "log tail": (
+        "brokerd log tail -f -c brokerd.toml",
+        "brokerd log tail --event queue_disabled --since 2d",
+        "brokerd log tail --dialog 01234567-89ab-cdef-0123-456789abcdef",
+    ),
     "serve": ("brokerd serve -c config/east.toml --objects config/east.objects.toml",),
     "config check": (
         "brokerd config check config/east.toml --objects config/east.objects.toml",
@@ -38,6 +49,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "queue show": ("brokerd queue show orders_q",),
     "queue browse": ("brokerd queue browse orders_q --max 10",),
     "queue drain": ("brokerd queue drain orders_q --grace 30s",),
+    "queue purge": (
+        "brokerd queue purge orders_q --dry-run",
+        """brokerd queue purge orders_q --error 17 --description "sent by mistake" --yes""",
+    ),
     "service create": ("brokerd service create orders queue=orders_q contracts=orders/v1",),
     "priority create": ("brokerd priority create orders_first contract=orders/v1 level=7",),
     "route create": ("brokerd route create to_orders service=orders address=TCP://10.0.0.7:4022",),

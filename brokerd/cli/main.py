@@ -16,6 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import cleandoc
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NamedTuple
 
 import click
@@ -46,6 +47,7 @@ class _Entry(NamedTuple):
 
 COMMANDS: Final = (
     _Entry("demo", "brokerd.cli.demo", "Watch two daemons converse and survive kills."),
+    _Entry("init", "brokerd.cli.init", "Write a first configuration."),
     _Entry("serve", "brokerd.cli.serve", "Run the daemon."),
     _Entry("config", "brokerd.cli.config", "Check a configuration, or show effective settings."),
     _Entry("apply", "brokerd.cli.apply", "Make a broker match a file of declared objects."),
@@ -78,6 +80,7 @@ COMMANDS: Final = (
     _Entry("status", "brokerd.cli.status", "Show the state of the instance on one screen."),
     _Entry("page", "brokerd.cli.page", "Print an address for a browser that shows the daemon."),
     _Entry("send", "brokerd.cli.send", "Send a message in a dialog of its own."),
+    _Entry("call", "brokerd.cli.call", "Send a message, wait for the reply and print it."),
     _Entry("receive", "brokerd.cli.receive", "Receive the next messages of a queue."),
     _Entry("worker", "brokerd.cli.worker", "Run handlers in a process of their own."),
     _Entry("activator", "brokerd.cli.activator", "Start programs where queues need readers."),
@@ -101,15 +104,27 @@ COMMANDS: Final = (
     _Entry("periodic", "brokerd.cli.periodic", "Periodic work of the daemon."),
     _Entry("broker", "brokerd.cli.broker", "Brokers: delivery on and off, identity, clean-up."),
     _Entry("store", "brokerd.cli.store", "Stores: backup and verification."),
+    _Entry("log", "brokerd.cli.log", "The event log: latest lines, those of one dialog, new ones."),
     _Entry("bench", "brokerd.cli.bench", "Measure message rates and latencies."),
     _Entry("ship", "brokerd.cli.ship", "Copy the metrics log to the landing of the report."),
     _Entry("report", "brokerd.cli.report", "Make the nightly report from the metrics log."),
+    _Entry("completion", "brokerd.cli.completion", "Print the completion script of a shell."),
 )
 """All commands; in its module each is a click command, in the attribute that the entry names."""
 
 GROUPS: Final = {
-    "Start here": ("demo", "serve", "config", "apply", "status", "doctor", "page"),
-    "Send and receive": ("send", "receive", "worker", "activator"),
+    "Start here": (
+        "demo",
+        "init",
+        "serve",
+        "config",
+        "apply",
+        "status",
+        "doctor",
+        "page",
+        "completion",
+    ),
+    "Send and receive": ("send", "call", "receive", "worker", "activator"),
     "Declared objects": (
         "message-type",
         "contract",
@@ -126,7 +141,7 @@ GROUPS: Final = {
     "Who may connect": ("peer", "client", "certificate"),
     "Between instances": ("endpoint", "destination", "connection", "forwarder", "ping"),
     "Who may do what": ("grant", "revoke", "who-can"),
-    "Inside the daemon": ("broker", "store", "monitor", "task", "periodic", "clock"),
+    "Inside the daemon": ("log", "broker", "store", "monitor", "task", "periodic", "clock"),
     "Measure and report": ("bench", "ship", "report"),
 }
 """The sections of `brokerd --help`; each command is in one."""
@@ -141,7 +156,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for entry in COMMANDS:
             if entry.name == cmd_name and find_spec(entry.module):
-                command = getattr(import_module(entry.module), entry.attribute)
+                command = getattr(_imported(entry.module), entry.attribute)
                 assert isinstance(command, click.Command)
                 _complete_help(command, cmd_name)
                 return command
@@ -156,6 +171,23 @@ class _Commands(click.Group):
                 formatter.write_dl(
                     [(name.ljust(width), help_of[name]) for name in names if name in help_of]
                 )
+
+
+def _imported(module: str) -> ModuleType:
+    """Return a module of a command.
+
+    Raises:
+        click.ClickException: it needs a module that only Python on a POSIX system has.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if os.name == "posix":
+            raise
+        raise click.ClickException(
+            f"this command needs a POSIX system, such as Linux: {sys.platform} has no "
+            f"{error.name}; programs do run here, and connect to a daemon elsewhere"
+        ) from error
 
 
 def _complete_help(command: click.Command, path: str) -> None:

@@ -1,8 +1,9 @@
 """`brokerd queue`: a queue as an object, its depth, its readers, its messages (VIEW-4).
 
-Never:  removes or locks a message; `brokerd receive` does.
+Never:  removes a message, but for `purge`, which tells the other sides; `brokerd receive` does.
 """
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +17,12 @@ from brokerd.cli.options import SECONDS, daemon_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Choice, Shown, listing, present, since, until
-from brokerd.client.admin import Drained
+from brokerd.client.admin import Drained, Purged
 from brokerd.client.messages import Message
 from brokerd.client.session import Session
 from brokerd.clock import Instant, SystemClock, show_instant
+from brokerd.config.toml_file import did_you_mean
+from brokerd.errors import QueueNotFound, UsageError
 from brokerd.ids import show
 from brokerd.protocol.admin_verbs import DEFAULT_GRACE
 from brokerd.units import counted
@@ -173,6 +176,90 @@ def cure(*, name: str, error: int, description: str, **options: Any) -> None:  #
     """
     ended = ask(lambda session: session.admin.cure_queue(name, error, description), **options)
     print_line(f"ended conversation {ended} with error {error}; queue {name} is on")
+
+
+@command.command(name="purge")
+@click.argument("name")
+@click.option(
+    "--error", "code", type=click.IntRange(1), default=1, show_default=True, help="Error number."
+)
+@click.option("--description", help="Error text.  [default: the queue NAME was purged]")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say how many messages there are.")
+@daemon_options
+@json_option
+def purge(
+    *,
+    name: str,
+    code: int,
+    description: str | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Delete the messages of queue NAME, and end their dialogs with an error.
+
+    No message is lost in silence: the other side of each dialog gets the error. On this side the
+    dialogs are gone, and handlers see neither an end nor an error. Messages of groups that a reader
+    has at the moment are left, and so are messages that are not complete. The queue may be off.
+    """
+    before = ask(lambda session: _depth(session, name), **options)
+    if not as_json:
+        print_line(f"queue {name} has {_depth_line(before)}")
+    if dry_run or not before["messages"]:
+        if as_json:
+            print_json(before)
+        return 0
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("nothing was purged: nobody can be asked", hint="say --yes")
+        click.confirm(f"end their dialogs with error {code}?", abort=True, err=True)
+    text = description or f"the queue {name} was purged"
+    done = ask(lambda session: _purge(session, name, code, text), **options)
+    if as_json:
+        counts = {"dialogs": done.dialogs, "purged": done.messages, "locked": done.locked}
+        print_json({**before, **counts})
+        return 0
+    left = f"; {counted(done.locked, 'dialog')} left, which readers have" if done.locked else ""
+    print_line(
+        f"ended {counted(done.dialogs, 'dialog')} with error {code}, with "
+        f"{counted(done.messages, 'message')}{left}"
+    )
+    return 0
+
+
+async def _depth(session: Session, name: str) -> dict[str, int]:
+    rows = await session.view("service_queues", where={"name": name})
+    if not rows:
+        names = [str(row["name"]) for row in await session.view("service_queues")]
+        broker = session.welcome.broker
+        near = did_you_mean(name, names)
+        raise QueueNotFound(f"queue {name!r} is not in broker {broker!r}{near}")
+    ready, parked = (int(rows[0][column] or 0) for column in ("ready_count", "parked_count"))
+    return {"messages": ready + parked, "ready": ready, "parked": parked}
+
+
+def _depth_line(depth: Mapping[str, int]) -> str:
+    parked = f", {depth['parked']} of them parked" if depth["parked"] else ""
+    return f"{counted(depth['messages'], 'message')}{parked}"
+
+
+async def _purge(session: Session, name: str, code: int, text: str) -> Purged:
+    """Purge batch by batch to the end of the queue; show the progress on a terminal."""
+    total, after = Purged(), None
+    while True:
+        part = await session.admin.purge_queue(name, code, text, after=after)
+        total = Purged(
+            dialogs=total.dialogs + part.dialogs,
+            messages=total.messages + part.messages,
+            locked=total.locked + part.locked,
+        )
+        if part.next is None:
+            return total
+        after = part.next
+        if sys.stderr.isatty():
+            click.echo(f"\r{counted(total.messages, 'message')} purged", nl=False, err=True)
 
 
 @command.command(name="browse")

@@ -85,13 +85,13 @@ def command(
     if not on and (from_service is None or to_service is None):
         raise click.UsageError("give --from and --to, or --on with the handle of a dialog")
     _check_wait(on, wait, queue)
-    letter = _Letter(
+    letter = Letter(
         from_service=from_service or "",
         to_service=to_service or "",
         on=on,
         contract=contract,
         message_type=message_type,
-        body=_body(body, source),
+        body=body_of(body, source),
         lifetime=lifetime,
         related=related,
         group=group,
@@ -104,16 +104,13 @@ def command(
         try:
             if wait is None:
                 return await _send(session, letter), [], []
-            handles, replies = await _send_and_wait(session, letter, queue=queue, wait=wait)
+            handles, replies = await send_and_wait(session, letter, queue=queue, wait=wait)
             reasons = [] if replies else await undelivered.of_dialog(session, show(handles[0]))
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(
-                "the daemon is away or silent: it is not known whether the message is stored",
-                hint="before sending it again look whether its dialog is there: brokerd dialog ls",
-            ) from error
+            raise unknown() from error
         except ServiceNotFound as error:
             raise ServiceNotFound(
-                error.message, hint=await _services_hint(session, letter.from_service)
+                error.message, hint=await services_hint(session, letter.from_service)
             ) from error
 
         return handles, replies, reasons
@@ -121,6 +118,14 @@ def command(
     handles, replies, reasons = ask(send, address=address, config=config, broker=broker)
     _print_sent(handles, replies, end=end, as_json=as_json)
     return 0 if wait is None else _exit_status(handles[0], replies, reasons, wait)
+
+
+def unknown() -> OutcomeUnknown:
+    """Return the error for a daemon that went away while it stored the message."""
+    return OutcomeUnknown(
+        "the daemon is away or silent: it is not known whether the message is stored",
+        hint="before sending it again look whether its dialog is there: brokerd dialog ls",
+    )
 
 
 def _check_wait(on: tuple[bytes, ...], wait: float | None, queue: str | None) -> None:
@@ -157,7 +162,7 @@ def _exit_status(handle: Handle, replies: list[Message], reasons: list[str], wai
     return OK
 
 
-class _Letter(msgspec.Struct, frozen=True, kw_only=True):
+class Letter(msgspec.Struct, frozen=True, kw_only=True):
     """The message to send, in a new dialog or on the dialogs in `on`."""
 
     from_service: str
@@ -174,7 +179,7 @@ class _Letter(msgspec.Struct, frozen=True, kw_only=True):
     end: bool
 
 
-async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> list[Handle]:
+async def _send(session: Session, letter: Letter, *, stay: bool = False) -> list[Handle]:
     """In one transaction: begin a dialog unless the letter names some, send, and end the dialogs.
 
     Dialogs are not ended with `stay`, or if the letter does not request the end."""
@@ -199,9 +204,13 @@ async def _send(session: Session, letter: _Letter, *, stay: bool = False) -> lis
     return handles
 
 
-async def _send_and_wait(
-    session: Session, letter: _Letter, *, queue: str | None, wait: float
+async def send_and_wait(
+    session: Session, letter: Letter, *, queue: str | None, wait: float, keep: bool = False
 ) -> tuple[list[Handle], list[Message]]:
+    """Send, and receive the first reply on the dialog; end it then if the letter says so.
+
+    `keep`: a dialog without a reply stays open, so that the reply can be received later.
+    """
     own = await _queue_of(session, await _service_of(session, letter))
     if queue not in (None, own):
         raise QueueNotFound(
@@ -212,7 +221,7 @@ async def _send_and_wait(
     try:
         async with session.transaction() as tx:
             replies = await tx.receive(own, 1, conversation=handle, wait=wait)
-            if letter.end:
+            if letter.end and (replies or not keep):
                 await tx.end(handle)
     except BrokerError as error:
         warn(f"sent; conversation handle {show(handle)}. Do not send it again: {error.message}")
@@ -220,7 +229,8 @@ async def _send_and_wait(
     return handles, replies
 
 
-def _body(text: str | None, source: BinaryIO | None) -> Body:
+def body_of(text: str | None, source: BinaryIO | None) -> Body:
+    """Return the body that --body or --file gives."""
     if text is not None and source is not None:
         raise UsageError("give --body or --file, not both")
     if source is not None:
@@ -240,7 +250,7 @@ def _broker_id(text: str | None) -> bytes | str | None:
         ) from None
 
 
-async def _service_of(session: Session, letter: _Letter) -> str:
+async def _service_of(session: Session, letter: Letter) -> str:
     """Return the sending service, whose queue gets the replies."""
     if not letter.on:
         return letter.from_service
@@ -258,7 +268,8 @@ async def _queue_of(session: Session, service: str) -> str:
     raise ServiceNotFound(f"service {service!r} is not in this broker")
 
 
-async def _services_hint(session: Session, wanted: str) -> str:
+async def services_hint(session: Session, wanted: str) -> str:
+    """Return a hint with the services that --from may name."""
     rows = await session.view("services")
     names = sorted(str(row["name"]) for row in rows)
     nearest = did_you_mean(wanted, names)

@@ -61,6 +61,19 @@ class Drained(msgspec.Struct, frozen=True):
     """Activation of the queue before the drain: on, off, or none if the queue has none."""
 
 
+class Purged(msgspec.Struct, frozen=True):
+    """The result of purging a queue, or of one batch (MAN-24)."""
+
+    dialogs: int = 0
+    """Dialogs that were ended with the error."""
+    messages: int = 0
+    """Messages that went with them."""
+    locked: int = 0
+    """Dialogs that were left because a transaction has their group."""
+    next: int | None = None
+    """Where the next batch begins; None = there is none."""
+
+
 class Edited(msgspec.Struct, frozen=True):
     """A message whose body was replaced (CLP-117)."""
 
@@ -539,6 +552,29 @@ class Admin(CredentialVerbs, GrantVerbs, PairingVerbs, TimelineVerbs):
             BrokerError: an error common to all requests; see `Session`.
         """
         return msgspec.convert(await self._link.ask("open_page", ()), PageAddress)
+
+    async def purge_queue(
+        self,
+        queue: str,
+        code: int,
+        description: str,
+        broker: str | None = None,
+        *,
+        after: int | None = None,
+    ) -> Purged:
+        """End the dialogs of the next batch of a queue's messages with an error (MAN-24).
+
+        The messages are deleted, and the other side of each dialog gets the error. Repeat it with
+        `after`, the `next` of the answer before, until that is None. Dialogs whose group a
+        transaction has are left.
+
+        Raises:
+            QueueNotFound: the queue does not exist.
+            InvalidArgument: `code` is not above 0, or `description` is empty.
+            BrokerError: an error common to all requests; see `Session`.
+        """
+        asked = (broker or self._broker, wire_text(queue, "queue"), code, description, after)
+        return msgspec.convert(await self._link.ask("purge_queue", asked), Purged)
 
     async def _of_group(
         self, verb: str, broker: str | None, group: bytes, *rest: object

@@ -19,6 +19,8 @@ DEFAULT_WAIT: Final = 60.0
 """Seconds that an operation waits for open transactions (MAN-1)."""
 DEFAULT_GRACE: Final = 10.0
 """Seconds that readers have to end when their queue is drained (PBT-25)."""
+PURGE_BATCH: Final = 250
+"""Messages of a batch of a purge; each dialog that ends is a commit."""
 
 
 class ViewOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -273,6 +275,19 @@ class OpenPage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     """A request for an address at which a browser is let in as this client (MON-28)."""
 
 
+class PurgeQueue(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A request to end the dialogs of a batch of messages with an error (MAN-24)."""
+
+    broker: Name
+    queue: Name
+    code: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    description: Annotated[str, Meta(min_length=1, max_length=3000)]
+    after: Annotated[int, Meta(ge=0)] | None = None
+    """Where the batch begins: `next` of the answer before; None = at the first message."""
+    batch: Annotated[int, Meta(ge=1, le=1000)] = PURGE_BATCH
+    """Largest number of messages in the batch."""
+
+
 PoisonVerb = ReleaseGroup | DiscardGroup | EndGroup | EditGroup | CureQueue
 POISON_VERBS: Final[dict[str, type[PoisonVerb]]] = {
     "release_group": ReleaseGroup,
@@ -291,6 +306,7 @@ AdminVerb = (
     | Backup
     | ForgetBroker
     | DrainQueue
+    | PurgeQueue
     | AlterEndpoint
     | RetryDestination
     | ConfirmClock
@@ -313,6 +329,7 @@ ADMIN_VERBS: Final[dict[str, type[AdminVerb]]] = {
     "backup": Backup,
     "forget_broker": ForgetBroker,
     "drain_queue": DrainQueue,
+    "purge_queue": PurgeQueue,
     "alter_endpoint": AlterEndpoint,
     "retry_destination": RetryDestination,
     "confirm_clock": ConfirmClock,

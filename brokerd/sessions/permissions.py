@@ -88,6 +88,7 @@ CONTROL: Final[dict[type, Callable[[Any, str], Iterable[str]]]] = {
     admin.Backup: _named,
     admin.ForgetBroker: _named,
     admin.DrainQueue: _named,
+    admin.PurgeQueue: _named,
     admin.AlterEndpoint: _instance,
     admin.RetryDestination: _instance,
     admin.ConfirmClock: _instance,

@@ -48,6 +48,7 @@ class Action(StrEnum):
     BACKUP = "backup"
     FORGET_BROKER = "forget_broker"
     DRAIN_QUEUE = "drain_queue"
+    PURGE_QUEUE = "purge_queue"
     ALTER_ENDPOINT = "alter_endpoint"
     CONFIRM_CLOCK = "confirm_clock"
     RELEASE_GROUP = "release_group"

@@ -206,6 +206,7 @@ EVENTS: Final[dict[str, Event]] = {
                 "the dialog for which a queue was switched off was ended, and the queue switched on"
             ),
             "drain_queue": "activation of a queue was switched off and its readers ended",
+            "purge_queue": "dialogs with messages on a queue were ended with an error",
             "forget": "a broker whose store is gone was forgotten",
             "confirm_clock": "a jump of the clock was confirmed",
             "grant": "a permission was granted",

@@ -43,6 +43,12 @@ ROWS: list[tuple[str, list[Any], str, dict[str, object]]] = [
     ("backup", ["east", "/b/x.db"], "east", {"path": "/b/x.db"}),
     ("forget_broker", ["east"], "east", {}),
     ("drain_queue", ["east", "q"], "east/q", {}),
+    (
+        "purge_queue",
+        ["east", "q", 7, "why"],
+        "east/q",
+        {"code": 7, "description": "why"},
+    ),
     ("alter_endpoint", [{"port": 4032}], "endpoint", {"port": 4032}),
     ("confirm_clock", [], "clock", {}),
     ("release_group", ["east", ID], "east", {"group": "00010203-0405-0607-0809-0a0b0c0d0e0f"}),

@@ -59,6 +59,7 @@ NEEDED = {
     "backup": (["named", "/b/x.db"], {"named"}),
     "forget_broker": (["named"], {"named"}),
     "drain_queue": (["named", "q"], {"named"}),
+    "purge_queue": (["named", "q", 1, "why"], {"named"}),
     "alter_endpoint": ([{}], {"msdb"}),
     "retry_destination": ([], {"msdb"}),
     "confirm_clock": ([], {"msdb"}),
