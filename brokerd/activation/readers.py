@@ -3,7 +3,7 @@
 Reads:  facts of a queue, through callables given at construction.
 Calls:  monitor.step, runner.Runner, `notify` where external activators start readers (ACT-34).
 Never:  decides when to start a reader (monitor), reads a queue, or runs a handler (runner).
-Wakes:  by its methods, called on the loop; a lost call costs latency only: `tick` checks all queues.
+Wakes:  by its methods, called on the loop; a lost call costs latency: `tick` checks all queues.
 Fails:  a handler fails alone; the monitor spaces out failing starts (PBT-6).
 """
 

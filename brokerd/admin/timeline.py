@@ -21,6 +21,11 @@ OTHER: Final[dict[Side, Side]] = {"initiator": "target", "target": "initiator"}
 _PATIENCE: Final = 5 * SECOND
 """Time that an acknowledgement may take before it is worth a sentence."""
 _ENDED: Final = {"DO", "CD", "ER"}
+_KINDS: Final = (
+    *("begun", "arrived", "sent", "transmitted", "queued"),
+    *("parked", "incident", "ended", "due", "retry"),
+)
+_RANK: Final = {kind: at for at, kind in enumerate(_KINDS)}
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -30,7 +35,7 @@ class Moment(msgspec.Struct, frozen=True):
     """When, by the clock of the instance that joins the sides."""
     side: Side
     what: str
-    """begun, arrived, sent, transmitted, queued, parked, ended, state, incident, retry or due."""
+    """begun, arrived, sent, transmitted, queued, parked, incident, ended, due or retry."""
     text: str
     tone: Tone = ""
 
@@ -77,7 +82,8 @@ def join(near: SideReport, far: SideReport | None, seconds: float) -> Joined:
         moments += _moments(far, OTHER[here], ahead)
     return Joined(
         flows=(_flow("initiator", sides), _flow("target", sides)),
-        moments=tuple(sorted(moments, key=lambda one: one.at)),
+        # Within a millisecond, what must have come first is first.
+        moments=tuple(sorted(moments, key=lambda one: (one.at // 1000, _RANK[one.what], one.at))),
         hangs=tuple(_hangs(sides, near.now)),
         ahead=ahead,
     )
@@ -115,12 +121,13 @@ def _moments(  # noqa: C901  # one statement for each kind of moment
     for message in one.waiting:
         yield Moment(at(message.at), side, "sent", _sent(message, one))
     if one.last_attempt_at is not None and one.pending:
+        what = "transmitted" if one.destination else "looked for a route"
         times = counted(one.attempts, "time")
         yield Moment(
             at(one.last_attempt_at),
             side,
             "transmitted",
-            f"last transmitted, {times} so far",
+            f"last {what}, {times} so far",
             "warn",
         )
     for message in one.queued:

@@ -32,6 +32,7 @@ from brokerd.ids import parse
 from brokerd.protocol.inquiry import SideReport
 from brokerd.protocol.transitions import State
 from brokerd.routing.reasons import status_text
+from brokerd.units import counted
 
 PAGE: Final = 50
 WAIT: Final = 3.0
@@ -297,7 +298,11 @@ def _card(
         side,
         el(
             "small",
-            "this instance" if is_here or data["is_in_one_instance"] else "the other instance",
+            "this instance"
+            if is_here or data["is_in_one_instance"]
+            else "not reached"
+            if one is None
+            else "the other instance",
         ),
     )
     if one is None:
@@ -326,7 +331,7 @@ def _card(
     if one.status_key:
         status = join(
             status_text(one.status_key) or one.status_key,
-            f", {one.attempts} times" if one.attempts else "",
+            f"; tried {counted(one.attempts, 'time')}" if one.attempts else "",
         )
     group: Child = "free"
     if one.is_parked:

@@ -170,7 +170,7 @@ def _figures(data: Row, now: Instant) -> Html:
 def _rate(per: dict[str, float], what: str) -> Html:
     if what not in per:
         return el("span", "–", class_="none", title="known after the second look")  # noqa: RUF001
-    return el("span", number(round(per[what], 1)), "\u202f/s")
+    return el("span", number(round(per[what], 1)), " /s")
 
 
 def sparkline(samples: list[Row], what: str) -> Html | str:

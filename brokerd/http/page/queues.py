@@ -113,7 +113,9 @@ def _surveyed(row: Row, broker: str) -> SurveyedQueue:
     is_on = bool(row["is_receive_enabled"] and row["is_enqueue_enabled"])
     why, pain = "", 0
     if not is_on:
-        why, pain = row["status_reason"] or "off", 5 if row["ready_count"] else 2
+        poison = row["culprit_conversation_id"] is not None
+        why = "off for a poison message" if poison else "off"
+        pain = 5 if row["ready_count"] else 2
     elif row["parked_count"]:
         why, pain = "groups are parked", 3
     elif row["is_full"]:
@@ -225,7 +227,17 @@ def draw_one(data: Row, query: Query, now: Instant) -> Html:
             ("services", [join(name(one), " ") for one in data["services"]] or "none"),
             (
                 "switched",
-                join(said(queue["status_reason"]), " ", age(queue["status_changed_at"], now)),
+                join(
+                    said(queue["status_reason"]),
+                    join(
+                        ", ",
+                        age(queue["status_changed_at"], now),
+                        " ago by ",
+                        name(queue["status_changed_by"]),
+                    )
+                    if queue["status_changed_at"]
+                    else None,
+                ),
             ),
             ("last error", said(queue["last_error"])),
         ),

@@ -34,12 +34,12 @@ def url(path: str, query: Mapping[str, object] | None = None) -> str:
 
 
 def number(value: object) -> Html:
-    """Return a number with thin spaces between groups of three digits; a dash for none."""
+    """Return a number with commas between groups of three digits; a dash for none."""
     if not isinstance(value, int | float):
         return el("span", _DASH, class_="none")
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
     quiet = "num zero" if not value else "num"
-    return el("span", shown.replace(",", "\u202f"), class_=quiet)
+    return el("span", shown, class_=quiet)
 
 
 def duration(micros: int) -> str:
@@ -87,7 +87,7 @@ def size(value: object) -> Html:
             break
         left /= _UNIT
         shown, unit = f"{left:.1f}" if left < 100 else f"{left:.0f}", name  # noqa: PLR2004
-    return el("span", f"{shown}\u202f{unit}", class_="num", title=f"{value} bytes")
+    return el("span", f"{shown} {unit}", class_="num", title=f"{value} bytes")
 
 
 def ident(value: object, path: str = "", query: Mapping[str, object] | None = None) -> Html:
@@ -113,10 +113,10 @@ def clipped(value: str, most: int = LONGEST) -> str:
 
 
 def said(value: object, most: int = LONGEST) -> Html:
-    """Return a sentence of the daemon or an error, or a dash."""
+    """Return a sentence of the daemon or an error on one line, or a dash."""
     if value in (None, ""):
         return el("span", _DASH, class_="none")
-    return el("span", clipped(str(value), most), class_="said")
+    return el("span", clipped(" ".join(str(value).split()), most), class_="said")
 
 
 def command(words: str) -> Html:

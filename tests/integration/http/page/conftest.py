@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.client.session import Session, connect
 from brokerd.clock import SystemClock
-from brokerd.config.settings import Clients, ClockSettings, HttpSettings, Settings
+from brokerd.config.settings import Clients, ClockSettings, Endpoint, HttpSettings, Settings
 from brokerd.config.settings import Instance as InstanceSettings
 from brokerd.ids import BootId, RandomIds, show
 from brokerd.instance.instance import Instance
@@ -37,7 +37,16 @@ class Site:
     session: Session
     instance: Instance
 
-    def __init__(self, folder: Path, objects: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        objects: dict[str, Any],
+        *,
+        name: str = "here",
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        self.name = name
+        self.endpoint = endpoint
         self.folder = folder
         self.objects = objects
         folder.mkdir(exist_ok=True)
@@ -47,9 +56,10 @@ class Site:
         ids = RandomIds()
         self.instance = Instance(
             Settings(
-                instance=InstanceSettings(name="here", data_dir=self.folder),
+                instance=InstanceSettings(name=self.name, data_dir=self.folder),
                 clients=Clients(listen=f"unix:{self.folder}/s", grants=grants),
                 http=HttpSettings(listen="TCP://127.0.0.1:0"),
+                endpoint=self.endpoint,
                 clock=ClockSettings(tick=timedelta(milliseconds=50)),
             ),
             Surroundings(
@@ -64,7 +74,8 @@ class Site:
             ),
         )
         await self.instance.start(parse(self.objects))
-        self.session = await connect(f"unix:{self.folder}/s", broker="main", retry=1.0)
+        broker = self.objects["broker"]["name"]
+        self.session = await connect(f"unix:{self.folder}/s", broker=broker, retry=1.0)
 
     async def stop(self) -> None:
         await self.caller.close()
@@ -114,7 +125,8 @@ class Site:
         tx = self.session.transaction()
         async with tx:
             (first, *_rest) = await tx.receive("orders")
-            await tx.rollback(error=error, park=True)
+            options = {"error": error, "park": "the handler failed"}
+            tx._undo(options)
         return show(first.group_id)
 
 
