@@ -106,6 +106,8 @@ class Cursor:
 
     def names(self, what: str) -> tuple[str, ...]:
         """Return the parts of a name with dots, such as `database.schema.queue`."""
+        while self.accept("."):
+            pass  # an omitted database
         parts = [self.name(what)]
         while self.accept("."):
             while self.accept("."):

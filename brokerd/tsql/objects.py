@@ -8,7 +8,7 @@ Fails:  with `Unexpected`, at the first token that does not fit.
 from collections.abc import Callable
 from typing import Any, Final
 
-from brokerd.tsql.cursor import Cursor
+from brokerd.tsql.cursor import Cursor, Unexpected
 from brokerd.tsql.tokens import Kind
 from brokerd.tsql.tree import (
     Action,
@@ -59,8 +59,8 @@ def message_type(here: Cursor, action: Action, where: Where) -> MessageType:
         if here.accept("VALIDATION"):
             here.expect("=")
             validation = here.choose("NONE", "EMPTY", "WELL_FORMED_XML", "VALID_XML")
-            if validation == "VALID_XML":
-                here.expect("WITH", "SCHEMA", "COLLECTION")
+            if validation == "VALID_XML" and here.accept("WITH"):
+                here.expect("SCHEMA", "COLLECTION")
                 collection = here.names("the name of a schema collection")
     return MessageType(
         action=action, name=name, validation=validation, schema_collection=collection, **where
@@ -103,7 +103,7 @@ def queue(here: Cursor, action: Action, where: Where) -> Queue:
             else:
                 said |= _queue_options(here)
         if action is Action.CREATE and here.accept("ON"):
-            here.name("a filegroup")
+            _name_or_text(here, "a filegroup")
     return Queue(action=action, name=name, **said, **where)
 
 
@@ -360,7 +360,13 @@ def database(here: Cursor, action: Action, where: Where) -> list[Statement]:
         return []
     if here.is_any("AUDIT", "ENCRYPTION", "SCOPED"):  # statements of their own
         return []
-    name = here.name("the name of a database")
+    return database_options(here, where)
+
+
+def database_options(here: Cursor, where: Where) -> list[Statement]:
+    """Read a name and options up to the next statement, also behind RESTORE DATABASE."""
+    what = "the name of a database"
+    name = here.skip().text if here.is_variable() else here.name(what)
     found: list[Statement] = []
     while not here.is_done and not here.is_next(";") and not here.is_any("GO"):
         token = here.peek()
@@ -387,8 +393,15 @@ def grant(here: Cursor, verb: str, where: Where) -> Grant | None:
         permissions.append(_words(here.skip_until(",", "ON", "TO", "FROM")))
         if not here.accept(","):
             break
-    kind, name = _securable(here) if here.accept("ON") else ("", ())
-    here.choose("TO", "FROM")
+    if not ({"SEND", "RECEIVE"} & set(permissions) or here.is_any("ON", "TO", "FROM")):
+        return None
+    try:
+        kind, name = _securable(here) if here.accept("ON") else ("", ())
+        here.choose("TO", "FROM")
+    except Unexpected:
+        if {"SEND", "RECEIVE"} & set(permissions):
+            raise
+        return None  # a grant of other things, which have names of other forms
     principals = [here.name("the name of a principal")]
     while here.accept(","):
         principals.append(here.name("the name of a principal"))

@@ -24,7 +24,7 @@ from brokerd.model import (
 from brokerd.objects.declarations import BROKER_NAME, parse
 from brokerd.tsql import queues, routes
 from brokerd.tsql.blocks import Block, quoted, table_lines, usable, value_text
-from brokerd.tsql.declaring import Declared, Declaring, Objects
+from brokerd.tsql.declaring import MSDB, Declared, Declaring, Objects
 from brokerd.tsql.names import ours, shown
 from brokerd.units import printable
 
@@ -107,7 +107,7 @@ def broker_of(home: Objects, name: str, declaring: Declaring, handlers: dict[str
         *queue_blocks,
         *services,
         *_priorities(home, known_contracts, known_services),
-        *routes.route_blocks(home),
+        *(() if home.database.casefold() == MSDB else routes.route_blocks(home)),
         *routes.binding_blocks(home),
         *routes.notification_blocks(home, queue_blocks, known_services),
     ]

@@ -182,6 +182,8 @@ class _Reader:
                 return self._after(here, 2, verbs.end)
             case "GRANT" | "DENY" | "REVOKE":
                 return self._after(here, 1, lambda here, where: objects.grant(here, word, where))
+            case "RESTORE" if here.is_next("RESTORE", "DATABASE"):
+                return self._after(here, 2, objects.database_options)
             case "BACKUP" | "OPEN":
                 return self._security(here, word)
             case "SYS":

@@ -55,7 +55,9 @@ def translate(scripts: Iterable[tuple[str, str]]) -> Translation:
     brokers = _brokers(declaring, modules)
     routes = list(route_blocks(declaring.database(MSDB)))
     assessment = Assessment(
-        entries=ordered(_verdicts(entries, declaring, readers), [one.script.path for one in read]),
+        entries=ordered(
+            _verdicts(entries, declaring, readers, brokers), [one.script.path for one in read]
+        ),
         remarks=_remarks(declaring, brokers),
         files=len(read),
         batches=sum(one.script.batches for one in read),
@@ -90,16 +92,22 @@ def _declare(read: list[_Read], declaring: Declaring) -> list[_Said]:
 
 
 def _verdicts(
-    entries: list[_Said], declaring: Declaring, readers: list[handlers.Reader]
+    entries: list[_Said],
+    declaring: Declaring,
+    readers: list[handlers.Reader],
+    brokers: list[Broker],
 ) -> Iterator[Entry]:
     """Yield the entries of the statements that concern the broker, with their verdicts."""
     known = _Known(declaring, entries)
     modules = {one.place: one.module for one in reversed(readers)}
+    names = {one.database.casefold(): one.name for one in brokers}
+    usual = brokers[0].name if len(brokers) == 1 else "main"
     for statement, entry, one in entries:
         if type(statement) not in KINDS:
             if not known.is_kept(statement):
                 continue
-            evaluate(statement, entry, _around(statement, one, modules))
+            broker = names.get(statement.database.casefold(), usual)
+            evaluate(statement, entry, _around(statement, one, modules, broker))
         yield entry
 
 
@@ -262,13 +270,14 @@ def _key(database: str, name: tree.Name) -> tuple[str, str]:
     return (database_of(name) or database).casefold(), shown(name).casefold()
 
 
-def _around(statement: tree.Statement, read: _Read, modules: dict[tuple[str, str], str]) -> Around:
+def _around(
+    statement: tree.Statement, read: _Read, modules: dict[tuple[str, str], str], broker: str
+) -> Around:
     if statement.module is None:
-        return Around()
+        return Around(broker=broker)
     module = read.script.modules[statement.module]
-    if module.kind == "TRIGGER":
-        return Around(is_trigger=True)
-    return Around(handler=modules.get(_key(module.database, module.name), ""))
+    handler = modules.get(_key(module.database, module.name), "")
+    return Around(handler=handler, is_trigger=module.kind == "TRIGGER", broker=broker)
 
 
 # Which statements concern the broker.

@@ -1,16 +1,21 @@
 """Verdicts: the verdict for each statement that declares no object. PURE.
 
-Reads:  statements, and where they stand.      Calls: names, assessment, tree.
+Reads:  statements, and where they stand.      Calls: names, assessment, security.names.
 Never:  names a verb, command, setting or view that does not exist: the tests compare each name.
 """
 
+import shlex
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
 
+from brokerd.errors import InvalidArgument
+from brokerd.security.names import Kind, principal_name
 from brokerd.tsql import tree
 from brokerd.tsql.assessment import Entry, Verdict
 from brokerd.tsql.names import COLUMNS, FUNCTIONS, VIEWS, is_known, ours, shown
+from brokerd.units import printable
 
 _HAND, _NONE, _MOVES = Verdict.HAND, Verdict.NONE, Verdict.MOVES
 
@@ -21,6 +26,8 @@ class Around(Struct, frozen=True, kw_only=True):
     handler: str = ""
     """Module of the handler that takes the place of the procedure; empty = there is none."""
     is_trigger: bool = False
+    broker: str = "main"
+    """Name of the broker that its database becomes."""
 
 
 def evaluate(  # noqa: C901, PLR0912  # a case for each statement
@@ -43,7 +50,7 @@ def evaluate(  # noqa: C901, PLR0912  # a case for each statement
         case tree.Endpoint():
             _endpoint(said, entry)
         case tree.Grant():
-            _grant(said, entry)
+            _grant(said, entry, around)
         case tree.Security():
             _security(said, entry)
         case tree.Collection():
@@ -77,6 +84,8 @@ def _verb(
         )
     elif not around.handler:
         entry.needs("write it in the program that has the dialog")
+    elif isinstance(said, tree.BeginDialog | tree.Send):
+        entry.needs(f"{around.handler}.py names the call, and its values are for you to write")
     match said:
         case tree.BeginDialog():
             _begin_dialog(said, entry)
@@ -85,8 +94,6 @@ def _verb(
             entry.ours = f'tx.send(handle, body, "{kind}")' if is_known(kind) else "tx.send"
             if said.handles > 1:
                 entry.ours = "tx.send([handle, ...], body, message_type)"
-            if around.handler:
-                entry.needs(f"{around.handler}.py names the call; the body is for you to write")
         case tree.Receive():
             _receive(said, entry, around)
         case tree.GetGroup():
@@ -221,32 +228,39 @@ def is_about_the_broker(said: tree.Grant) -> bool:
     )
 
 
-def _grant(said: tree.Grant, entry: Entry) -> None:
-    target = shown(said.name) if said.name else ""
-    texts = []
-    for principal in said.principals:
-        to = "public" if principal.lower() == "public" else f"client:{principal}"
-        if "SEND" in said.permissions and said.kind == "SERVICE":
-            texts.append(f"send on {target} to {to}")
-        if "RECEIVE" in said.permissions:
-            texts.append(f"receive on main/{target} to {to}")
-        if "CONNECT" in said.permissions and said.kind == "ENDPOINT":
-            texts.append(f"connect on endpoint to {to.replace('client:', 'peer:')}")
-        if "CONTROL" in said.permissions and said.kind in (*_KINDS, "QUEUE", "ENDPOINT"):
-            texts.append(f"control on main to {to}")
+def _grant(said: tree.Grant, entry: Entry, around: Around) -> None:
     if said.verb == "DENY":
         entry.needs("there is no DENY: nobody may do what is not granted, once something is", _NONE)
         return
+    texts = [text for one in said.principals for text in _grants(said, one, around.broker)]
     if not texts:
         entry.needs("no permission of this kind: control on the broker includes it", _NONE)
         return
     command = "grant" if said.verb == "GRANT" else "revoke"
-    entry.ours = "; ".join(f'brokerd {command} "{one}"' for one in texts)
+    entry.ours = "; ".join(f"brokerd {command} {shlex.quote(printable(one))}" for one in texts)
     entry.needs(
         "run it once the principal is known: a user of the machine, client:NAME or peer:NAME"
     )
     if len(said.permissions) > 1:
         entry.add("the other permissions have no counterpart")
+
+
+def _grants(said: tree.Grant, principal: str, broker: str) -> Iterator[str]:
+    """Yield the grants of a statement to one principal; a space in a name becomes a wildcard."""
+    name = "".join("?" if one.isspace() else one for one in shown(said.name)) if said.name else ""
+    kind = Kind.PEER if said.kind == "ENDPOINT" else Kind.CLIENT
+    try:
+        to = "public" if principal.lower() == "public" else principal_name(kind, principal)
+    except InvalidArgument:  # a Windows account, for example
+        to = f"{kind}:NAME"
+    if "SEND" in said.permissions and said.kind == "SERVICE":
+        yield f"send on {name} to {to}"
+    if "RECEIVE" in said.permissions:
+        yield f"receive on {broker}/{name} to {to}"
+    if "CONNECT" in said.permissions and said.kind == "ENDPOINT":
+        yield f"connect on endpoint to {to}"
+    if "CONTROL" in said.permissions:
+        yield f"control on {broker} to {to}"
 
 
 def _security(said: tree.Security, entry: Entry) -> None:

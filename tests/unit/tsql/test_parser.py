@@ -36,6 +36,7 @@ OBJECTS = [
     ("DROP CONTRACT C", {"action": Action.DROP, "name": "C"}),
     ("CREATE QUEUE Q", {"action": Action.CREATE, "name": ("Q",)}),
     ("CREATE QUEUE db.s.Q ON [DEFAULT]", {"action": Action.CREATE, "name": ("db", "s", "Q")}),
+    ("CREATE QUEUE .s.Q ON 'files'", {"action": Action.CREATE, "name": ("s", "Q")}),
     ("CREATE QUEUE db..Q", {"action": Action.CREATE, "name": ("db", "", "Q")}),
     ("CREATE QUEUE Q WITH STATUS=OFF RETENTION = ON, POISON_MESSAGE_HANDLING(STATUS = OFF)",
      {"action": Action.CREATE, "name": ("Q",), "status": False, "retention": True,
@@ -116,6 +117,8 @@ OTHERS = [
      {"name": "d", "option": "ENABLE_BROKER"}),
     ("ALTER DATABASE d SET HONOR_BROKER_PRIORITY ON",
      {"name": "d", "option": "HONOR_BROKER_PRIORITY ON"}),
+    ("RESTORE DATABASE d FROM DISK = 'x' WITH NORECOVERY, NEW_BROKER",
+     {"name": "d", "option": "NEW_BROKER"}),
     ("CREATE DATABASE d FOR ATTACH WITH NEW_BROKER", {"name": "d", "option": "NEW_BROKER"}),
     ("GRANT SEND ON SERVICE::[//s] TO [Public], bob",
      {"verb": "GRANT", "permissions": ("SEND",), "kind": "SERVICE", "name": ("//s",),
@@ -170,6 +173,7 @@ def test_a_statement_is_found_among_others(
         "RAISERROR ('END CONVERSATION failed', 16, 1)",
         "CREATE ENDPOINT e AS TCP (LISTENER_PORT = 5022) FOR DATABASE_MIRRORING (ROLE = ALL)",
         "BEGIN TRAN SELECT 1 END",
+        "GRANT SELECT ON (x) TO y",
     ],
 )
 def test_other_statements_are_passed_over(text: str) -> None:

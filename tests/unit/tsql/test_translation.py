@@ -143,6 +143,14 @@ def test_databases_become_brokers() -> None:
 
 
 @pytest.mark.rule("IMP-13")
+def test_objects_of_msdb_are_no_objects_of_the_instance() -> None:
+    table = objects("USE msdb CREATE QUEUE q CREATE ROUTE r WITH ADDRESS = 'TCP://h:4022'")
+    assert table["broker"] == {"name": "main"}
+    assert [one["name"] for one in table["queue"]] == ["q"]
+    assert [one["name"] for one in table["instance_route"]] == ["r"]
+
+
+@pytest.mark.rule("IMP-13")
 def test_what_stands_before_any_use_belongs_to_the_only_database() -> None:
     table = objects("CREATE QUEUE a", "USE d CREATE QUEUE b")
     assert table["broker"] == {"name": "main"}
@@ -229,9 +237,11 @@ def test_a_trigger_cannot_send() -> None:
 @pytest.mark.parametrize(
     ("text", "ours"),
     [
-        ("GRANT SEND ON SERVICE::[s] TO public", 'brokerd grant "send on s to public"'),
-        ("GRANT RECEIVE ON q TO bob", 'brokerd grant "receive on main/q to client:bob"'),
-        ("REVOKE CONNECT ON ENDPOINT::e FROM w", 'brokerd revoke "connect on endpoint to peer:w"'),
+        ("GRANT SEND ON SERVICE::[s] TO public", "brokerd grant 'send on s to public'"),
+        ("GRANT RECEIVE ON q TO bob", "brokerd grant 'receive on main/q to client:bob'"),
+        ("REVOKE CONNECT ON ENDPOINT::e FROM w", "brokerd revoke 'connect on endpoint to peer:w'"),
+        ("GRANT SEND ON SERVICE::[a 'b] TO [demo\\web$]",
+         "brokerd grant 'send on a?'\"'\"'b to client:NAME'"),
         ("CREATE ENDPOINT e STATE = STARTED AS TCP (LISTENER_PORT = 4022, LISTENER_IP = ALL) "
          "FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED, ENCRYPTION = DISABLED)",
          '[endpoint] in the settings: listen = ["all"], port = 4022, state = "started", '
