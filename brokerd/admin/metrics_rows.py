@@ -93,6 +93,8 @@ class Figures:
         self._jump = jump
         self._certificate_days = certificate_days
         self._states: dict[str, dict[str, float]] = {}
+        self.endpoint_counts: dict[str, dict[str, float]] = {}
+        """Gauges of the dialog endpoints of each broker, as they were counted last."""
         self._brokers = brokers
         self._dispatcher = dispatcher
         self._forwarder = forwarder
@@ -134,19 +136,16 @@ class Figures:
         ]
 
     def _queue(self, broker: Broker, queue: QueueState, held: list[HeldLock], *, hot: bool) -> Row:
-        counted = {
-            "enqueued": queue.enqueued,
-            "received": queue.received,
-            "rolled_back": queue.rolled_back,
-            "refused": 0 if queue.room is None else queue.room.refused,
-        }
         window = queue.times.hot.collect() if hot else None
+        gauges = self.queue_gauges(broker, queue)
+        always = ("ready", "readers")
         return Row(
             scope="queue",
             broker=broker.name,
             queue=queue.name,
-            counters=self._since(counted, "queue", broker.name, queue.name),
-            gauges=self._gauges(broker, queue),
+            counters=self._since(queue_counters(queue), "queue", broker.name, queue.name),
+            # without zeros that carry no information
+            gauges={name: value for name, value in gauges.items() if value or name in always},
             histograms=queue.times.collect(),
             groups=window.groups if window is not None else {},
             groups_within=window.within if window is not None else 0,
@@ -173,10 +172,10 @@ class Figures:
             for pair in broker.pairs.all()
         ]
 
-    def _gauges(self, broker: Broker, queue: QueueState) -> dict[str, float]:
-        """Return the gauges of a queue, without zeros that carry no information."""
+    def queue_gauges(self, broker: Broker, queue: QueueState) -> dict[str, float]:
+        """Return the gauges of a queue."""
         oldest, activation = queue.oldest_at, queue.queue.activation
-        gauges = {
+        return {
             "ready": float(queue.ready_count),
             "readers": float(self._readers(broker.name, queue.name)),
             "max_readers": float(activation.max_readers) if activation is not None else 0.0,
@@ -186,38 +185,28 @@ class Figures:
             "full": 1.0 if queue.is_at_limit() else 0.0,
             "bytes": 0.0 if queue.queue.max_bytes is None else float(queue.size),
         }
-        always = ("ready", "readers")
-        return {name: value for name, value in gauges.items() if value or name in always}
 
     def _broker(self, broker: Broker) -> Row:
-        metrics = broker.store.metrics
         return Row(
             scope="instance",
             broker=broker.name,
-            counters=self._since(
-                {
-                    "flushes": metrics.flushes,
-                    "changesets": metrics.changesets,
-                    "flush_rows": metrics.rows,
-                    "checkpoints": metrics.checkpoints,
-                    "sends": broker.sends,
-                    "receives": broker.receives,
-                    "rollbacks": broker.rollbacks,
-                    "dialogs_refused": sum(one.number for one in broker.owners.refused.values()),
-                },
-                "broker",
-                broker.name,
-            ),
-            gauges=self._sizes(broker) | self._states.pop(broker.name, {}),
-            histograms=_drained(self._times.stores.get(broker.name, {})),
+            counters=self._since(broker_counters(broker), "broker", broker.name),
+            gauges=self.broker_gauges(broker) | self._states.pop(broker.name, {}),
+            histograms=_drained(self.store_times(broker)),
         )
+
+    def store_times(self, broker: Broker) -> Mapping[str, Histogram]:
+        """Return the histograms of a broker's store, by name."""
+        return self._times.stores.get(broker.name, {})
 
     def dialogs(self, broker: str, states: Mapping[str, int]) -> None:
         """Note the number of a broker's dialog endpoints in each state, for the next rows."""
         counts = {f"endpoints_{state}": float(count) for state, count in states.items()}
         self._states[broker] = counts | {"endpoints": float(sum(states.values()))}
+        self.endpoint_counts[broker] = self._states[broker]
 
-    def _sizes(self, broker: Broker) -> dict[str, float]:
+    def broker_gauges(self, broker: Broker) -> dict[str, float]:
+        """Return the sizes of a broker's store."""
         path = self._path_of(broker.name)
         return {
             "store_bytes": float(_size(path)),
@@ -225,40 +214,34 @@ class Figures:
         }
 
     def _to_destination(self, one: Destination) -> Row:
-        counted = {
-            "fragments_sent": one.fragments_sent,
-            "fragments_received": one.fragments_received,
-            "boxcars_sent": one.boxcars_sent,
-            "boxcars_received": one.boxcars_received,
-            "bytes_sent": one.bytes_sent,
-            "bytes_received": one.bytes_received,
-            "connects": one.connects,
-            "attempts": one.attempts,
-            "losses": one.losses,
-            **{f"failed_{why}": n for why, n in one.failed_by_cause.items()},
-        }
+        gauges = self.destination_gauges(one)
+        ahead = gauges.pop("clock_ahead_s", None)
         row = Row(
             scope="destination",
             destination=one.address,
-            counters=self._since(counted, "destination", one.address),
-            gauges=self._waiting(one),
-            histograms=self._ways(one.address),
+            counters=self._since(destination_counters(one), "destination", one.address),
+            gauges={name: value for name, value in gauges.items() if value},
+            histograms=_drained(self.destination_times(one)),
         )
-        ahead = None if one.connection is None else one.connection.clock_ahead
         # a row of the clock difference alone is not worth a line
         if ahead is not None and not row.is_empty:
-            row.gauges["clock_ahead_s"] = round(ahead, 6)
+            row.gauges["clock_ahead_s"] = ahead
         return row
 
-    def _waiting(self, one: Destination) -> dict[str, float]:
+    def destination_gauges(self, one: Destination) -> dict[str, float]:
+        """Return the gauges of a destination."""
         line = self._transmitter.line(one.address)
         gauges = {"suppressed": float(one.is_suppressed)}
         gauges["dialogs_waiting"] = float(0 if line is None else len(line.ready))
-        return {name: value for name, value in gauges.items() if value}
+        ahead = None if one.connection is None else one.connection.clock_ahead
+        if ahead is not None:
+            gauges["clock_ahead_s"] = round(ahead, 6)
+        return gauges
 
-    def _ways(self, address: str) -> dict[str, dict[str, int]]:
-        line = self._transmitter.line(address)
-        return {} if line is None else _drained({"outbox_us": line.outbox, "wire_us": line.wire})
+    def destination_times(self, one: Destination) -> Mapping[str, Histogram]:
+        """Return the histograms of a destination, by name."""
+        line = self._transmitter.line(one.address)
+        return {} if line is None else {"outbox_us": line.outbox, "wire_us": line.wire}
 
     def _transport(self) -> dict[str, int]:
         """Return the traffic of all connections (MON-12), including those without a destination."""
@@ -290,42 +273,45 @@ class Figures:
         return {name: count for name, count in counters.items() if count}
 
     def _instance(self) -> Row:
+        counters = self._since(self.instance_counters(), "instance")
+        return Row(scope="instance", counters=counters, gauges=self.instance_gauges())
+
+    def instance_counters(self) -> dict[str, int]:
+        """Return the counters of the whole instance; families without those that are zero."""
         dispatcher, transmitter = self._dispatcher, self._transmitter
-        counters = self._since(
-            {
-                "fragments_received": dispatcher.received,
-                "stored": dispatcher.stored,
-                "duplicates": dispatcher.duplicates,
-                "retransmitted": transmitter.retransmitted,
-                "acks_sent": transmitter.acks_sent,
-                "acks_carried": transmitter.acks_carried,
-                "resumed_for_resources": transmitter.resumed,
-                "task_restarts": dispatcher.restarts,
-                "clean_ups_resumed": sum(
-                    one.store.metrics.clean_ups for one in self._brokers.values()
-                ),
-                **{
-                    f"reclassified_{why}": count
-                    for why, count in transmitter.reclassification.reclassified.items()
-                },
-                "arbitrations_lost": self._destinations.arbitrations_lost,
-                **self._transport(),
-                **self._forwarded(),
-                **self._checks(),
-                **{
-                    f"sent_p{level}": count
-                    for level, count in enumerate(transmitter.sent_at_level)
-                    if count
-                },
-                **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
-                **{
-                    f"refused_{door.kind}_{why}": count
-                    for door in self._doors
-                    for why, count in door.refused.items()
-                },
+        return {
+            "fragments_received": dispatcher.received,
+            "stored": dispatcher.stored,
+            "duplicates": dispatcher.duplicates,
+            "retransmitted": transmitter.retransmitted,
+            "acks_sent": transmitter.acks_sent,
+            "acks_carried": transmitter.acks_carried,
+            "resumed_for_resources": transmitter.resumed,
+            "task_restarts": dispatcher.restarts,
+            "clean_ups_resumed": sum(one.store.metrics.clean_ups for one in self._brokers.values()),
+            **{
+                f"reclassified_{why}": count
+                for why, count in transmitter.reclassification.reclassified.items()
             },
-            "instance",
-        )
+            "arbitrations_lost": self._destinations.arbitrations_lost,
+            **self._transport(),
+            **self._forwarded(),
+            **self._checks(),
+            **{
+                f"sent_p{level}": count
+                for level, count in enumerate(transmitter.sent_at_level)
+                if count
+            },
+            **{f"dropped_{why}": count for why, count in dispatcher.dropped.items()},
+            **{
+                f"refused_{door.kind}_{why}": count
+                for door in self._doors
+                for why, count in door.refused.items()
+            },
+        }
+
+    def instance_gauges(self) -> dict[str, float]:
+        """Return the gauges of the whole instance."""
         gauges = {
             "rss_bytes": float(peak_memory()),
             "connections": float(len(self._destinations.peers.connections)),
@@ -340,7 +326,48 @@ class Figures:
                 "forward_pending": float(self._forwarder.held),
                 "forward_bytes": float(self._forwarder.used),
             }
-        return Row(scope="instance", counters=counters, gauges=gauges)
+        return gauges
+
+
+def queue_counters(queue: QueueState) -> dict[str, int]:
+    """Return the counters of a queue."""
+    return {
+        "enqueued": queue.enqueued,
+        "received": queue.received,
+        "rolled_back": queue.rolled_back,
+        "refused": 0 if queue.room is None else queue.room.refused,
+    }
+
+
+def broker_counters(broker: Broker) -> dict[str, int]:
+    """Return the counters of a broker."""
+    metrics = broker.store.metrics
+    return {
+        "flushes": metrics.flushes,
+        "changesets": metrics.changesets,
+        "flush_rows": metrics.rows,
+        "checkpoints": metrics.checkpoints,
+        "sends": broker.sends,
+        "receives": broker.receives,
+        "rollbacks": broker.rollbacks,
+        "dialogs_refused": sum(one.number for one in broker.owners.refused.values()),
+    }
+
+
+def destination_counters(one: Destination) -> dict[str, int]:
+    """Return the counters of a destination."""
+    return {
+        "fragments_sent": one.fragments_sent,
+        "fragments_received": one.fragments_received,
+        "boxcars_sent": one.boxcars_sent,
+        "boxcars_received": one.boxcars_received,
+        "bytes_sent": one.bytes_sent,
+        "bytes_received": one.bytes_received,
+        "connects": one.connects,
+        "attempts": one.attempts,
+        "losses": one.losses,
+        **{f"failed_{why}": n for why, n in one.failed_by_cause.items()},
+    }
 
 
 def peak_memory() -> int:

@@ -188,9 +188,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Annotated[tuple[str, ...], Range(0, 100)] = ()
     """Further names by which browsers may address the listener, such as `brokerd.example.com`.
     Names of this machine and addresses need no entry (MON-26)."""
-    max_connections: Annotated[int, Range(4, 65_536)] = 128
+    max_connections: Annotated[int, Range(4, 65_536)] = 32
     """Most connections at a time."""
-    max_per_address: Annotated[int, Range(1, 65_536)] = 32
+    max_per_address: Annotated[int, Range(1, 65_536)] = 16
     """Most connections from one address of another machine."""
     request_timeout: Moment = _seconds(10)
     """Longest time that a connection may take for a request, or be unable to take an answer."""

@@ -38,12 +38,13 @@ from brokerd.errors import (
 from brokerd.http.identity import Browsers
 from brokerd.http.reads import CALLER, Caller, Reads
 from brokerd.sessions.principals import Who
+from brokerd.telemetry.audit import Action, Outcome
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
 
 CSRF_HEADER: Final = "X-Brokerd-CSRF"
 CSRF_FIELD: Final = "csrf"
-TOKEN: Final = "token"
+TOKEN: Final = "token"  # noqa: S105  # the name of a parameter
 LARGEST_BODY: Final = 64 * 1024
 """Bytes of the body of a POST (SX-11)."""
 LONGEST: Final = 60.0
@@ -154,7 +155,7 @@ class Guard:
         try:
             return await handler(request)
         except web.HTTPException as answer:
-            if answer.status >= 400 and answer.content_type == "text/html":  # aiohttp's own text
+            if answer.content_type == "text/html":  # aiohttp's own text
                 answer.content_type = "text/plain"
             raise
         except (asyncio.CancelledError, TimeoutError):
@@ -176,10 +177,9 @@ class Guard:
             raise web.HTTPMisdirectedRequest(
                 text="this is no name of this listener; add it to http.hosts\n"
             )
-        is_open = self._reads.sources is not None
-        if not is_open and request.path not in ALWAYS or (
-            self._reads.condition != "ready" and request.path not in FOR_ALL
-        ):
+        is_open, is_ready = self._reads.sources is not None, self._reads.condition == "ready"
+        answered = ALWAYS if not is_open else FOR_ALL if not is_ready else None
+        if answered is not None and request.path not in answered:
             return _text(503, f"the daemon is {self._reads.condition}\n", {"Retry-After": "1"})
         return await handler(request)
 
@@ -200,7 +200,6 @@ class Guard:
         if token is not None and request.method == "GET":
             self._let_in(request, token)
         caller = None if self._reads.sources is None else self._caller(request)
-        request[CALLER] = caller
         if caller is None:
             if request.path not in FOR_ALL or request.method == "POST":
                 raise web.HTTPForbidden(
@@ -208,6 +207,7 @@ class Guard:
                     "open the address that it prints\n"
                 )
             return await handler(request)
+        request[CALLER] = caller
         try:
             if request.method == "POST":
                 await self._check_meant(request, caller)
@@ -218,6 +218,15 @@ class Guard:
     def _let_in(self, request: web.Request, token: str) -> None:
         """Give a browser a cookie for its token, and send it on to the same path without it."""
         cookie = self._browsers.let_in(token)
+        browser = None if cookie is None else self._browsers.find(cookie)
+        if self._reads.sources is not None:
+            self._reads.sources.audit.record(
+                Action.LOGIN,
+                actor=request.remote or "" if browser is None else browser.who.user,
+                subject="http",
+                outcome=Outcome.REFUSED if browser is None else Outcome.SUCCESS,
+                kind="browser",
+            )
         if cookie is None:
             raise web.HTTPForbidden(
                 text="this address has been used, or it is too old: run `brokerd page` again\n"

@@ -75,10 +75,11 @@ def routes(reads: Reads) -> list[web.RouteDef]:
             )
             if one.name not in excluded
         ]
-        is_known = request.get(CALLER) is not None
+        is_known = CALLER in request
         if not is_known:
-            found = [Check(one.name, one.ok, "" if one.ok else "ask `brokerd status`")
-                     for one in found]
+            found = [
+                Check(one.name, one.ok, "" if one.ok else "ask `brokerd status`") for one in found
+            ]
         return _answer(request, found)
 
     return [web.get("/livez", livez), web.get("/readyz", readyz)]

@@ -48,9 +48,7 @@ class _Token(msgspec.Struct, frozen=True):
 class Browsers:
     """The tokens that can still be used, and the browsers that were let in."""
 
-    def __init__(
-        self, *, clock: Clock, random: Callable[[int], bytes], lifetime: float
-    ) -> None:
+    def __init__(self, *, clock: Clock, random: Callable[[int], bytes], lifetime: float) -> None:
         """Create an empty list. `lifetime`: seconds for which a browser stays let in."""
         self._clock = clock
         self._random = random

@@ -32,6 +32,8 @@ from brokerd.transport.network import Listening, Network, host_and_port, let_oth
 
 IDLE: Final = 75.0
 """Seconds for which a connection may stay open between two requests."""
+HEAD: Final = 16 * 1024
+"""Most bytes of the head of a request (SX-11)."""
 LINE: Final = 8 * 1024
 """Most bytes of the request line, and of one header."""
 _GRACE: Final = 2.0
@@ -73,7 +75,7 @@ class HttpListener:
             options=DoorOptions(
                 most=settings.max_connections,
                 per_address=settings.max_per_address,
-                logins=max(4, settings.max_connections // 2),
+                logins=max(2, settings.max_connections // 2),
                 logins_per_address=max(1, settings.max_per_address // 2),
             ),
             refusal=lambda text: refusal(503, "Service Unavailable", text),
@@ -146,7 +148,7 @@ class HttpListener:
             raise self._failure
 
     def let_users_in(self) -> None:
-        """Let all users of the machine connect to a Unix socket, as to that of clients (CLP-130)."""
+        """Let all users of the machine connect to a Unix socket, as clients may (CLP-130)."""
         if self._listening is not None:
             let_others_in(self._listening.address)
 
@@ -214,7 +216,7 @@ class HttpListener:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection: aiohttp's protocol object inside, with a seat at the door and a time limit."""
+    """One connection: aiohttp's protocol object inside, with a seat and a time limit."""
 
     seat: Seat | None = None
 
@@ -226,6 +228,8 @@ class HttpConnection(asyncio.Protocol):
         self._who: Who | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._head: bytes | None = b""
+        """Beginning of a request whose head is not complete; None = the head is complete."""
         self._is_idle = False
         """Whether no byte of the next request has arrived."""
         self._is_answering = False
@@ -252,7 +256,19 @@ class HttpConnection(asyncio.Protocol):
         if self._is_idle and not self._is_answering:
             self._is_idle = False
             self._limit(self._listener.request_timeout)
+        if self._head is not None and not self._has_small_head(self._head + data[: HEAD + 1]):
+            transport = self._transport
+            if transport is not None:
+                transport.write(refusal(431, "Request Header Fields Too Large", "too many headers"))
+                transport.close()
+            return
         self.inner.data_received(data)
+
+    def _has_small_head(self, head: bytes) -> bool:
+        """Note the beginning of a request; return False if its head is too large (SX-11)."""
+        end = head.find(b"\r\n\r\n")
+        self._head = None if end >= 0 else head
+        return (len(head) if end < 0 else end) <= HEAD
 
     def eof_received(self) -> bool | None:
         """Pass the end of the requests on."""
@@ -284,6 +300,7 @@ class HttpConnection(asyncio.Protocol):
     def request_began(self) -> None:
         """Note that a request is complete, so that the client owes nothing."""
         self._is_answering = True
+        self._head = None
         self._limit(None)
         if self.seat is not None:
             self.seat.log_in()
@@ -292,6 +309,7 @@ class HttpConnection(asyncio.Protocol):
         """Note that the request is answered: the next one may take its time to begin."""
         self._is_answering = False
         self._is_idle = True
+        self._head = b""
         if self._transport is not None:
             self._limit(IDLE)
 

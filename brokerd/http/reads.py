@@ -1,6 +1,6 @@
 """Reads: what the routes of the HTTP listener read and do, as the principal that asks (MON-27).
 
-Reads:  the parts of the instance, once its stores are open.      Calls: sessions inside the process.
+Reads:  the parts of the instance, once its stores are open.      Calls: sessions in the process.
 Never:  gives a route more rights than its caller has: views and verbs go through a session of the
         caller, so that the checks, the audit and the limits of clients apply to them.
 """
@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from brokerd.admin.doctor.own import OwnDoctor
-from brokerd.admin.metrics_rows import Figures
+from brokerd.admin.metrics_totals import Scrape
 from brokerd.admin.views.state import StateReport
 from brokerd.admin.views.survey import Surveys
 from brokerd.app.session import Session
@@ -25,9 +25,6 @@ from brokerd.sessions.permissions import check
 from brokerd.sessions.principals import Principals, Who
 from brokerd.telemetry.audit import Audit
 
-CALLER: Final = "brokerd_caller"
-"""Key of a request under which `guard` puts its `Caller`, or None for a stranger."""
-
 
 class Sources(msgspec.Struct, frozen=True):
     """The parts of an instance whose stores are open."""
@@ -35,9 +32,9 @@ class Sources(msgspec.Struct, frozen=True):
     brokers: Mapping[str, Broker]
     principals: Principals
     state: StateReport
-    figures: Figures
     surveys: Surveys
     doctor: OwnDoctor
+    scrape: Scrape
     audit: Audit
     open_session: Callable[[str, Who], Awaitable[Session]]
     """Function that opens a session on a broker with the rights of a principal."""
@@ -98,9 +95,7 @@ class Caller:
         """
         there = self._sessions.get(broker)
         if there is None:
-            there = self._sessions[broker] = await self._reads.opened.open_session(
-                broker, self.who
-            )
+            there = self._sessions[broker] = await self._reads.opened.open_session(broker, self.who)
         return there
 
     def may(self, verb: wire.Verb, broker: str = MSDB) -> bool:
@@ -125,9 +120,13 @@ class Caller:
             await one.close()
 
 
+CALLER: Final = web.RequestKey("caller", Caller)
+"""Key of a request under which `guard` puts its caller; not there for a stranger."""
+
+
 def caller_of(request: web.Request) -> Caller:
     """Return the principal that sent the request; raise `HTTPForbidden` for a stranger."""
-    caller = request.get(CALLER)
-    if not isinstance(caller, Caller):
+    caller: Caller | None = request.get(CALLER)
+    if caller is None:
         raise web.HTTPForbidden(text="nobody is known here: run `brokerd page` for an address\n")
     return caller

@@ -7,6 +7,7 @@ Never:  starts or stops the listener (instance.py does).
 
 from typing import TYPE_CHECKING
 
+from brokerd.admin.metrics_totals import Scrape
 from brokerd.config.settings import Settings
 from brokerd.ids import secret_bytes
 from brokerd.instance.client_logins import ClientLogins, Refusals
@@ -64,7 +65,11 @@ def build_listener(
 
 
 def connect_listener(
-    listener: "HttpListener | None", parts: Parts, clients: LocalClients
+    listener: "HttpListener | None",
+    parts: Parts,
+    settings: Settings,
+    world: Surroundings,
+    clients: LocalClients,
 ) -> None:
     """Let the listener answer: the stores are open, and the parts are made."""
     if listener is None:
@@ -75,10 +80,19 @@ def connect_listener(
         brokers=parts.brokers,
         principals=parts.sessions.principals,
         state=parts.state,
-        figures=parts.figures,
         surveys=parts.surveys,
         doctor=parts.own_doctor,
         audit=parts.audit,
+        scrape=Scrape(
+            brokers=parts.brokers,
+            destinations=parts.destinations.known,
+            figures=parts.figures,
+            state=parts.state,
+            delayed=parts.transmitter.delayed_count,
+            trouble=parts.readers.trouble,
+            clock=world.clock,
+            most=settings.http.metrics_series,
+        ),
         open_session=clients.open_session,
     )
     parts.sessions.open_page = listener.open_page

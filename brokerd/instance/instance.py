@@ -127,7 +127,7 @@ class Instance:
             )
         except OSError as error:
             raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
-        connect_listener(self.http, parts, self.local_clients)
+        connect_listener(self.http, parts, self.settings, self.surroundings, self.local_clients)
         self._let_users_in()
         parts.grants.watch(self._let_users_in)
 

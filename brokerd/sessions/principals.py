@@ -72,9 +72,9 @@ class Principals:
     def names(self, transport: asyncio.BaseTransport) -> Names:
         """Return the names of a client, which stay the same while it is connected.
 
-        A client in this process is the daemon's own user, or works for a `Who`. The kernel names the user at the other
-        end of a Unix socket, and a certificate the client at the other end of a TCP connection.
-        Without either, nobody is known there."""
+        A client in this process is the daemon's own user, or works for a `Who`. The kernel names
+        the user at the other end of a Unix socket, and a certificate the client at the other end of
+        a TCP connection. Without either, nobody is known there."""
         if isinstance(transport, LocalStream):
             who = _on_behalf(transport)
             return None if who is None else who.names

@@ -6,6 +6,7 @@ Components count in plain integer attributes (31 ns); a pass takes the differenc
 Reads:  numbers.      Calls: nothing.      Never:  writes a file (`metrics_log` does).
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from math import log
@@ -28,6 +29,29 @@ _ABOVE: Final = 1 + 1e-9
 """Distance from the edge of a bucket, as a factor, beyond which rounding cannot cross the edge."""
 
 
+BOUNDS: Final = (
+    *(100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000),
+    *(1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000),
+    *(3_600_000_000, 21_600_000_000, 86_400_000_000),
+)
+"""Upper bounds, in microseconds, of the buckets of `HistogramTotals`: 100 µs to a day, each about
+three times the one before."""
+
+
+class HistogramTotals(msgspec.Struct, frozen=True):
+    """The values that a histogram has counted since the start, in few buckets."""
+
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    """Number of values of each bucket, not of those below it; the last is above every bound."""
+    microseconds: float = 0.0
+    """Sum of the values, within 1 %."""
+
+    def plus(self, other: "HistogramTotals", sign: int = 1) -> "HistogramTotals":
+        """Return the sum with another; `sign` -1: the difference."""
+        counts = tuple(a + sign * b for a, b in zip(self.counts, other.counts, strict=True))
+        return HistogramTotals(counts, self.microseconds + sign * other.microseconds)
+
+
 class Histogram:
     """Counts of values in 2 % logarithmic buckets; histograms are merged by adding their buckets.
 
@@ -35,10 +59,11 @@ class Histogram:
     below 1 or not a number falls into bucket 0.
     """
 
-    __slots__ = ("_buckets",)
+    __slots__ = ("_buckets", "_drained")
 
     def __init__(self) -> None:
         self._buckets: defaultdict[int, int] = defaultdict(int)
+        self._drained = HistogramTotals()
 
     def add(self, us: float) -> None:
         """Count one value in microseconds; short whole numbers are the fast case."""
@@ -85,8 +110,20 @@ class Histogram:
     def drain(self) -> dict[str, int]:
         """Return the counts since the last call, by bucket index as text, and reset them."""
         taken = {str(bucket): self._buckets[bucket] for bucket in sorted(self._buckets)}
+        self._drained = self.totals()
         self._buckets.clear()
         return taken
+
+    def totals(self) -> HistogramTotals:
+        """Return all values counted since the start, whether drained or not."""
+        if not self._buckets:
+            return self._drained
+        counts, microseconds = list(self._drained.counts), self._drained.microseconds
+        for bucket, count in self._buckets.items():
+            value = bucket_value(bucket)
+            counts[bisect_left(BOUNDS, value)] += count
+            microseconds += value * count
+        return HistogramTotals(tuple(counts), microseconds)
 
 
 def bucket_value(bucket: int) -> float:

@@ -185,6 +185,21 @@ class StateReport:
         )
 
     @property
+    def condition(self) -> str:
+        """The condition of the instance: starting, ready, draining, stopped or failed."""
+        return self._condition()
+
+    @property
+    def started_at(self) -> Instant:
+        """When the instance started."""
+        return self._about.started_at
+
+    @property
+    def min_free(self) -> int:
+        """Bytes that a store keeps free on its disk (REL-26)."""
+        return self._about.min_free
+
+    @property
     def listen_error(self) -> str:
         """Why the instance does not listen for peers where it should; empty = it does."""
         listeners = self._destinations.listeners

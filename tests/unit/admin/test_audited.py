@@ -19,8 +19,9 @@ BY_THEMSELVES = {
     *PAIRING_VERBS.values(),
     admin.GrantPermission,
     admin.RevokePermission,
+    admin.OpenPage,
 }
-"""Their entries are made in the transactions that change something."""
+"""Their entries are made in the transactions that change something, or when a browser is let in."""
 HARMLESS = {admin.RetryDestination}
 SECRET = b"the body of a message"
 ROWS: list[tuple[str, list[Any], str, dict[str, object]]] = [
