@@ -252,6 +252,7 @@ EVENTS: Final[dict[str, Event]] = {
             "stopped": "it has stopped",
             "failed": "it stops because of an error",
             "client_failed": "a request failed with an internal error",
+            "http_failed": "a request over HTTP failed with an internal error",
             "transaction_too_old": (
                 "a transaction was rolled back because it held locks for too long (PBT-18)"
             ),

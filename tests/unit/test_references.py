@@ -20,7 +20,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "tests").rglob("*.md"),
         *(one for one in (ROOT / "config").iterdir() if one.is_file()),
-        *(one for one in (ROOT / "deploy").iterdir() if one.suffix != ".py"),
+        *(one for one in (ROOT / "deploy").rglob("*") if one.is_file() and one.suffix != ".py"),
     ]
 )
 SOURCES = sorted(

@@ -326,7 +326,13 @@ WRONG_ANYWHERE = [
 EVERY_KEY = [
     f"{section}.{key}" for section, kind in sections().items() for key in kind.__struct_fields__
 ]
-MAY_BE_EMPTY = {"clients.listen", "log.file", "log.metrics_dir", "mirroring.directory"}
+MAY_BE_EMPTY = {
+    "clients.listen",
+    "http.listen",
+    "log.file",
+    "log.metrics_dir",
+    "mirroring.directory",
+}
 """Empty text is their default."""
 
 
