@@ -119,6 +119,9 @@ VERBS: Final[dict[str, tuple[str, ...]]] = {
     "task ls": ("view",),
     "transmission ls": ("view",),
     "who-can": ("who_can",),
-    "worker run": (*_SENDING, "get_group", "get_state", "move", "set_state", "set_timer"),
+    "worker run": (
+        *(*_SENDING, "apply", "get_group", "get_state", "move", "objects"),
+        *("set_state", "set_timer"),
+    ),
 }
 """Verbs that a command may ask for, by its words; `view` is also asked to find the broker."""

@@ -26,8 +26,9 @@ from brokerd.cli.output import print_line
 from brokerd.cli.session import SERVING_RETRY, waited_for
 from brokerd.clock import SystemClock
 from brokerd.config.settings import LogSettings
+from brokerd.config.toml_file import did_you_mean
 from brokerd.connecting import connect
-from brokerd.errors import ObjectExists, QueueNotFound, UsageError
+from brokerd.errors import QueueNotFound, UsageError
 from brokerd.ids import BootId, RandomIds
 from brokerd.model import POST_EVENT_NOTIFICATION
 from brokerd.telemetry.logs import configure
@@ -86,6 +87,9 @@ def run(
     With --exec this is an activator for one queue: the program is a client that receives from the
     queue and ends when the queue stays empty. Its environment has BROKERD_ADDRESS, BROKERD_BROKER
     and BROKERD_QUEUE.
+
+    Missing objects are created, which needs `control on BROKER`; where all are there, `receive` on
+    the queues is enough.
     """
     where = daemon_address(address, config)
     if program is not None:
@@ -163,21 +167,27 @@ def _start_programs(
 async def _declare(queue: str, address: str, broker: str, wait: float) -> None:
     """Declare the notification, and the service and queue that receive its events."""
     name = f"{queue}{OF_WORKERS}"
-    notification = {"service": name, "queue": queue, "events": ["QUEUE_ACTIVATION"]}
+    notification = {
+        "name": name,
+        "service": name,
+        "queue": queue,
+        "events": ["QUEUE_ACTIVATION"],
+    }
     connecting = connect(address, broker=broker, wait=wait)
     async with await waited_for(connecting, address, wait) as session:
-        if not await session.view("service_queues", where={"name": queue}):
-            # Checked before any object is created for the queue.
-            raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}")
-        for kind, fields in (
-            ("queue", {}),
-            ("service", {"queue": name, "contracts": [POST_EVENT_NOTIFICATION]}),
-            ("event_notification", notification),
-        ):
-            try:
-                await session.create(kind, name, **fields)
-            except ObjectExists:
-                continue
+        queues = {str(one["name"]) for one in await session.objects("queue")}
+        if queue not in queues:  # checked before any object is created for the queue
+            near = did_you_mean(queue, queues)
+            raise QueueNotFound(f"queue {queue!r} is not in broker {broker!r}{near}")
+        await session.apply(
+            {
+                "broker": {"name": session.welcome.broker},
+                "queue": [{"name": queue}, {"name": name}],
+                "service": [{"name": name, "queue": name, "contracts": [POST_EVENT_NOTIFICATION]}],
+                "event_notification": [notification],
+            },
+            ensure=True,
+        )
 
 
 def _state_dir(queue: str, address: str, broker: str) -> Path:

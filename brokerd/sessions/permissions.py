@@ -181,6 +181,17 @@ def check(
     _refuse_programs(rights, broker, verb, client, brokers)
 
 
+def adds_to_own(verb: wire.Verb, broker: str) -> bool:
+    """Return whether a verb adds missing objects to the client's own broker, and nothing else.
+
+    If none is missing it changes nothing, and needs no right (SEC-82): what it would tell, every
+    client may read by `objects`."""
+    if not isinstance(verb, wire.Apply) or not verb.ensure:
+        return False
+    declared = parse_from(broker, verb.objects).brokers
+    return all(one.broker == broker and one.instance_routes is None for one in declared)
+
+
 def _refuse_programs(
     rights: Rights,
     broker: Broker,

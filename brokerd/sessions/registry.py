@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from brokerd.broker.broker import Broker
 from brokerd.broker.poison import Undone
 from brokerd.broker.store_reads import Spawn
@@ -34,7 +36,7 @@ from brokerd.sessions.admin_gate import ClientGate, Exclusive
 from brokerd.sessions.expiry import end_expired
 from brokerd.sessions.flow_control import Congestion
 from brokerd.sessions.options import SessionOptions
-from brokerd.sessions.permissions import check
+from brokerd.sessions.permissions import adds_to_own, check
 from brokerd.sessions.principals import Principals, Who
 from brokerd.sessions.session import ClientSession
 from brokerd.telemetry.audit import Audit
@@ -42,6 +44,8 @@ from brokerd.telemetry.log import Log
 from brokerd.transport.door import Door, DoorOptions
 
 _OUTLIVED: Final = "this reader was started by the daemon that ran here before"
+_SENTENCES: Final = 3
+"""Most missing objects that a refusal names."""
 _LET_END: Final = "let it end: the daemon that runs now starts readers of its own"
 EvaluateRollback = Callable[[ClientSession, Undone], Undone | None]
 """Function that returns what a rollback means for poison (PBT-10, PSN-16).
@@ -271,19 +275,30 @@ class Sessions:
 
     async def _run(self, session: ClientSession, request: int, verb: wire.Verb) -> None:
         try:
-            if session.rights is not None:
-                check(session.rights, session.broker, verb, session.owner, self._brokers)
-            if isinstance(verb, admin.OpenPage):
-                value = self.open_page(Who(session.names, session.user))
-            else:
-                value = await self._administer(session.broker, verb, session.owner)
-            session.responses.answer(request, value)
+            session.responses.answer(request, await self._perform(session, verb))
         except StoreFault:
             raise  # the instance stops (REL-5)
         except BrokerError as error:
             session.responses.failed(request, error)
         except Exception as error:  # noqa: BLE001  # per command (design, The code)
             session.responses.failed(request, self._unforeseen(verb, session.owner, error))
+
+    async def _perform(self, session: ClientSession, verb: wire.Verb) -> object:
+        """Return the answer to an administrative verb, if the client may use it."""
+        broker, owner = session.broker, session.owner
+        try:
+            if session.rights is not None:
+                check(session.rights, broker, verb, owner, self._brokers)
+        except AccessDenied as denied:
+            if not isinstance(verb, wire.Apply) or not adds_to_own(verb, broker.name):
+                raise
+            changes = await self._administer(broker, replace(verb, dry_run=True), owner)
+            if changes:
+                raise _lacking(denied, changes) from None
+            return changes
+        if isinstance(verb, admin.OpenPage):
+            return self.open_page(Who(session.names, session.user))
+        return await self._administer(broker, verb, owner)
 
     def _unforeseen(self, verb: wire.Verb, client: str, error: Exception) -> InternalError:
         """Log an unforeseen error once, and return the daemon's internal error for it (CLP-120)."""
@@ -357,6 +372,16 @@ def _no_page(_who: Who) -> object:
     raise ObjectNotFound(
         "the daemon has no HTTP listener",
         hint='set http.enabled = true and http.listen = "TCP://127.0.0.1:8022"; then restart it',
+    )
+
+
+def _lacking(denied: AccessDenied, changes: object) -> AccessDenied:
+    """Return the refusal of a declaration, with the changes that an administrator has to make."""
+    sentences = [str(one.get("sentence")) for one in changes] if isinstance(changes, list) else []
+    wanted = "; ".join(sentences[:_SENTENCES]) + ("; ..." if len(sentences) > _SENTENCES else "")
+    return AccessDenied(
+        denied.message,
+        hint=f"what is declared is not all there, and has to be made by somebody who may: {wanted}",
     )
 
 

@@ -123,6 +123,29 @@ def test_who_has_no_receive_permission_receives_nothing(tmp_path: Path) -> None:
     played(scenario, tmp_path)
 
 
+@pytest.mark.rule("SEC-82", "CLP-130")
+def test_a_declaration_by_which_nothing_changes_needs_no_control(tmp_path: Path) -> None:
+    async def scenario(daemon: Daemon, ann: Session, eve: Session, owner: Session) -> None:
+        here = {"queue": [{"name": "desk"}], "service": [{"name": "urn:desk", "queue": "desk"}]}
+        before = daemon.broker.store.catalog
+        for one in (ann, eve):
+            assert await one.apply(here, ensure=True) == []
+            error = await fails(AccessDenied, one.apply(here))  # others would be dropped
+            assert "apply needs control permission on broker 'main'" in error.message
+        more = here | {"message_type": [{"name": "Fresh"}]}
+        error = await fails(AccessDenied, ann.apply(more, ensure=True))
+        assert "message type Fresh" in error.hint
+        elsewhere = {"broker": {"name": "other"}, **here}
+        error = await fails(AccessDenied, eve.apply(elsewhere, ensure=True))
+        assert "control permission" in error.message
+        routes = here | {"instance_route": []}
+        error = await fails(AccessDenied, eve.apply(routes, ensure=True))
+        assert "control" in error.message
+        assert daemon.broker.store.catalog == before
+
+    played(scenario, tmp_path)
+
+
 @pytest.mark.rule("SND-25", "ERR-8494", "CLP-130")
 def test_who_begins_a_dialog_may_receive_the_answers_and_send_to_the_service(
     tmp_path: Path,
