@@ -9,13 +9,13 @@ import click
 
 from brokerd.cli.options import config_option, json_option
 from brokerd.cli.output import print_line, print_rows, table
-from brokerd.config.exposure import describe
+from brokerd.config.exposure import describe, in_clear
 from brokerd.config.loading import effective, load, meanings
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, ConfigError, PortTaken, StoreLocked
 from brokerd.objects.declarations import read
 from brokerd.objects.declared import Declared
-from brokerd.security.grants import parse_grant
+from brokerd.security.grants import PUBLIC, parse_grant
 
 
 @click.group(name="config")
@@ -79,7 +79,7 @@ def check(file: Path, objects: Path | None, file_only: bool) -> None:
         except ConfigError as error:
             errors.append(error)
     if settings is not None:
-        _warn_of_open_listeners(file, settings)
+        _warn_of_openings(file, settings)
         _warn_of_users(file, settings)
         if is_looked_into:
             _warn_of_files(file, settings)
@@ -153,14 +153,30 @@ def _check_objects(path: Path, *, handlers: bool = True) -> Declared:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from error
     for warning in declared.warnings:
         print_line(f"{path}: warning: {warning}")
+    for one in declared.brokers:
+        if not one.default_encryption:
+            print_line(f"{path}: warning: open: {in_clear(one.broker)}")
     print_line(f"{path}: the objects are usable")
     return declared
 
 
-def _warn_of_open_listeners(file: Path, settings: Settings) -> None:
-    """Warn of open listeners at every check, although the settings permit them (SX-21)."""
+def _warn_of_openings(file: Path, settings: Settings) -> None:
+    """Warn of everything that is open, at every check, although the settings permit it (SEC-88)."""
     for listener in settings.open_listeners(settings.peer_addresses):
         print_line(f"{file}: warning: open to other machines: {describe(listener)}")
+    for opening in settings.openings(settings.peer_addresses):
+        print_line(f"{file}: warning: open: {opening}")
+    for grant in map(parse_grant, settings.clients.grants):
+        if grant.to == PUBLIC:
+            print_line(f"{file}: warning: open to everybody: {grant.permission} on {grant.on}")
+    if settings.client_socket is None:
+        at = settings.client_address
+        socket = settings.instance.data_dir / "brokerd.sock"
+        print_line(
+            f"{file}: warning: clients.listen has no Unix socket, so commands and started readers "
+            f"on this machine connect to {at}, too; to keep both: "
+            f'listen = ["unix:{socket}", "{at}"]'
+        )
 
 
 def _warn_of_users(file: Path, settings: Settings) -> None:

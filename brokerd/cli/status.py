@@ -52,6 +52,8 @@ def show(status: InstanceStatus, worries: list[str]) -> None:
     print_line(f"  clients {status.clients}, peers {status.peers}, {_listening(status)}")
     for listener in status.open_listeners:
         print_line(f"  open to other machines: {describe(listener)}")
+    for opening in status.openings:
+        print_line(f"  open: {opening}")
     for grant in status.open_to_public:
         print_line(f"  open to everybody: {grant.permission} on {grant.securable}")
     for one in status.file_problems:

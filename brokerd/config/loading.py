@@ -281,7 +281,7 @@ def _convert(value: object, hint: object) -> object:  # noqa: PLR0911  # one ret
         return tuple(map(Path, _texts(value, rule)))
     if kind is str:
         return _matching(_text(value, "text in quotes"), rule)
-    return _texts(value, rule)
+    return _texts(value, rule, may_be_empty=is_optional)
 
 
 def split_hint(hint: object) -> tuple[object, object]:
@@ -343,10 +343,13 @@ def _matching(text: str, rule: object) -> str:
     return text
 
 
-def _texts(value: object, rule: object) -> tuple[str, ...]:
+def _texts(value: object, rule: object, *, may_be_empty: bool = False) -> tuple[str, ...]:
     """Return one text or a list of texts as a tuple; none may be empty.
 
-    `rule`: a `Range` sets the least number of texts; without a `Range` it is one."""
+    `rule`: a `Range` sets the least number of texts; without a `Range` it is one. `may_be_empty`:
+    whether an empty text stands for no text."""
+    if may_be_empty and value == "":
+        return ()
     items = [value] if isinstance(value, str) else value
     least = rule.least if isinstance(rule, Range) else 1
     if not isinstance(items, list) or len(items) < least:
@@ -380,10 +383,10 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         return Path(os.path.normpath(base / path))
 
     replace = msgspec.structs.replace
-    def socket_below(listen: str) -> str:
-        if listen.startswith("unix:") and listen != "unix:":
-            return f"unix:{below(listen.removeprefix('unix:'))}"
-        return listen
+
+    def placed(address: str) -> str:
+        path = address.removeprefix("unix:")
+        return f"unix:{below(path)}" if address.startswith("unix:") and path else address
 
     log = settings.log
     return replace(
@@ -393,8 +396,8 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
             settings.mirroring,
             directory=below(settings.mirroring.directory) if settings.mirroring.directory else None,
         ),
-        clients=replace(settings.clients, listen=socket_below(settings.clients.listen)),
-        http=replace(settings.http, listen=socket_below(settings.http.listen)),
+        clients=replace(settings.clients, listen=tuple(map(placed, settings.clients.listen))),
+        http=replace(settings.http, listen=placed(settings.http.listen)),
         store=replace(
             settings.store, backup_dirs=tuple(below(one) for one in settings.store.backup_dirs)
         ),
@@ -446,7 +449,13 @@ def _check_clients(settings: Settings, problems: Problems) -> None:
             parse_grant(text)
         except ValueError as error:
             problems.add("clients.grants", str(error))
-    _check_address("clients.listen", settings.client_address, problems)
+    addresses = settings.client_addresses
+    for address in addresses:
+        _check_address("clients.listen", address, problems)
+    if len(set(addresses)) < len(addresses):
+        problems.add("clients.listen", "an address is there twice")
+    elif sum(one.startswith("unix:") for one in addresses) > 1:
+        problems.add("clients.listen", "there is one Unix socket: name one unix:PATH")
 
 
 def _check_http(settings: Settings, problems: Problems) -> None:
@@ -468,23 +477,29 @@ def _check_http(settings: Settings, problems: Problems) -> None:
 
 def _check_address(key: str, address: str, problems: Problems) -> bool:
     """Add the problem of an address for listening; return whether it has none."""
-    if not address.startswith("unix:"):
-        try:
-            parse_tcp(address, any_port=True)
-        except InvalidArgument:
-            problems.add(key, f"{address!r} is neither unix:PATH nor TCP://host:port")
-            return False
-        return True
-    length = len(os.fsencode(address.removeprefix("unix:")))
-    if length == 0:
-        problems.add(key, "the path is missing: write unix:PATH")
-    elif length > MAX_SOCKET_PATH:
-        problems.add(
-            key,
-            f"the socket path has {length} bytes, the system takes {MAX_SOCKET_PATH}; "
-            "give a shorter one or use TCP",
-        )
-    return 0 < length <= MAX_SOCKET_PATH
+    why = _why_no_listener(address)
+    if why:
+        problems.add(key, why)
+    return not why
+
+
+def _why_no_listener(address: str) -> str:
+    """Return why nothing can listen at an address; empty = it is possible."""
+    if address.startswith("unix:"):
+        length = len(os.fsencode(address.removeprefix("unix:")))
+        if length == 0:
+            return "the path is missing: write unix:PATH"
+        if length > MAX_SOCKET_PATH:
+            return (
+                f"the socket path has {length} bytes, the system takes {MAX_SOCKET_PATH}; "
+                "give a shorter one or use TCP"
+            )
+        return ""
+    try:
+        parse_tcp(address, any_port=True)
+    except InvalidArgument:
+        return f"{address!r} is neither unix:PATH nor TCP://host:port"
+    return ""
 
 
 def _check_mirroring(settings: Settings, problems: Problems) -> None:

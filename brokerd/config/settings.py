@@ -7,14 +7,19 @@ Never:  reads a file (`loading.py` does) or knows the objects of a broker (`brok
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
-from brokerd.config.exposure import OpenListener, beyond_this_machine, encrypted_http
+from brokerd.config.exposure import (
+    OpenListener,
+    beyond_this_machine,
+    encrypted_http,
+    openings,
+)
 from brokerd.protocol.backoff import SuppressMode
 from brokerd.protocol.wire import MAX_ITEMS
 
@@ -144,8 +149,9 @@ class Mirroring(msgspec.Struct, frozen=True, kw_only=True):
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """The listener that programs connect to, with its limits (CLP)."""
 
-    listen: str = ""
-    """`unix:PATH` or `TCP://host:port`; empty means `unix:<data_dir>/brokerd.sock`."""
+    listen: tuple[str, ...] | str = ()
+    """`unix:PATH`, `TCP://host:port`, or a list with at most one `unix:PATH`; empty means
+    `unix:<data_dir>/brokerd.sock`. Commands on this machine use the Unix socket (SEC-83)."""
     trust_network: bool = False
     """Whether clients of other machines may connect unencrypted, by TCP. Without it they need TLS
     and a certificate that is installed for them (SX-21)."""
@@ -506,9 +512,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
     @property
+    def client_addresses(self) -> tuple[str, ...]:
+        """Addresses that clients connect to, each `unix:PATH` or `TCP://host:port`."""
+        said = self.clients.listen
+        listen = (said,) if isinstance(said, str) and said else tuple(said)
+        return listen or (f"unix:{self.instance.data_dir / 'brokerd.sock'}",)
+
+    @property
     def client_address(self) -> str:
-        """Address that clients connect to: `unix:PATH` or `TCP://host:port`."""
-        return self.clients.listen or f"unix:{self.instance.data_dir / 'brokerd.sock'}"
+        """Address that clients on this machine connect to: the Unix socket, if there is one."""
+        there = self.client_addresses
+        return next((one for one in there if one.startswith("unix:")), there[0])
 
     @property
     def http_address(self) -> str:
@@ -565,9 +579,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
         return (
             *beyond_this_machine(
-                self.client_address if self.clients.trust_network else "unix:",
+                self.client_addresses if self.clients.trust_network else (),
                 () if is_encrypted else peer_addresses,
                 has_grants=bool(self.clients.grants),
             ),
             *encrypted_http(self.http_address),
+        )
+
+    def openings(
+        self,
+        peer_addresses: Collection[str],
+        encryption: Encryption | None = None,
+        authentication: Authentication | None = None,
+    ) -> tuple[str, ...]:
+        """Return a sentence for everything else that is open; arguments as `open_listeners`."""
+        endpoint = self.endpoint or Endpoint()
+        return openings(
+            client_addresses=self.client_addresses,
+            trusts_network=self.clients.trust_network,
+            peer_addresses=peer_addresses,
+            encryption=(encryption or endpoint.encryption).value,
+            authentication=(authentication or endpoint.authentication).value,
+            allows_plaintext=self.transport.allow_plaintext,
+            core_dumps=self.daemon.core_dumps,
+            has_grants=bool(self.clients.grants),
         )

@@ -226,6 +226,7 @@ class Assembly:
         parts.exposure = Exposure(
             settings=settings,
             destinations=parts.destinations,
+            brokers=parts.brokers,
             log=world.log,
             is_embedded=world.only is not None,
         )
@@ -449,6 +450,7 @@ class Assembly:
             idle=parts.idle_dialogs.texts,
             unknown_users=parts.sessions.principals.unknown,
             open_listeners=parts.exposure.open_listeners,
+            openings=parts.exposure.openings,
             open_to_public=parts.grants.open_to_public,
             file_problems=parts.exposure.file_problems,
             certificates=parts.certificate_expiry.soon,

@@ -17,7 +17,6 @@ from weakref import WeakSet
 import msgspec
 
 from brokerd.config.exposure import is_local_address
-from brokerd.config.settings import Settings
 from brokerd.errors import AccessDenied, BrokerError
 from brokerd.instance.parts import Parts
 from brokerd.instance.surroundings import Surroundings
@@ -67,18 +66,18 @@ class ClientLogins:
         parts: Parts,
         world: Surroundings,
         *,
-        admits_plain: bool,
+        trusts_network: bool = False,
         kind: str = "clients",
         refusals: Refusals = Refusals(),  # noqa: B008  # frozen
     ) -> None:
         """Create the logins of a listener.
 
-        `admits_plain`: whether clients connect unencrypted. `kind`: name of the listener, for the
-        log and the audit."""
+        `trusts_network`: whether clients of other machines may connect unencrypted. `kind`: name
+        of the listener, for the log and the audit."""
         self._parts = parts
         self._log = world.log
         self._kind = kind
-        self._admits_plain = admits_plain
+        self._trusts_network = trusts_network
         self.refusals = refusals
         self._secured: WeakSet[SecureStream] = WeakSet()
         parts.credentials.watch(self._check_certificates)
@@ -89,10 +88,16 @@ class ClientLogins:
             utc=world.clock.utc,
         )
 
-    def factory(self) -> asyncio.Protocol:
-        """Return the protocol object of an accepted connection to the listener for clients."""
+    def admits_plain(self, address: str) -> bool:
+        """Return whether clients connect unencrypted at an address where the instance listens.
+
+        They do on this machine, or over a trusted network."""
+        return self._trusts_network or is_local_address(address)
+
+    def factory(self, address: str) -> asyncio.Protocol:
+        """Return the protocol object of a connection that was accepted at an address."""
         session = self._parts.sessions.factory()
-        return session if self._admits_plain else self.secure(session)
+        return session if self.admits_plain(address) else self.secure(session)
 
     def secure(self, client: asyncio.Protocol) -> SecureStream:
         """Return the encryption around the protocol object of a client, an `Occupant`."""
@@ -194,11 +199,6 @@ class _Leaving(asyncio.Protocol):
         """Free the place."""
         if self._session.seat is not None:
             self._session.seat.leave()
-
-
-def admits_plain(settings: Settings) -> bool:
-    """Return whether programs connect unencrypted: on this machine, or over a trusted network."""
-    return settings.clients.trust_network or is_local_address(settings.client_address)
 
 
 def _id(encoded: bytes) -> str:

@@ -4,10 +4,12 @@ Reads:  the settings, the open listeners, the modes of files.      Calls: the ev
 Never:  closes a listener or corrects a file; it only reports.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from brokerd.config.exposure import OpenListener
+from brokerd.broker.broker import Broker
+from brokerd.config.exposure import OpenListener, in_clear
 from brokerd.config.settings import Settings
+from brokerd.model import MSDB
 from brokerd.storage.private_files import survey
 from brokerd.telemetry.log import Log
 from brokerd.telemetry.logs import DAEMON
@@ -19,10 +21,17 @@ class Exposure:
     """The open listeners and the exposed files of one instance."""
 
     def __init__(
-        self, *, settings: Settings, destinations: Destinations, log: Log, is_embedded: bool
+        self,
+        *,
+        settings: Settings,
+        destinations: Destinations,
+        brokers: Mapping[str, Broker],
+        log: Log,
+        is_embedded: bool,
     ) -> None:
         self._settings = settings
         self._destinations = destinations
+        self._brokers = brokers
         self._log = log
         self._is_embedded = is_embedded
 
@@ -32,6 +41,21 @@ class Exposure:
         listening = [one.address for one in listeners if one.address is not None]
         guard = self._destinations.peers.guard
         return self._settings.open_listeners(listening, None if guard is None else guard.encryption)
+
+    def openings(self) -> tuple[str, ...]:
+        """Return a sentence for everything else that is open now (SEC-88)."""
+        listening = [one.address for one in self._destinations.listeners if one.address is not None]
+        guard = self._destinations.peers.guard
+        if guard is None:
+            found = self._settings.openings(listening)
+        else:
+            found = self._settings.openings(listening, guard.encryption, guard.authentication)
+        plain = (
+            name
+            for name, one in self._brokers.items()
+            if name != MSDB and not one.store.identity.default_encryption
+        )
+        return (*found, *map(in_clear, sorted(plain)))
 
     def report(self) -> None:
         """Log each open listener: the settings permit it, but operators may not know of it."""

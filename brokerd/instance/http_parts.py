@@ -39,7 +39,6 @@ def build_listener(
         parts,
         world,
         kind="http",
-        admits_plain=not settings.http.tls,
         refusals=Refusals(
             not_encrypted=refusal(400, "Bad Request", "this listener speaks TLS: https://"),
             not_known=refusal(

@@ -10,12 +10,13 @@ run the same instance on other clocks, networks and executors.
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 from brokerd.config.settings import Settings
 from brokerd.errors import BrokerError, PortTaken
 from brokerd.instance import part_options
 from brokerd.instance.assembly import VERSION, Assembly
-from brokerd.instance.client_logins import ClientLogins, admits_plain
+from brokerd.instance.client_logins import ClientLogins
 from brokerd.instance.http_parts import build_listener, connect_listener
 from brokerd.instance.pairing_parts import build_pairing
 from brokerd.instance.report_parts import build_reports
@@ -43,7 +44,7 @@ class Instance:
         self.brokers = self.parts.brokers
         self.failed = self.parts.tasks.failed
         """Future of the error with which the instance cannot continue; the daemon then stops."""
-        self._listening: Listening | None = None
+        self._listening: list[Listening] = []
         self.http = build_listener(self.parts, settings, self.surroundings, VERSION)
         """The HTTP listener; None = the instance does not listen for HTTP."""
         self._tick_task: asyncio.Task[None]
@@ -95,7 +96,7 @@ class Instance:
         parts.journal.mark("started")
         self._log_event(
             "ready",
-            clients=self.settings.client_address,
+            clients=", ".join(self.settings.client_addresses),
             brokers=sorted(self.brokers),
             sqlite=SQLITE_VERSION,
         )
@@ -112,24 +113,33 @@ class Instance:
 
     async def _let_in(self, *, must_listen: bool) -> None:
         """Admit peers first, then start readers, then admit clients and answer over HTTP."""
-        parts, address = self.parts, self.settings.client_address
+        parts = self.parts
         await parts.destinations.start(must_listen=must_listen)
         self._assembly.changes.own_addresses_changed()
         self._reader_task = parts.tasks.run(parts.readers.run())
         self._tick_task = parts.tasks.run(parts.ticker.run())
-        try:
-            self._listening = await self.surroundings.network.listen(
-                ClientLogins(
-                    parts, self.surroundings, admits_plain=admits_plain(self.settings)
-                ).factory,
-                address,
-                parts.sessions.door,
-            )
-        except OSError as error:
-            raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
+        logins = ClientLogins(
+            parts, self.surroundings, trusts_network=self.settings.clients.trust_network
+        )
+        for address in self.settings.client_addresses:
+            await self._listen(logins, address)
         connect_listener(self.http, parts, self.settings, self.surroundings, self.local_clients)
         self._let_users_in()
         parts.grants.watch(self._let_users_in)
+
+    async def _listen(self, logins: ClientLogins, address: str) -> None:
+        """Listen for clients at an address; raise `PortTaken` if that fails, and close the rest."""
+        made, door = partial(logins.factory, address), self.parts.sessions.door
+        try:
+            self._listening.append(await self.surroundings.network.listen(made, address, door))
+        except OSError as error:
+            self._close_listeners()
+            raise PortTaken(f"cannot listen for clients at {address}: {error}") from error
+
+    def _close_listeners(self) -> None:
+        for one in self._listening:
+            one.close()
+        self._listening.clear()
 
     def _let_users_in(self) -> None:
         """Let all users of the machine connect once something is granted to one (CLP-130).
@@ -159,8 +169,7 @@ class Instance:
         parts.tasks.condition = "draining"
         seconds = grace.total_seconds()
         self._log_event("draining", seconds=seconds)
-        if self._listening is not None:
-            self._listening.close()
+        self._close_listeners()
         self._tick_task.cancel()
         for broker in self.brokers.values():
             for queue in broker.queues.values():

@@ -186,7 +186,7 @@ def missing_stores(settings: Settings) -> dict[str, StoreMissing]:
 def listening_problems(settings: Settings) -> Iterator[PortTaken]:
     """Yield why listening on addresses fails: in use, or not of this machine (BI-C5)."""
     wanted = [(address, "endpoint") for address in settings.peer_addresses]
-    wanted.append((settings.client_address, "clients"))
+    wanted += [(address, "clients") for address in settings.client_addresses]
     if settings.http_address:
         wanted.append((settings.http_address, "http"))
     for address, section in wanted:
@@ -238,7 +238,7 @@ def _directory_problems(settings: Settings) -> Iterator[str]:
         yield f"log.file: {settings.log.file}: {problem}"
     files = (
         ("log.file", settings.log.file),
-        ("clients.listen", unix_path(settings.client_address)),
+        ("clients.listen", settings.client_socket),
         ("http.listen", unix_path(settings.http_address)),
     )
     for setting, file in files:

@@ -191,6 +191,8 @@ class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     open_listeners: tuple[OpenListener, ...] = ()
     """Listeners that other machines can reach (SX-21). The settings permit each listener, so they
     are shown but are not a concern."""
+    openings: tuple[str, ...] = ()
+    """Sentences about everything else that the settings or objects open (SEC-88); no concern."""
     open_to_public: tuple[PublicGrant, ...] = ()
     """Permissions of everybody. Somebody has granted them, so they are shown but no concern."""
     file_problems: tuple[FileProblem, ...] = ()

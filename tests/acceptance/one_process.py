@@ -39,7 +39,9 @@ class Log:
 class Served:
     """The daemon; `start` and `stop` may be called again and again."""
 
-    def __init__(self, folder: Path, objects: dict[str, Any], *, listen: str = "") -> None:
+    def __init__(
+        self, folder: Path, objects: dict[str, Any], *, listen: str | tuple[str, ...] = ""
+    ) -> None:
         self.folder = folder
         self._listen = listen
         self.objects = objects
@@ -54,12 +56,14 @@ class Served:
 
     @property
     def address(self) -> str:
-        return self._listen or f"unix:{self.folder}/s"
+        if isinstance(self._listen, str):
+            return self._listen or f"unix:{self.folder}/s"
+        return self._listen[0]
 
     @property
     def tcp_address(self) -> str:
         """Where a program reaches a daemon that listens on every interface."""
-        listening: Any = self.instance._listening
+        listening: Any = self.instance._listening[-1]
         return f"tcp://127.0.0.1:{listening.address.rpartition(':')[2]}"
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -105,7 +109,9 @@ class Served:
         self.instance = Instance(
             Settings(
                 instance=InstanceSettings(name="here", data_dir=self.folder),
-                clients=Clients(listen=self.address, lock_timeout=timedelta(milliseconds=50)),
+                clients=Clients(
+                    listen=self._listen or self.address, lock_timeout=timedelta(milliseconds=50)
+                ),
                 clock=ClockSettings(),
                 dialog=Dialog(max_message=65_536),
             ),

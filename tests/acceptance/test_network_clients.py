@@ -98,6 +98,30 @@ async def test_a_program_with_an_installed_certificate_has_the_rights_of_its_nam
             await session.create("queue", "mine")
 
 
+@pytest.mark.rule("SEC-83", "SX-21")
+async def test_a_unix_socket_beside_tcp_stays_open_to_the_daemon_s_own_user(
+    tmp_path: Path, daemon: Served
+) -> None:
+    socket = f"unix:{tmp_path}/s"
+    both = Served(tmp_path / "d", OBJECTS, listen=(socket, "TCP://0.0.0.0:0"))
+    both.folder.mkdir()
+    both.start()
+    try:
+        assert both.address == socket
+        async with brokerd.connect(socket) as session:  # no certificate, and every right
+            await session.create("queue", "mine")
+        own = both.instance.parts.credentials.own(Purpose.TRANSPORT, SystemClock().utc())
+        assert own is not None
+        program = Program(tmp_path, "known", own.certificate)
+        install(both, program, "receive on main/box")
+        async with brokerd.connect(both.tcp_address, tls=program.tls) as session:
+            assert await session.receive("box", autocommit=True) == []
+        with pytest.raises(BrokerError):  # in clear
+            await brokerd.connect(both.tcp_address)
+    finally:
+        both.stop()
+
+
 @pytest.mark.rule("SX-3", "SX-21")
 async def test_a_program_whose_certificate_is_removed_is_cut_off(
     daemon: Served, program: Program

@@ -149,6 +149,9 @@ def _machine(status: InstanceStatus) -> Iterator[Finding]:
         mend = "listen at loopback, or keep strangers off that network; SECURITY.md says what they "
         mend += "can do"
         yield warning("D60", about, f"open to other machines: {describe(listener)}", mend)
+    for opening in status.openings:
+        mend = "if this is not meant, change it; docs/reference/settings.md has the safe values"
+        yield info("D77", about, f"open: {opening}", mend)
     yield from _public(status)
     for one in status.file_problems:
         level = error if one.is_refused else warning

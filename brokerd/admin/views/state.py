@@ -95,6 +95,7 @@ class StateReport:
         clock: Callable[[], str],
         unknown_users: Callable[[], Sequence[str]],
         open_listeners: Callable[[], Sequence[OpenListener]],
+        openings: Callable[[], Sequence[str]],
         open_to_public: Callable[[], Sequence[Entry]],
         file_problems: Callable[[], Iterable[FileProblem]],
         certificates: Callable[[], Sequence[CertificateStatus]],
@@ -122,6 +123,7 @@ class StateReport:
         self._clock = clock
         self._unknown_users = unknown_users
         self._open_listeners = open_listeners
+        self._openings = openings
         self._open_to_public = open_to_public
         self._file_problems = file_problems
         self._certificates = certificates
@@ -172,6 +174,7 @@ class StateReport:
             clock=self._clock(),
             unknown_users=tuple(self._unknown_users()),
             open_listeners=tuple(self._open_listeners()),
+            openings=tuple(self._openings()),
             open_to_public=tuple(map(_public_grant, self._open_to_public())),
             file_problems=tuple(self._file_problems()),
             certificates=tuple(self._certificates()),

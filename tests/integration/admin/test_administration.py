@@ -1085,8 +1085,7 @@ async def test_a_crash_leaves_the_committed_state(place: Place) -> None:
     instance = place.daemon.instance
     for broker in instance.brokers.values():
         await broker.store.abandon()
-    assert instance._listening is not None
-    instance._listening.close()
+    instance._close_listeners()
     instance._tick_task.cancel()
     instance.parts.sessions.end_all()
     await instance.parts.destinations.stop()

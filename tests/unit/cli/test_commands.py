@@ -94,7 +94,7 @@ def test_status_asks_for_a_look_at_files_that_are_not_safe(
 def test_status_shows_what_is_open_to_other_machines_though_all_is_well(
     daemon: SmallDaemon, capsys: Capture
 ) -> None:
-    doors = beyond_this_machine("TCP://0.0.0.0:1", ["TCP://all:2"], has_grants=False)
+    doors = beyond_this_machine(["TCP://0.0.0.0:1"], ["TCP://all:2"], has_grants=False)
     daemon.status = {"instance": "east", "open_listeners": msgspec.to_builtins(doors)}
     assert run(daemon, "status", "--check") == 0
     out = capsys.readouterr().out
@@ -114,6 +114,15 @@ def test_status_shows_what_is_open_to_everybody_though_all_is_well(
     daemon.status = {"open_to_public": [{"permission": "send", "securable": "urn:news"}]}
     assert run(daemon, "status", "--check") == 0
     assert "  open to everybody: send on urn:news\n" in capsys.readouterr().out
+
+
+@pytest.mark.rule("SEC-88")
+def test_status_shows_what_else_is_open_though_all_is_well(
+    daemon: SmallDaemon, capsys: Capture
+) -> None:
+    daemon.status = {"openings": ["peers at TCP://127.0.0.1:1 prove nothing"]}
+    assert run(daemon, "status", "--check") == 0
+    assert "  open: peers at TCP://127.0.0.1:1 prove nothing\n" in capsys.readouterr().out
 
 
 def test_status_as_json_has_the_verdict_and_all_the_daemon_said(

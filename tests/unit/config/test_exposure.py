@@ -68,16 +68,16 @@ def test_a_client_listener_beyond_this_machine_is_encrypted_or_permitted(
 @pytest.mark.rule("SX-21", "CLP-130")
 def test_the_risk_depends_on_grants() -> None:
     address = "TCP://0.0.0.0:1"
-    (free,) = beyond_this_machine(address, (), has_grants=False)
+    (free,) = beyond_this_machine((address,), (), has_grants=False)
     assert "do everything, running programs included" in free.risk
-    (bound,) = beyond_this_machine(address, (), has_grants=True)
+    (bound,) = beyond_this_machine((address,), (), has_grants=True)
     assert "what clients.grants gives to public" in bound.risk
 
 
 @pytest.mark.rule("SX-21", "SEC-10")
 def test_a_listener_for_peers_is_known_by_its_address() -> None:
     addresses = ("TCP://127.0.0.1:1", "TCP://all:1", "TCP://192.0.2.1:1")
-    found = beyond_this_machine("unix:/s", addresses, has_grants=False)
+    found = beyond_this_machine(("unix:/s",), addresses, has_grants=False)
     assert [one.address for one in found] == list(addresses[1:])
     assert {(one.who, one.permitted_by) for one in found} == {
         ("peers", "transport.allow_plaintext")
@@ -105,3 +105,49 @@ def test_an_altered_endpoint_does_not_grant_itself_permission(said: dict[str, ob
     )
     with pytest.raises(InvalidArgument, match=r"listen: unencrypted connections"):
         altered_endpoint(endpoint, said, allow_plaintext=False)
+
+
+PLAIN = 'encryption = "disabled"\nauthentication = "none"\n'
+
+
+@pytest.mark.rule("SEC-88")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[instance]\nname = "a"\n', []),
+        ('[endpoint]\nlisten = "all"\n', []),
+        ('[clients]\nlisten = "TCP://0.0.0.0:1"\n', []),
+        (f'[endpoint]\nlisten = "127.0.0.1"\n{PLAIN}', ["may pass for any peer"]),
+        (
+            '[endpoint]\nencryption = "supported"\nauthentication = "certificate,public"\n',
+            ["that do not encrypt are let in as public"],
+        ),
+        (
+            '[endpoint]\nauthentication = "certificate,public"\n',
+            ["without a certificate are let in as public"],
+        ),
+        ("[transport]\nallow_plaintext = true\n", ["transport.allow_plaintext admits"]),
+        (
+            f'[endpoint]\nlisten = "all"\n{PLAIN}[transport]\nallow_plaintext = true\n',
+            [],  # it is among the open listeners
+        ),
+        ("[clients]\ntrust_network = true\n", ["clients.trust_network admits"]),
+        (
+            '[clients]\nlisten = ["unix:s", "TCP://127.0.0.1:1"]\n',
+            ["every user of this machine may do everything"],
+        ),
+        (
+            '[clients]\nlisten = "TCP://[::1]:1"\ngrants = ["send on a to public"]\n',
+            ["every user of this machine may do what is granted to public"],
+        ),
+        ("[daemon]\ncore_dumps = true\n", ["daemon.core_dumps"]),
+    ],
+)
+def test_everything_else_that_settings_open_has_a_sentence(
+    text: str, said: list[str], write: Write
+) -> None:
+    settings = load(write(text), environ={}).settings
+    found = settings.openings(settings.peer_addresses)
+    assert len(found) == len(said)
+    for sentence, part in zip(found, said, strict=True):
+        assert part in sentence

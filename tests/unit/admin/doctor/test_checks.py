@@ -234,7 +234,7 @@ FAULTS: list[tuple[str, Seen, str, str, str]] = [
      later="instance w at tcp://w:4022"),)), "broker b1", "w at tcp://w:4022 both", "new-id"),
     ("D55", told(duplicates=(DuplicateStatus(broker_id="b1", broker="main"),)), "broker main",
      "deliver for b1", "new-id"),
-    ("D60", told(open_listeners=beyond_this_machine("TCP://0.0.0.0:1", (), has_grants=False)),
+    ("D60", told(open_listeners=beyond_this_machine(("TCP://0.0.0.0:1",), (), has_grants=False)),
      "instance here", "clients at TCP://0.0.0.0:1 (clients.trust_network)", "SECURITY.md"),
     ("D61", told(file_problems=(FileProblem(path="/d/main.db", problem="is a symbolic link",
      mend="put it there"),)), "file /d/main.db", "it is a symbolic link", "put it there"),
@@ -272,6 +272,13 @@ def test_rows_are_those_of_the_views() -> None:
     assert PARKED.keys() <= set(COLUMNS["parked_groups"])
     assert STUCK.keys() <= set(COLUMNS["transmission_queue"])
     assert HEALTHY.dispatching.keys() <= set(COLUMNS["broker_statistics"])
+
+
+@pytest.mark.rule("SEC-88", "MON-22")
+def test_what_else_is_open_is_information() -> None:
+    (found,) = examine(told(openings=("dialogs of broker main leave in clear",)))
+    assert (found.code, found.level) == ("D77", Level.INFO)
+    assert found.text == "open: dialogs of broker main leave in clear"
 
 
 @pytest.mark.rule("MON-22")
