@@ -5,7 +5,7 @@ from typing import TypeGuard
 
 import click
 
-from brokerd.cli.options import config_option, json_option
+from brokerd.cli.options import instance_options, json_option
 from brokerd.cli.output import print_line, print_rows, warn
 from brokerd.cli.session import ask
 from brokerd.client.session import Session
@@ -24,8 +24,7 @@ _MARKS = {"create": "+", "alter": "~", "replace": "!", "drop": "-"}
     is_flag=True,
     help="End the dialogs that need a dropped object, and notify their other sides of the reason.",
 )
-@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address.")
-@config_option
+@instance_options
 @json_option
 def command(
     *,
@@ -38,9 +37,9 @@ def command(
 ) -> None:
     """Make the brokers named in FILE match it, each all or nothing.
 
-    The file must be complete: an object that it does not declare is dropped. If a dialog still
-    needs such an object, nothing is changed at all. A broker that does not exist is created, with
-    a store file of its own.
+    The file must be complete: an object that it does not declare is dropped, but for the routes and
+    bindings that `brokerd peer pair` made. If a dialog still needs such an object, nothing is
+    changed at all. A broker that does not exist is created, with a store file of its own.
     """
     source, declared = read(file)
     for warning in declared.warnings:

@@ -119,8 +119,6 @@ class Place:
         ):
             settings = with_value(settings, section, key, value)
         objects = (source / f"{name}.objects.toml").read_text(encoding="utf-8")
-        other = EAST if name == WEST else WEST
-        objects = with_value(objects, "route", "address", f"TCP://127.0.0.1:{ports[other]}")
         site = Site(
             name=name,
             settings=config / f"{name}.toml",

@@ -2,7 +2,8 @@
 
 Calls:  place for files, daemon for processes, client for the dialogs, settled, reports.report.
 Never:  leaves a process behind, or reports success without a check.
-Order of events: both daemons start; the client converses; west is killed after a third of the
+Order of events: both daemons start and are paired, as `brokerd peer pair` does it, so that
+connections and dialogs are encrypted; the client converses; west is killed after a third of the
 answers and east after two thirds, each started again immediately; both stores settle; both daemons
 are stopped; the report is made from their metrics logs.
 """
@@ -20,7 +21,7 @@ import uvloop
 
 from brokerd.client.session import Session, connect
 from brokerd.clock import Clock, SystemClock
-from brokerd.demo.client import ALL, Client, Tally
+from brokerd.demo.client import ALL, FROM, TO, Client, Tally
 from brokerd.demo.daemon import Daemon, DemoFailed
 from brokerd.demo.dialogs import Dialog, choose_files, order_dialogs
 from brokerd.demo.place import EAST, WEST, Place
@@ -193,7 +194,9 @@ class _Run:
         say = self._teller.say
         say(f"directory  {self._place.directory}")
         await self._start_both()
-        say(f"started    east and west; now {self._work.what}")
+        say("started    east and west")
+        await self._pair()
+        say(f"paired     east and west, encrypted; now {self._work.what}")
         began = self._clock.monotonic()
         async with connect(self.east.site.address, broker="main", clock=self._clock) as session:
             await self._converse(session)
@@ -213,6 +216,17 @@ class _Run:
                     group.create_task(daemon.start())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
+    async def _pair(self) -> None:
+        """Introduce the daemons to each other by the verbs of `brokerd peer pair` (SEC-60)."""
+        east = connect(self.east.site.address, broker="main", clock=self._clock)
+        west = connect(self.west.site.address, broker="main", clock=self._clock)
+        async with east as joining, west as inviting:
+            shown = await inviting.admin.invite_peer(shares=[TO])
+            await joining.admin.join_peer(shown.code)
+            answer = await joining.admin.ping(TO, from_service=FROM)
+            if not answer.is_complete:
+                raise DemoFailed("east and west are paired, but a ping does not come back")
 
     async def _converse(self, session: Session) -> None:
         self._tally = tally = Tally(clock=self._clock)

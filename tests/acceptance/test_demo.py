@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -26,6 +28,19 @@ def test_a_small_one_settles_across_both_kills(demo: Demo) -> None:
     assert all(0 < peak < 200 * 1024**2 for one in result["memory"] for peak in one["peaks"])
     assert result["exit_statuses"] == {"east": 0, "west": 0}
     assert (demo.directory / "east" / "main.db").exists()
+
+
+@pytest.mark.rule("SEC-81")
+def test_its_daemons_are_paired_and_its_dialogs_encrypted(demo: Demo) -> None:
+    done = demo.run("--dialogs", "5", "--orders", "50", "--no-report", "--no-kill", "--keep")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "paired     east and west, encrypted" in done.stdout
+    for name, other, service in (("east", "west", "warehouse"), ("west", "east", "shop")):
+        with closing(sqlite3.connect(demo.directory / name / "main.db")) as store:
+            bound = store.execute("SELECT name, service_name FROM remote_service_bindings")
+            assert bound.fetchall() == [(f"{other}/{service}", service)]
+    log = (demo.directory / "west.log").read_text()
+    assert "peer:east" in log
 
 
 def test_it_can_be_repeated_and_keeps_logs_without_stores(demo: Demo) -> None:

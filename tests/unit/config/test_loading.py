@@ -1,5 +1,6 @@
 """Configuration: what is read, what wins, and how every problem is told (BI-C1 to BI-C3)."""
 
+import re
 import tomllib
 from collections.abc import Callable
 from datetime import timedelta
@@ -357,7 +358,7 @@ def test_a_wrong_value_of_any_key_is_refused_by_its_name(write: Write, path: str
 def test_empty_text_is_the_default_of_a_few_keys(write: Write, path: str) -> None:
     loaded = load(write(with_key(path, '""')), environ={})
     shown = {key: text for key, text, _ in effective(loaded)}
-    assert shown[path] == '""'
+    assert shown[path] in ('""', "[]")
 
 
 @pytest.mark.rule("BI-C3")
@@ -458,16 +459,75 @@ def test_sizes(written: object, size: int) -> None:
     assert parse_size(show_size(size)) == size
 
 
+# Where clients connect.
+
+
+@pytest.mark.rule("SEC-83")
+@pytest.mark.parametrize(
+    ("listen", "addresses", "local"),
+    [
+        ('"unix:s"', ["unix:{}/s"], 0),
+        ('["unix:s", "TCP://0.0.0.0:7"]', ["unix:{}/s", "TCP://0.0.0.0:7"], 0),
+        ('["TCP://0.0.0.0:7", "unix:s"]', ["TCP://0.0.0.0:7", "unix:{}/s"], 1),
+        ('["TCP://127.0.0.1:7", "TCP://[::1]:7"]', ["TCP://127.0.0.1:7", "TCP://[::1]:7"], 0),
+        ('""', ["unix:{}/data/brokerd.sock"], 0),
+    ],
+)
+def test_clients_are_listened_for_at_several_addresses(
+    write: Write, tmp_path: Path, listen: str, addresses: list[str], local: int
+) -> None:
+    settings = load(write(f"[clients]\nlisten = {listen}\n"), environ={}).settings
+    assert list(settings.client_addresses) == [one.format(tmp_path) for one in addresses]
+    assert settings.client_address == addresses[local].format(tmp_path)
+
+
+@pytest.mark.rule("SEC-83")
+@pytest.mark.parametrize(
+    ("listen", "wrong"),
+    [
+        ('["unix:a", "unix:b"]', "there is one Unix socket"),
+        ('["TCP://h:1", "TCP://h:1"]', "there twice"),
+        ('["unix:a", "nowhere"]', "'nowhere' is neither"),
+    ],
+)
+def test_wrong_addresses_of_a_list_are_named(write: Write, listen: str, wrong: str) -> None:
+    assert wrong in refused(write(f"[clients]\nlisten = {listen}\n")).message
+
+
 # The shipped examples.
 
 
+OPENING = {
+    *("clients.trust_network", "endpoint.authentication", "endpoint.encryption"),
+    "transport.allow_plaintext",
+}
+"""Keys that admit others without proof; an example that lists them invites to use them."""
+
+
+@pytest.mark.rule("SEC-81")
 @pytest.mark.parametrize("name", ["east", "west"])
-def test_the_examples_load_and_show_every_key(name: str) -> None:
+def test_the_examples_load_and_show_every_key_but_those_that_open_something(name: str) -> None:
     path = config_dir() / f"{name}.toml"
     loaded = load(path, environ={})
     assert loaded.settings.instance.name == name
     in_file = {key for key, _, origin in effective(loaded) if origin != "default"}
-    assert in_file == {key for key, _, _ in effective(loaded)}
+    assert in_file == {key for key, _, _ in effective(loaded)} - OPENING
+
+
+@pytest.mark.rule("SEC-81")
+@pytest.mark.parametrize("name", ["east", "middle", "west"])
+def test_the_examples_encrypt_and_let_only_paired_instances_in(name: str) -> None:
+    endpoint = load(config_dir() / f"{name}.toml", environ={}).settings.endpoint
+    assert endpoint is not None
+    assert endpoint.encryption is Encryption.REQUIRED
+    assert endpoint.authentication is Authentication.CERTIFICATE
+    assert parse(
+        tomllib.loads((config_dir() / f"{name}.objects.toml").read_text())
+    ).default_encryption
+    for path in (config_dir() / f"{name}.toml", config_dir() / f"{name}.objects.toml"):
+        words = set(re.split(r"[^a-z_.]+", path.read_text()))
+        opening = {key.rpartition(".")[2] for key in OPENING}
+        assert not words & (opening | {"default_encryption"})
 
 
 def test_every_file_in_config_is_checked_by_some_test() -> None:

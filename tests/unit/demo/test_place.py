@@ -14,18 +14,16 @@ def place(directory: Path) -> Place:
     return Place(directory, rng=Random(1))
 
 
-def test_both_configurations_can_be_loaded_and_point_at_each_other(tmp_path: Path) -> None:
+def test_both_configurations_can_be_loaded_and_have_ports_of_their_own(tmp_path: Path) -> None:
     with place(tmp_path / "demo") as made:
         east, west = made.sites["east"], made.sites["west"]
         settings = {site.name: load(site.settings, environ={}).settings for site in (east, west)}
-        _, objects = read(east.objects)
-        _, back = read(west.objects)
+        for site in (east, west):
+            read(site.objects)
     assert settings["east"].client_address == east.address
     assert settings["west"].metrics_dir == made.metrics / "west"
     ports = {name: one.endpoint.port for name, one in settings.items() if one.endpoint}
     assert len(set(ports.values())) == 2
-    assert objects.routes["to_warehouse"].address.endswith(f":{ports['west']}")
-    assert back.routes["to_shop"].address.endswith(f":{ports['east']}")
 
 
 def test_it_is_made_anew_each_time(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Declared objects: what a file may say, and what makes the present objects match it."""
 
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -722,16 +723,26 @@ def test_the_examples_load(name: str, services: dict[str, str]) -> None:
     _, declared = read(config_dir() / f"{name}.objects.toml")
     assert {s.name: s.queue for s in declared.services.values()} == services
     assert set(declared.contracts) == {"orders/v1", "files/v1"}
-    assert not declared.default_encryption
+    assert declared.default_encryption
     assert declared.warnings == ()
 
 
-def test_the_examples_agree_on_contracts_and_route_to_each_other() -> None:
+@pytest.mark.rule("SEC-81")
+def test_the_examples_agree_on_contracts_and_leave_the_routes_to_pairing() -> None:
     east = read(config_dir() / "east.objects.toml")[1]
     west = read(config_dir() / "west.objects.toml")[1]
     assert east.contracts == west.contracts
-    assert {r.service_name for r in east.routes.values()} == set(west.services)
-    assert {r.service_name for r in west.routes.values()} == set(east.services)
+    for one in (east, west):
+        assert not {route.service_name for route in one.routes.values()} - {None}
+        assert not one.remote_service_bindings
+
+
+def test_the_examples_of_a_route_and_a_binding_are_usable() -> None:
+    text = (config_dir() / "east.objects.toml").read_text()
+    commented = text[text.index("# [[route]]") :].replace("# ", "").replace("#", "")
+    declared = parse(tomllib.loads(text + "\n" + commented))
+    assert declared.routes["to_warehouse"].address == "tcp://127.0.0.1:4023"
+    assert declared.remote_service_bindings["to_warehouse"].principal == "peer:west"
 
 
 # Schemas, options, priorities, several brokers.
