@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from brokerd.clock import SECOND, Clock, Instant, show_instant
+from brokerd.config.toml_file import did_you_mean
 from brokerd.errors import InUse, InvalidArgument, NoMasterKey, ObjectNotFound, StoreFull
 from brokerd.ids import InstanceId, show
 from brokerd.security.certificates import (
@@ -468,8 +469,11 @@ class CredentialStore:
         """
         found = self.credentials.principals.get(name)
         if found is None:
-            names = ", ".join(sorted(self.credentials.principals)) or "none"
-            raise ObjectNotFound(f"there is no {name!r} here", hint=f"there is: {names}")
+            kind, known = name.partition(":")[0], sorted(self.credentials.principals)
+            raise ObjectNotFound(
+                f"there is no {name!r} here{did_you_mean(name, known)}",
+                hint=f"brokerd {kind} ls lists what there is",
+            )
         return found
 
     # Several changes at once.

@@ -9,7 +9,7 @@ import click
 
 from brokerd.cli import object_keys
 from brokerd.cli.object_commands import change, settings_of
-from brokerd.cli.options import ADDRESS_VARIABLE, config_option, json_option
+from brokerd.cli.options import ADDRESS_VARIABLE, instance_options, json_option
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Shown, duration, listing, noun, showing, until
@@ -56,10 +56,7 @@ def _operation(name: str, verb: str, text: str, *, done: str) -> click.Command:
 
 
 def _for_broker(run: Callable[..., Any]) -> Callable[..., Any]:
-    address = click.option(
-        "--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address."
-    )
-    return click.argument("broker")(address(config_option(json_option(run))))
+    return click.argument("broker")(instance_options(json_option(run)))
 
 
 @click.command(name="clean-up")
@@ -164,8 +161,7 @@ def _forget_here(broker: str, config: Path | None) -> str:
 @click.command(name="alter")
 @click.argument("broker")
 @click.argument("settings", nargs=-1, metavar="KEY=VALUE...")
-@click.option("--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address.")
-@config_option
+@instance_options
 @json_option
 def _alter(*, broker: str, settings: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
     """Alter options of BROKER; KEY= without a value restores the default."""

@@ -9,7 +9,7 @@ import click
 from brokerd.cli.output import print_json, print_line
 from brokerd.cli.principals import described, of_instance
 from brokerd.cli.session import ask
-from brokerd.cli.view_commands import Choice, Shown, listing, noun, plain, showing
+from brokerd.cli.view_commands import Choice, Shown, fingerprint, listing, noun, plain, showing
 from brokerd.client.credentials import BOTH, CertificateRow, OwnCertificate, Purpose
 from brokerd.client.session import Session
 from brokerd.errors import ObjectNotFound, UsageError
@@ -201,10 +201,6 @@ def _replace_key(*, yes: bool, address: str | None, config: Path | None, as_json
 _SHORTEST = 8
 
 
-def _short(value: object, _now: Any) -> str:  # noqa: ANN401  # unused
-    return str(value)[:16]
-
-
 def _owner(value: object, _now: Any) -> str:  # noqa: ANN401  # unused
     return "this instance" if value is None else str(value)
 
@@ -217,7 +213,7 @@ command = noun(
         "List all certificates: owner, purpose, id and remaining days.",
         Shown("principal_name", "owner", _owner),
         Shown("purpose", "purpose"),
-        Shown("certificate_id", "id", _short),
+        Shown("certificate_id", "id", fingerprint),
         Shown("subject", "subject"),
         Shown("days_left", "days left"),
         Shown("is_in_use", "in use", plain),

@@ -1,6 +1,6 @@
 """`brokerd connection`: connections to other instances, as they are now (MON-1)."""
 
-from brokerd.cli.view_commands import Choice, Shown, listing, noun, showing, since
+from brokerd.cli.view_commands import Choice, Shown, fingerprint, listing, noun, showing, since
 
 command = noun(
     "connection",
@@ -11,6 +11,7 @@ command = noun(
         Shown("connection_id", "number"),
         Shown("peer_address", "peer"),
         Shown("principal_name", "principal"),
+        Shown("peer_certificate_id", "certificate", fingerprint),
         Shown("encryption_algorithm_desc", "encryption"),
         Shown("is_accept", "accepted"),
         Shown("state_desc", "state"),

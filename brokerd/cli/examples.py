@@ -73,7 +73,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "peer add": ("brokerd peer add west --certificate west.pem --at TCP://10.0.0.7:4022",),
     "peer ls": ("brokerd peer ls",),
-    "peer revoke": ("brokerd peer revoke west",),
+    "peer revoke": ("brokerd peer revoke west", "brokerd peer revoke west --with-routes"),
+    "audit": (
+        "brokerd audit --since 2h",
+        "brokerd audit --refused --principal alice",
+        "brokerd audit --event granted --event revoked --all --json",
+    ),
     "client new": ("brokerd client new billing --out billing-keys",),
     "client add": ("brokerd client add billing --certificate billing.pem",),
     "client revoke": ("brokerd client revoke billing",),

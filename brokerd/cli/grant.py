@@ -100,7 +100,7 @@ def who_can(
 
     answer = ask(run, of_instance=True, **place)
     if as_json:
-        print_json(answer)
+        print_json({"rows": answer.grants, "next": None, "notes": answer.notes})
         return
     if answer.grants:
         table("grants", _COLUMNS, [_cells(one) for one in answer.grants])

@@ -90,6 +90,7 @@ COMMANDS: Final = (
     _Entry("grant", "brokerd.cli.grant", "Grant a permission.", "grant"),
     _Entry("revoke", "brokerd.cli.grant", "Take a permission back.", "revoke"),
     _Entry("who-can", "brokerd.cli.grant", "Show who may do what.", "who_can"),
+    _Entry("audit", "brokerd.cli.audit", "Show who logged in, was refused, or changed what."),
     _Entry("endpoint", "brokerd.cli.endpoint", "The address for peers: start, stop or change it."),
     _Entry("clock", "brokerd.cli.clock", "Accept a jump of the machine's clock."),
     _Entry("peer", "brokerd.cli.peer", "Other instances: pair with one, add or revoke one."),
@@ -140,7 +141,7 @@ GROUPS: Final = {
     "Dialogs and their messages": ("dialog", "group", "transmission"),
     "Who may connect": ("peer", "client", "certificate"),
     "Between instances": ("endpoint", "destination", "connection", "forwarder", "ping"),
-    "Who may do what": ("grant", "revoke", "who-can"),
+    "Who may do what": ("grant", "revoke", "who-can", "audit"),
     "Inside the daemon": ("log", "broker", "store", "monitor", "task", "periodic", "clock"),
     "Measure and report": ("bench", "ship", "report"),
 }

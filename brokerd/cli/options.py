@@ -100,14 +100,19 @@ broker_option = click.option(
 )
 
 
-def daemon_options(command: _Command) -> _Command:
-    """Add the options that name the daemon: `address`, `config` and `broker`."""
+def instance_options(command: _Command) -> _Command:
+    """Add the options that name the daemon: `address`, `config`, and the files of a connection."""
     address = click.option(
         "--address",
         metavar="unix:PATH|TCP://HOST:PORT",
         help=f"The daemon's address for clients; or set {ADDRESS_VARIABLE}, or give -c.",
     )
-    return address(_tls_options(config_option(broker_option(command))))
+    return address(_tls_options(config_option(command)))
+
+
+def daemon_options(command: _Command) -> _Command:
+    """Add the options that name the daemon and one of its brokers: `broker` beside the above."""
+    return instance_options(broker_option(command))
 
 
 def _tls_options(command: _Command) -> _Command:

@@ -1,7 +1,8 @@
 """`brokerd peer`: other instances, known by their certificates (SEC-4)."""
 
 from brokerd.cli.peer_pair import command as pair
-from brokerd.cli.principals import add_command, list_command, revoke_command, show_command
+from brokerd.cli.peer_revoke import command as revoke
+from brokerd.cli.principals import add_command, list_command, show_command
 from brokerd.cli.view_commands import noun
 from brokerd.security.credentials import Kind
 
@@ -16,10 +17,6 @@ command = noun(
         "`brokerd certificate export` prints them on the other machine. It may log in once it has "
         "`connect on endpoint`.",
     ),
-    revoke_command(
-        Kind.PEER,
-        "Remove a peer with its certificates and grants. Its connections end at once; dialogs "
-        "with it wait.",
-    ),
+    revoke,
     pair,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brokerd.cli.options import config_option, json_option
+from brokerd.cli.options import instance_options, json_option
 from brokerd.cli.output import print_json, print_line, table
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import Row, present
@@ -26,10 +26,7 @@ from brokerd.units import counted
 
 def of_instance(run: Any) -> Any:  # noqa: ANN401  # as click decorates
     """Add the options of a command on the whole instance: `address`, `config` and `as_json`."""
-    address = click.option(
-        "--address", metavar="unix:PATH|TCP://HOST:PORT", help="The daemon's address."
-    )
-    return address(config_option(json_option(run)))
+    return instance_options(json_option(run))
 
 
 def full_name(kind: Kind, name: str) -> str:

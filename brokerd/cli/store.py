@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from brokerd.cli.options import daemon_options, json_option
-from brokerd.cli.output import print_json, print_line, print_rows
+from brokerd.cli.output import print_json, print_line, print_rows, warn
 from brokerd.cli.session import ask
 from brokerd.cli.view_commands import noun
 from brokerd.client.session import Session
@@ -29,7 +29,8 @@ def _backup(
     """Order the running daemon to write a copy of a broker's store to the new file FILE.
 
     The copy has one consistent state of queues, dialogs, transmission queue and objects. It is
-    verified as by `store verify` before it gets its name. FILE is on the daemon's machine, below a
+    verified as by `store verify` before it gets its name; master.key of the data directory is not
+    in it. FILE is on the daemon's machine, below a
     directory in the setting store.backup_dirs or, by default, below `backups` in its data
     directory.
     """
@@ -44,6 +45,10 @@ def _backup(
         print_json({"path": str(path), "bytes": size})
         return
     print_line(f"{path}: {show_size(size)}, verified")
+    warn(
+        "note: master.key is not in it, and without that the private keys and the keys of dialogs "
+        "are lost: keep a copy of it apart from the backups"
+    )
 
 
 @click.command(name="verify")

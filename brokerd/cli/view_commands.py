@@ -22,6 +22,7 @@ from brokerd.protocol.admin_verbs import MOST_ROWS
 from brokerd.units import parse_duration
 
 DEFAULT_LIMIT: Final = 100
+_FINGERPRINT: Final = 16
 Row = dict[str, Any]
 Form = Callable[[Any, Instant], str]
 
@@ -31,6 +32,11 @@ def plain(value: object, _now: Instant) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else str(value)
+
+
+def fingerprint(value: object, _now: Instant) -> str:
+    """Return the beginning of the id of a certificate, which tells it from others."""
+    return "-" if value is None else str(value)[:_FINGERPRINT]
 
 
 def since(value: int | None, now: Instant) -> str:

@@ -90,6 +90,47 @@ def test_a_peer_is_added_shown_and_revoked(operator: Operator) -> None:
     assert "brokerd peer ls" in operator.run("peer", "show", "west", status=NOT_THERE)
 
 
+@pytest.mark.rule("SEC-84")
+def test_what_leads_to_a_revoked_peer_is_named_and_dropped_if_wanted(operator: Operator) -> None:
+    def lead_to(peer: str) -> None:
+        file = operator.file_of(peer)
+        operator.run("peer", "add", peer, "--certificate", file, "--at", f"TCP://{peer}:4022")
+        at = f"address=TCP://{peer}:4022"
+        operator.run("route", "create", f"to {peer}", f"service=urn:{peer}", at)
+        operator.run("instance-route", "create", f"by {peer}", f"service=urn:{peer}", at)
+        principal = f"principal=peer:{peer}"
+        operator.run("binding", "create", f"for {peer}", f"service=urn:{peer}", principal)
+
+    def left(noun: str) -> list[str]:
+        return [one["name"] for one in operator.rows(noun, "ls") if " " in one["name"]]
+
+    for peer in ("one", "two"):
+        lead_to(peer)
+    said = operator.run("peer", "revoke", "one")
+    for noun, name in (("route", "to one"), ("binding", "for one")):
+        assert f"{noun} {name} of broker main: leads nowhere now" in said
+        assert f"brokerd {noun} drop '{name}' --broker main" in said
+    assert "brokerd instance-route drop 'by one'" in said
+    assert "two" not in said
+    assert sorted(left("route")) == ["to one", "to two"]
+    gone = json.loads(operator.run("peer", "revoke", "two", "--with-routes", "--json"))
+    assert [(one["name"], one["is_dropped"]) for one in gone["objects"]] == [
+        ("by two", True),
+        ("to two", True),
+        ("for two", True),
+    ]
+    assert (left("route"), left("binding"), left("instance-route")) == (
+        ["to one"],
+        ["for one"],
+        ["by one"],
+    )
+    error = operator.run("peer", "revoke", "nobody", status=NOT_THERE)
+    assert "brokerd peer ls" in error
+    operator.run("peer", "add", "three", "--certificate", operator.file_of("three"))
+    assert 'did you mean "peer:three"?' in operator.run("peer", "revoke", "tree", status=NOT_THERE)
+    operator.run("peer", "revoke", "three")
+
+
 @pytest.mark.rule("SX-6", "SX-9")
 def test_a_new_client_gets_its_files_and_nobody_else_its_key(operator: Operator) -> None:
     out = operator.folder / "keys"
@@ -164,9 +205,14 @@ def test_wrong_words_are_told_with_the_way_out(operator: Operator) -> None:
     assert "certificate ls" in operator.run("certificate", "drop", "0" * 64, status=NOT_THERE)
 
 
-@pytest.mark.rule("SX-15")
+@pytest.mark.rule("SX-15", "SEC-87")
 def test_the_audit_names_the_user(operator: Operator) -> None:
     operator.run("peer", "add", "south", "--certificate", operator.file_of("south"))
     (row,) = operator.rows("peer", "ls")
-    assert pwd.getpwuid(os.geteuid()).pw_name in row["created_by"]
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert user in row["created_by"]
     operator.run("peer", "revoke", "south")
+    rows = operator.rows("audit", "--event", "principal_revoked", "--principal", user)
+    assert rows[0]["subject"] == "peer:south"
+    assert rows[0]["event_time"].endswith("Z")
+    assert operator.rows("audit", "--event", "principal_revoked", "--since", "2999-01-01") == []

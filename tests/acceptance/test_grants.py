@@ -33,7 +33,7 @@ def test_a_grant_opens_the_socket_outlives_a_kill_and_is_revoked(tmp_path: Path)
         assert mode(place) == 0o666
         asked = ("who-can", "receive", "on", "main/shop_q", "--json", "--address", place.address)
         found = json.loads(place.run(*asked).stdout)
-        assert [(one["principal"], one["origin"]) for one in found["grants"]] == [
+        assert [(one["principal"], one["origin"]) for one in found["rows"]] == [
             ("nobody", "online")
         ]
         assert place.run("revoke", TEXT, "--address", place.address).returncode == 0

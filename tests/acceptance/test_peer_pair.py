@@ -103,6 +103,23 @@ def test_the_command_says_what_it_has_done(machines: tuple[Machine, Machine]) ->
     assert out.splitlines()[-1].startswith("works: 'urn:west' and back to 'urn:east'")
 
 
+@pytest.mark.rule("SEC-86")
+def test_connections_show_who_is_there_and_by_which_certificate(
+    machines: tuple[Machine, Machine],
+) -> None:
+    east, west = machines  # paired above, or again here
+    with east.pairing("--json") as invited:
+        assert west.pair(line_of(invited)["code"], "--json").returncode == 0
+        assert invited.wait(PATIENCE) == 0
+    shown = ("--owner", "peer:west", "--json")
+    rows = json.loads(east.run("certificate", "ls", *shown, "-c", str(east.settings)).stdout)[
+        "rows"
+    ]
+    (of_west,) = [one["certificate_id"] for one in rows if one["purpose"] == "transport"]
+    listed = east.run("connection", "ls", "-c", str(east.settings)).stdout
+    assert any("peer:west" in line and of_west[:16] in line for line in listed.splitlines())
+
+
 @pytest.mark.rule("SEC-60", "CLP-151")
 def test_programs_get_one_object_a_line(machines: tuple[Machine, Machine]) -> None:
     east, west = machines

@@ -57,7 +57,7 @@ def test_what_was_granted_before_is_said_to_be_and_where(
     assert capsys.readouterr().out == f"{TEXT} was granted already (settings)\n"
 
 
-@pytest.mark.rule("CLP-142")
+@pytest.mark.rule("CLP-142", "SEC-90")
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
@@ -87,7 +87,9 @@ def test_one_object_is_asked_about_or_one_principal_or_all(
     ]
     assert "and root" in err
     assert run(daemon, "who-can", *words, "--json") == 0
-    assert [one["origin"] for one in json.loads(capsys.readouterr().out)["grants"]] == [
+    said = json.loads(capsys.readouterr().out)
+    assert (said["next"], said["notes"]) == (None, ["and root"])
+    assert [one["origin"] for one in said["rows"]] == [
         "online",
         "settings",
     ]

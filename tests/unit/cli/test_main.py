@@ -166,7 +166,7 @@ def test_config_check_reports_what_is_open_to_other_machines(
         'authentication = "none"\n[transport]\nallow_plaintext = true\n'
     )
     assert main(["config", "check", str(path)]) == 0
-    clients, peers, usable = capsys.readouterr().out.splitlines()
+    clients, peers, *_, usable = capsys.readouterr().out.splitlines()
     warned = f"{path}: warning: open to other machines: "
     assert clients.startswith(f"{warned}clients at TCP://0.0.0.0:0 (clients.trust_network): ")
     assert peers.startswith(f"{warned}peers at TCP://all:0 (transport.allow_plaintext): ")
@@ -343,3 +343,39 @@ def test_no_character_turns_or_hides_the_text_of_a_command(evil: str, capsys: Ca
 def test_how_long_ago(seconds: int, text: str) -> None:
     assert ago(Instant(0), Instant(seconds * 1_000_000)) == text
     assert ago(None, Instant(0)) == "-"
+
+
+@pytest.mark.rule("SEC-88", "SEC-83")
+def test_config_check_says_what_else_is_open(tmp_path: Path, capsys: Capture) -> None:
+    path, objects = tmp_path / "b.toml", tmp_path / "o.toml"
+    path.write_text(
+        '[clients]\nlisten = "TCP://127.0.0.1:0"\ngrants = ["send on urn:news to public"]\n'
+    )
+    objects.write_text('[broker]\nname = "main"\ndefault_encryption = "off"\n')
+    assert main(["config", "check", str(path), "--objects", str(objects)]) == 0
+    out = capsys.readouterr().out
+    assert f"{path}: warning: open: clients at TCP://127.0.0.1:0 prove nothing" in out
+    assert f"{path}: warning: open to everybody: send on urn:news" in out
+    assert f"{path}: warning: clients.listen has no Unix socket" in out
+    assert f'listen = ["unix:{tmp_path}/data/brokerd.sock", "TCP://127.0.0.1:0"]' in out
+    assert f"{objects}: warning: open: dialogs of broker main leave in clear" in out
+
+
+@pytest.mark.rule("SEC-90")
+def test_every_command_that_asks_a_daemon_takes_the_same_options_to_reach_it() -> None:
+    def leaves(command: click.Command, *path: str) -> list[tuple[str, click.Command]]:
+        if not isinstance(command, click.Group):
+            return [(" ".join(path), command)]
+        context = click.Context(command)
+        names = command.list_commands(context)
+        below = [(name, command.get_command(context, name)) for name in names]
+        return [leaf for name, one in below if one for leaf in leaves(one, *path, name)]
+
+    wanted = {"--address", "--config", "--tls-certificate", "--tls-key", "--tls-server"}
+    asking = 0
+    for name, command in leaves(frame.cli):
+        options = {option for one in command.params for option in one.opts}
+        if "--address" in options:
+            asking += 1
+            assert wanted <= options, name
+    assert asking > 50
