@@ -41,12 +41,12 @@ class Leading(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """What it is, for people."""
+        """The object in words, with its broker."""
         return f"{_NOUNS[self.kind]} {self.name} of broker {self.broker}"
 
     @property
     def drop_command(self) -> str:
-        """The command that drops it."""
+        """The command that drops the object."""
         of = "" if self.kind == "instance_route" else f" --broker {quoted(self.broker)}"
         return f"brokerd {_NOUNS[self.kind]} drop {quoted(self.name)}{of}"
 

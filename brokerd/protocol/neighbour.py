@@ -74,7 +74,7 @@ class GoodbyeReason(StrEnum):
     DRAIN = "drain"
     ARBITRATION = "arbitration"
     RENEW = "renew"
-    """It is to be made anew at once, by either side, with other certificates (SEC-89)."""
+    """A certificate was replaced: either side may connect again at once (SEC-89)."""
 
 
 class Hello(Struct, frozen=True):

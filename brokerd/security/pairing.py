@@ -145,7 +145,7 @@ VOID: Final[dict[Phase, str]] = {
     Phase.GUESSED: "the code is void after five wrong ones",
     Phase.CANCELLED: "the code was cancelled, or another was shown since",
 }
-"""What a far end is told that has a code which cannot be used, by its phase."""
+"""Sentences for a far end that has a code which cannot be used, by the phase of the code."""
 ANEW: Final = "show a new code on the other machine: brokerd peer pair"
 
 
